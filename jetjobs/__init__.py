@@ -1,0 +1,127 @@
+"""jetjobs: a job framework that lives inside NATS JetStream."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from jetjobs.app import JetJobs
+    from jetjobs.define.context import Context, current_job
+    from jetjobs.define.depends import INJECTED, Depends
+    from jetjobs.define.handle import JobHandle
+    from jetjobs.define.middleware import CallNext, Middleware
+    from jetjobs.define.registry import Router
+    from jetjobs.define.report import EnqueueReport
+    from jetjobs.define.task import JobRequest, Task
+    from jetjobs.model.errors import (
+        AccessDenied,
+        BrokerError,
+        BrokerUnavailable,
+        ConfigError,
+        DefinitionError,
+        EnqueueError,
+        EnqueueUnconfirmed,
+        InvalidArguments,
+        JetJobsError,
+        JobFailed,
+        JobTimeout,
+        JobTooLarge,
+        QueueNotFound,
+        ResultError,
+        ResultExpired,
+        ResultNotReady,
+    )
+    from jetjobs.model.events import Event, Observer
+    from jetjobs.model.job import JobState, JobStatus
+    from jetjobs.model.retry import RetryPolicy
+    from jetjobs.model.settings import Settings
+    from jetjobs.worker.worker import Worker
+
+__all__ = [
+    "INJECTED",
+    "AccessDenied",
+    "BrokerError",
+    "BrokerUnavailable",
+    "CallNext",
+    "ConfigError",
+    "Context",
+    "DefinitionError",
+    "Depends",
+    "EnqueueError",
+    "EnqueueReport",
+    "EnqueueUnconfirmed",
+    "Event",
+    "InvalidArguments",
+    "JetJobs",
+    "JetJobsError",
+    "JobFailed",
+    "JobHandle",
+    "JobRequest",
+    "JobState",
+    "JobStatus",
+    "JobTimeout",
+    "JobTooLarge",
+    "Middleware",
+    "Observer",
+    "QueueNotFound",
+    "ResultError",
+    "ResultExpired",
+    "ResultNotReady",
+    "RetryPolicy",
+    "Router",
+    "Settings",
+    "Task",
+    "Worker",
+    "current_job",
+]
+
+# Where each name lives. Loaded on first use, so that `jetjobs --help` does not wait for nats and pydantic.
+_HOMES = {
+    "jetjobs.app": ("JetJobs",),
+    "jetjobs.define.context": ("Context", "current_job"),
+    "jetjobs.define.depends": ("INJECTED", "Depends"),
+    "jetjobs.define.handle": ("JobHandle",),
+    "jetjobs.define.middleware": ("CallNext", "Middleware"),
+    "jetjobs.define.registry": ("Router",),
+    "jetjobs.define.report": ("EnqueueReport",),
+    "jetjobs.define.task": ("JobRequest", "Task"),
+    "jetjobs.model.errors": (
+        "AccessDenied",
+        "BrokerError",
+        "BrokerUnavailable",
+        "ConfigError",
+        "DefinitionError",
+        "EnqueueError",
+        "EnqueueUnconfirmed",
+        "InvalidArguments",
+        "JetJobsError",
+        "JobFailed",
+        "JobTimeout",
+        "JobTooLarge",
+        "QueueNotFound",
+        "ResultError",
+        "ResultExpired",
+        "ResultNotReady",
+    ),
+    "jetjobs.model.events": ("Event", "Observer"),
+    "jetjobs.model.job": ("JobState", "JobStatus"),
+    "jetjobs.model.retry": ("RetryPolicy",),
+    "jetjobs.model.settings": ("Settings",),
+    "jetjobs.worker.worker": ("Worker",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

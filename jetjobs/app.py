@@ -1,0 +1,173 @@
+"""JetJobs: joins the registry, the settings and the connection. The one object users make."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from jetjobs.config import load_settings
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.middleware import Middleware
+from jetjobs.define.registry import Router
+from jetjobs.define.report import EnqueueReport
+from jetjobs.define.task import JobRequest
+from jetjobs.enqueueing import Enqueuer
+from jetjobs.jetstream import topology
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.waiting import Waiting
+from jetjobs.model.errors import DefinitionError, JetJobsError
+from jetjobs.model.events import Event, Observer
+from jetjobs.model.names import Names, check_token
+from jetjobs.model.settings import Settings
+from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
+
+_log = logging.getLogger("jetjobs.app")
+
+
+class JetJobs(Router):
+    """An app: its tasks, and a connection while it is open.
+
+    Inert at import: nothing is read or connected before `async with app:` or `await app.open()`.
+    """
+
+    def __init__(self, name: str, *, settings: Settings | None = None, queue: str = "default") -> None:
+        super().__init__(queue=queue)
+        self.name = check_token("app", name)
+        self._given = settings
+        self._settings: Settings | None = settings
+        self._observers: list[Observer] = []
+        self._middlewares: list[Middleware] = []
+        self._lifespans: list[Lifespan] = []
+        self._jetstream: JetStreamClient | None = None
+        self._enqueuer: Enqueuer | None = None
+
+    # Declaring
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Add a layer around every attempt; the first added is the outermost."""
+        self._middlewares.append(function)
+        return function
+
+    def lifespan(self, function: Lifespan) -> Lifespan:
+        """Add an async context manager that is open while a worker works: `@app.lifespan`."""
+        self._lifespans.append(function)
+        return function
+
+    def observe(self, observer: Observer) -> Observer:
+        """Add an observer of events. It must not block; what it raises is logged and forgotten."""
+        self._observers.append(observer)
+        return observer
+
+    # Life
+
+    @property
+    def settings(self) -> Settings:
+        """The settings given, or else those found in the environment and files on first use."""
+        if self._settings is None:
+            self._settings = load_settings().settings
+        return self._settings
+
+    def configure(self, settings: Settings) -> None:
+        """Replace the settings before the app is opened."""
+        if self._jetstream is not None:
+            raise DefinitionError("the app is open: settings are read when it opens")
+        self._settings = settings
+
+    async def open(self) -> Self:
+        """Connect. BrokerError within seconds when that is not possible."""
+        if self._jetstream is not None:
+            raise JetJobsError("the app is open already")
+        jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._emit)
+        await jetstream.open()
+        self._jetstream = jetstream
+        self._waiting = Waiting(jetstream.connection, jetstream.results, jetstream.dead, jetstream.places)
+        self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
+        self._outlet = self._enqueuer.enqueue
+        return self
+
+    async def close(self) -> None:
+        """Flush and disconnect. The app may be opened again."""
+        jetstream, self._jetstream, self._enqueuer, self._outlet = self._jetstream, None, None, None
+        if jetstream is not None:
+            await jetstream.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def jetstream(self) -> JetStreamClient:
+        """The open connection and all behind it."""
+        if self._jetstream is None:
+            raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
+        return self._jetstream
+
+    # Using
+
+    async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
+        """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
+        if self._enqueuer is None:
+            raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
+        return await self._enqueuer.enqueue_many(requests)
+
+    def worker(
+        self,
+        *,
+        queues: Mapping[str, int | None] | None = None,
+        slots: int | None = None,
+        name: str = "",
+        burst: bool = False,
+        max_jobs: int = 0,
+    ) -> Worker:
+        """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped."""
+        options = WorkerOptions(
+            queues=dict.fromkeys(self.queues) if queues is None else queues,
+            slots=slots or self.settings.worker.slots,
+            name=name,
+            burst=burst,
+            max_jobs=max_jobs,
+            middlewares=tuple(self._middlewares),
+            lifespans=tuple(self._lifespans),
+        )
+        return Worker(self.jetstream, self, self.settings, options, self._emit)
+
+    async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
+        """What must change on the server for `queues` (default: those of the tasks). Changes nothing."""
+        connection = self.jetstream.connection
+        await connection.check_server()
+        settings = self.settings.queues
+        wanted = topology.plan(
+            Names(settings.namespace),
+            self.queues if queues is None else queues,
+            settings,
+            replicas=3 if connection.clustered else 1,
+        )
+        return await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
+
+    async def provision(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
+        """Create or update what is needed. Safe to run from many processes at once; returns what it found."""
+        changes = await self.plan(queues)
+        await topology.apply(self.jetstream.connection, self.jetstream.publisher, changes)
+        return changes
+
+    async def verify(self, queues: Sequence[str] | None = None) -> None:
+        """TopologyMissing or TopologyConflict unless all stands as wanted."""
+        topology.check(await self.plan(queues))
+
+    async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        if self._outlet is None:
+            raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
+        return await self._outlet(request)
+
+    def _emit(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                _log.exception("an observer failed", extra={"event": "observer.failed"})

@@ -1,0 +1,203 @@
+"""Find the settings: environment, files, nats context, dev server; and say where each value came from.
+
+The only reader of the environment. First found wins: flags > JETJOBS_* > jetjobs.toml or pyproject.toml >
+.env (dev only) > NATS_URL > nats context > .jetjobs/dev.json > defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
+
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.settings import Settings, build_settings
+
+PREFIX = "JETJOBS_"
+DEV_FILE = Path(".jetjobs") / "dev.json"
+
+# Names of ours that are no settings.
+_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CONFIG"})
+
+
+class _Environment(Settings, BaseSettings):
+    """The settings as environment variables: JETJOBS_NATS__URL is nats.url."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore")
+
+
+class Loaded(NamedTuple):
+    """Settings, and for each dotted key the source of its value."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Key, value as text with secrets masked, source."""
+        return [(key, _show(value), self.sources.get(key, "default")) for key, value in _flatten(self.settings)]
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: Path | None = None,
+    context: str | None = None,
+    dotenv: bool = False,
+    start: Path | None = None,
+) -> Loaded:
+    """Settings from every source. ConfigError names the source of what is wrong."""
+    where = start or Path.cwd()
+    environ = dict(os.environ)
+    layers: list[tuple[str, dict[str, Any]]] = [("default", {})]
+    layers.append(_dev_server(where))
+    layers.append(_nats_context(environ, context))
+    if environ.get("NATS_URL"):
+        layers.append(("env NATS_URL", {"nats.url": environ["NATS_URL"]}))
+    if dotenv and (where / ".env").is_file():
+        layers.append((".env", dict(_dotted(DotEnvSettingsSource(_Environment, env_file=where / ".env")()))))
+    layers.append(_file(config or _find_file(environ, where)))
+    _check_environ(environ)
+    for key, value in _dotted(EnvSettingsSource(_Environment)()):
+        layers.append((f"env {PREFIX}{key.upper().replace('.', '__')}", {key: value}))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            layers.append(("flag", {key: value}))
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, layer in layers:
+        for key, value in layer.items():
+            _put(values, key, value)
+            sources[key] = source
+    return Loaded(build_settings(values), sources)
+
+
+def find_dev_server(start: Path) -> dict[str, Any] | None:
+    """The dev server of this folder or one above, if it is alive."""
+    for folder in (start, *start.parents):
+        path = folder / DEV_FILE
+        if path.is_file():
+            try:
+                found: dict[str, Any] = json.loads(path.read_text())
+                os.kill(int(found["pid"]), 0)
+            except (OSError, ValueError, KeyError, TypeError):
+                return None
+            return found
+    return None
+
+
+def _dev_server(where: Path) -> tuple[str, dict[str, Any]]:
+    found = find_dev_server(where)
+    return (str(DEV_FILE), {"nats.url": found["url"]}) if found else ("", {})
+
+
+def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, dict[str, Any]]:
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config") / "nats"
+    name = name or environ.get("NATS_CONTEXT")
+    asked = name is not None
+    if name is None:
+        selected = home / "context.txt"
+        name = selected.read_text().strip() if selected.is_file() else ""
+    if not name:
+        return "", {}
+    path = home / "context" / f"{name}.json"
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        if asked:
+            raise ConfigError(f"nats context {name!r} cannot be read: {error}") from error
+        return "", {}
+    keys = {"url": "url", "creds": "creds", "user": "user", "password": "password", "token": "token", "ca": "tls_ca"}
+    values = {f"nats.{ours}": found[theirs] for theirs, ours in keys.items() if found.get(theirs)}
+    return f"nats context {name}", values
+
+
+def _find_file(environ: Mapping[str, str], where: Path) -> Path | None:
+    if environ.get("JETJOBS_CONFIG"):
+        return Path(environ["JETJOBS_CONFIG"])
+    for folder in (where, *where.parents):
+        if (folder / "jetjobs.toml").is_file():
+            return folder / "jetjobs.toml"
+        project = folder / "pyproject.toml"
+        if project.is_file():
+            return project
+    return None
+
+
+def _file(path: Path | None) -> tuple[str, dict[str, Any]]:
+    if path is None:
+        return "", {}
+    try:
+        found = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if path.name == "pyproject.toml":
+        found = found.get("tool", {}).get("jetjobs", {})
+    return str(path), dict(_checked(_dotted(found), str(path)))
+
+
+def _check_environ(environ: Mapping[str, str]) -> None:
+    """A misspelt variable would be ignored in silence: refuse it."""
+    ours = (name for name in environ if name.startswith(PREFIX) and name not in _NOT_SETTINGS)
+    for _ in _checked(((name[len(PREFIX) :].lower().replace("__", "."), "") for name in ours), "the environment"):
+        pass
+
+
+def _checked(pairs: Iterable[tuple[str, Any]], source: str) -> Iterable[tuple[str, Any]]:
+    known = [key for key, _ in _flatten(Settings())]
+    for key, value in pairs:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise ConfigError(
+                f"unknown setting {key!r} in {source}", hint=f"did you mean {near[0]!r}?" if near else None
+            )
+        yield key, value
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _flatten(group: BaseModel, prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name in type(group).model_fields:
+        value = getattr(group, name)
+        if isinstance(value, BaseModel):
+            rows.extend(_flatten(value, f"{prefix}{name}."))
+        else:
+            rows.append((prefix + name, value))
+    return rows
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *groups, name = key.split(".")
+    for group in groups:
+        values = values.setdefault(group, {})
+    values[name] = value
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return "********"
+    if hasattr(value, "total_seconds"):
+        return f"{value.total_seconds():g}s"
+    text = "" if value is None else str(value)
+    if "://" in text and "@" in text:
+        return ",".join(_without_password(one) for one in text.split(","))
+    return text
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}:********@{host}" if at and ":" in user else url

@@ -1,0 +1,1 @@
+"""What users declare: tasks, dependencies, middleware. No I/O."""

@@ -1,0 +1,109 @@
+"""Dependencies of a task: made by a factory for the worker or for one job, and closed in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from jetjobs.model.errors import DefinitionError
+
+INJECTED: Any = object()
+"""A default for injected arguments, so that type checkers do not ask for them at `enqueue`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """Marks an argument as made by `factory`: `db: Annotated[Db, Depends(connect)]`.
+
+    The factory is a function, an async function, or a generator of either kind that yields once; what
+    follows the yield runs at the end. Scope `job` (the default) makes one for each attempt, scope `app`
+    one for the worker's life. A factory may itself take dependencies.
+    """
+
+    factory: Callable[..., Any]
+    scope: Literal["job", "app"] = "job"
+
+
+class Scope:
+    """The dependencies alive in one scope. A job's scope asks its parent for those of scope `app`."""
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self._parent = parent
+        self._made: dict[Callable[..., Any], Any] = {}
+        self._stack = contextlib.AsyncExitStack()
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> Scope:
+        return self
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._stack.__aexit__(*error)
+
+    async def get(self, dependency: Depends) -> Any:
+        """The object for `dependency`, made on first use and shared within the scope."""
+        if dependency.scope == "app" and self._parent is not None:
+            return await self._parent.get(dependency)
+        if dependency.factory in self._made:
+            return self._made[dependency.factory]
+        # Sub-dependencies come before the lock: it guards the making of one object, not of a tree.
+        arguments = {name: await self.get(sub) for name, sub in needs(dependency).items()}
+        async with self._lock:
+            if dependency.factory not in self._made:
+                self._made[dependency.factory] = await self._make(dependency.factory, arguments)
+        return self._made[dependency.factory]
+
+    async def _make(self, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        if inspect.isasyncgenfunction(factory):
+            return await self._stack.enter_async_context(contextlib.asynccontextmanager(factory)(**arguments))
+        if inspect.isgeneratorfunction(factory):
+            return self._stack.enter_context(contextlib.contextmanager(factory)(**arguments))
+        made = factory(**arguments)
+        return await made if inspect.isawaitable(made) else made
+
+
+def needs(dependency: Depends) -> dict[str, Depends]:
+    """The dependencies that `dependency`'s own factory takes. DefinitionError when it takes anything else."""
+    factory = dependency.factory
+    try:
+        hints = typing.get_type_hints(factory, include_extras=True)
+        parameters = inspect.signature(factory).parameters
+    except (NameError, TypeError, ValueError):
+        return {}  # a class or builtin without a readable signature takes nothing
+    found: dict[str, Depends] = {}
+    for name, parameter in parameters.items():
+        hint = hints.get(name)
+        extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        sub = next((extra for extra in extras if isinstance(extra, Depends)), None)
+        if sub is not None:
+            if dependency.scope == "app" and sub.scope == "job":
+                raise DefinitionError(f"dependency {_name(factory)} lives with the app but needs one of scope job")
+            found[name] = sub
+        elif parameter.default is inspect.Parameter.empty and parameter.kind not in (
+            inspect.Parameter.VAR_POSITIONAL,
+            inspect.Parameter.VAR_KEYWORD,
+        ):
+            raise DefinitionError(
+                f"dependency {_name(factory)}: argument {name!r} is neither a dependency nor has a default"
+            )
+    return found
+
+
+def check(dependency: Depends, seen: tuple[Callable[..., Any], ...] = ()) -> None:
+    """Refuse, at declaration, factories that cannot be called or that need themselves."""
+    if not callable(dependency.factory):
+        raise DefinitionError(f"Depends({dependency.factory!r}): not callable")
+    if dependency.factory in seen:
+        raise DefinitionError(f"dependency {_name(dependency.factory)} needs itself")
+    for sub in needs(dependency).values():
+        check(sub, (*seen, dependency.factory))
+
+
+
+
+def _name(factory: Callable[..., Any]) -> str:
+    return getattr(factory, "__qualname__", repr(factory))

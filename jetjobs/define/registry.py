@@ -1,0 +1,98 @@
+"""Tasks by name. A Router collects them in a module; the app includes routers and is one itself."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar, Unpack, cast, overload
+
+from typing_extensions import ParamSpec
+
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task, TaskOptions
+from jetjobs.model.errors import DefinitionError, UnknownTask
+from jetjobs.model.names import check_token
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KNOWN = frozenset(TaskOptions.__annotations__)
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` returns: keeps the function's parameters and result in the task's type."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+class Router:
+    """Tasks declared in one module, with a default queue. Inert: no connection, no environment read."""
+
+    def __init__(self, *, queue: str = "default") -> None:
+        self.default_queue = check_token("queue", queue)
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self._outlet: Send | None = None
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Register a function: `@app.task` or `@app.task(queue="mail", timeout=...)`."""
+        if unknown := options.keys() - _KNOWN:
+            raise DefinitionError(
+                f"unknown task option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}"
+            )
+        options.setdefault("queue", self.default_queue)
+
+        def register(function: Callable[..., Any]) -> Task[Any, Any]:
+            if not callable(function) or isinstance(function, Task):
+                raise DefinitionError(f"{function!r} is no function to make a task of")
+            kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+            task = cast("Task[Any, Any]", kind(function, self._send, options))
+            self._add(task)
+            return task
+
+        return register if function is None else register(function)
+
+    def include(self, router: Router) -> None:
+        """Take over the tasks of `router`: they are enqueued through, and run by, this one."""
+        if router is self:
+            raise DefinitionError("a router cannot include itself")
+        for task in router.tasks.values():
+            self._add(task)
+        router._outlet = self._send
+
+    def find(self, name: str) -> Task[Any, Any]:
+        """The task of that name. UnknownTask otherwise, with the nearest name as a hint."""
+        task = self.tasks.get(name)
+        if task is None:
+            near = difflib.get_close_matches(name, self.tasks, 1)
+            raise UnknownTask(f"no task named {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
+        return task
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the tasks are declared for."""
+        return sorted({task.queue for task in self.tasks.values()})
+
+    def _add(self, task: Task[Any, Any]) -> None:
+        if task.name in self.tasks:
+            raise DefinitionError(
+                f"task {task.name!r} is declared twice", hint="give one of them another name: @app.task(name=...)"
+            )
+        self.tasks[task.name] = task
+
+    async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        if self._outlet is None:
+            raise DefinitionError(
+                f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
+            )
+        return await self._outlet(request)

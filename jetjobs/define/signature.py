@@ -1,0 +1,171 @@
+"""Read a task function's signature: which arguments travel, which are injected, how both are checked."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import PydanticSerializationError
+from typing_extensions import NotRequired, TypedDict
+
+from jetjobs.define.depends import Depends
+from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, ResultNotSerializable
+
+# NaN and bytes have no JSON form of their own; these keep them whole over the round trip.
+_CONFIG = ConfigDict(
+    extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64"
+)
+
+
+class Signature:
+    """The arguments of one task as a JSON object, and its result as JSON."""
+
+    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+        self.task = task
+        self.parameters = _parameters(task, function)
+        hints = _hints(task, function)
+        self.dependencies: dict[str, Depends] = {}
+        fields: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            if name not in hints:
+                raise DefinitionError(f"task {task!r}: argument {name!r} has no type annotation")
+            if (dependency := _dependency(hints[name])) is not None:
+                self.dependencies[name] = dependency
+            elif parameter.default is inspect.Parameter.empty:
+                fields[name] = hints[name]
+            else:
+                fields[name] = NotRequired[hints[name]]
+        self.names = tuple(fields)
+        self._travelling = [p for n, p in self.parameters.items() if n in fields]
+        self._arguments = _adapter(task, "arguments", _typed_dict(task, fields), None)
+        result = hints.get("return", Any)
+        self._result = _adapter(task, "result", result, _result_config(result))
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, checked against their types. InvalidArguments names each wrong one."""
+        if args:
+            kwargs = self._by_name(args, kwargs)
+        try:
+            return typing.cast("dict[str, Any]", self._arguments.validate_python(kwargs))
+        except ValidationError as error:
+            raise self._invalid(error) from None
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        positional = [p.name for p in self._travelling if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+        if len(args) > len(positional):
+            problem = f"takes {len(positional)} positional arguments, got {len(args)}"
+            raise InvalidArguments(f"task {self.task!r} {problem}", task=self.task, problems=[("", problem)])
+        named = dict(zip(positional, args, strict=False))
+        if twice := named.keys() & kwargs.keys():
+            problems = [(name, "given twice") for name in sorted(twice)]
+            raise InvalidArguments(
+                f"task {self.task!r}: {', '.join(sorted(twice))} given twice", task=self.task, problems=problems
+            )
+        return {**named, **kwargs}
+
+    def encode(self, arguments: dict[str, Any]) -> bytes:
+        """The body of a job. InvalidArguments names the argument that has no JSON form."""
+        try:
+            return self._arguments.dump_json(arguments, warnings="error")
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            problems = [(n, str(error)) for n in arguments if not _serialises(arguments[n])]
+            problems = problems or [("", str(error))]
+            names = ", ".join(repr(n) for n, _ in problems if n) or "an argument"
+            raise InvalidArguments(
+                f"task {self.task!r}: {names} cannot be written as JSON: {error}", task=self.task, problems=problems
+            ) from None
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        """The arguments in `body`. MalformedJob when it is no JSON object, InvalidArguments when they do not fit."""
+        try:
+            return typing.cast("dict[str, Any]", self._arguments.validate_json(body))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            if first["type"] in ("json_invalid", "dict_type") and not first["loc"]:
+                raise MalformedJob(f"the body is no JSON object: {first['msg']}") from None
+            raise self._invalid(error) from None
+
+    def encode_result(self, value: Any) -> bytes:
+        try:
+            return self._result.dump_json(value, warnings=False)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise ResultNotSerializable(
+                f"task {self.task!r} returned {type(value).__qualname__}, which cannot be written as JSON: {error}"
+            ) from None
+
+    def decode_result(self, data: bytes) -> Any:
+        return self._result.validate_json(data)
+
+    def _invalid(self, error: ValidationError) -> InvalidArguments:
+        # Inputs are left out on purpose: they may be secret, and this text goes to logs and dead letters.
+        details = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [(".".join(map(str, d["loc"])), d["msg"]) for d in details]
+        text = "; ".join(f"{name}: {message}" if name else message for name, message in problems[:5])
+        if len(problems) > 5:
+            text += f"; and {len(problems) - 5} more"
+        return InvalidArguments(f"task {self.task!r}: {text}", task=self.task, problems=problems)
+
+
+def _parameters(task: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    parameters = dict(inspect.signature(function).parameters)
+    for parameter in parameters.values():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise DefinitionError(
+                f"task {task!r}: {parameter} is not possible",
+                hint="a job's arguments travel by name; list them, or take one dict or model",
+            )
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise DefinitionError(
+                f"task {task!r}: argument {parameter.name!r} is positional-only, but arguments travel by name"
+            )
+    return parameters
+
+
+def _hints(task: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise DefinitionError(f"task {task!r}: an annotation cannot be read: {error}") from error
+
+
+def _dependency(hint: Any) -> Depends | None:
+    if get_origin(hint) is Annotated:
+        return next((extra for extra in get_args(hint)[1:] if isinstance(extra, Depends)), None)
+    return None
+
+
+def _typed_dict(task: str, fields: dict[str, Any]) -> Any:
+    made = TypedDict(f"{task}_arguments", fields)  # type: ignore[operator,misc]
+    made.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
+    return made
+
+
+def _result_config(hint: Any) -> ConfigDict | None:
+    # A model, dataclass or TypedDict brings its own configuration; pydantic refuses a second one.
+    has_own = isinstance(hint, type) and (
+        hasattr(hint, "__pydantic_validator__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
+    )
+    return None if has_own else ConfigDict(**{k: v for k, v in _CONFIG.items() if k != "extra"})  # type: ignore[typeddict-item]
+
+
+def _adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(hint, config=config)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        reason = str(error).splitlines()[0]
+        raise DefinitionError(
+            f"task {task!r}: the {what} cannot be described: {reason}",
+            hint="use types pydantic knows, or inject the object with Annotated[T, Depends(factory)]",
+        ) from None
+
+
+def _serialises(value: Any) -> bool:
+    try:
+        TypeAdapter(Any).dump_json(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""A task: a function under a stable name, and the typed way to request a run of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+
+from jetjobs.define.depends import check as check_dependency
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.signature import Signature
+from jetjobs.model.errors import DefinitionError, InvalidArguments
+from jetjobs.model.ids import check_job_id
+from jetjobs.model.names import check_header, check_lane, check_token
+from jetjobs.model.retry import RetryPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_KEY_LENGTH = 1024
+
+
+class TaskOptions(TypedDict, total=False):
+    """What may be said of a task where it is declared."""
+
+    name: str
+    """Stable name on the wire; the function's own by default."""
+    queue: str
+    priority: str
+    retry: RetryPolicy
+    timeout: timedelta
+    """How long one attempt may take."""
+    result_ttl: timedelta
+    """How long the result is kept."""
+    store_result: bool
+    """False: keep no record of success; the fastest way where nobody asks."""
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """What may be said of one job, apart from its arguments."""
+
+    queue: str
+    priority: str
+    delay: timedelta
+    run_at: datetime
+    key: str
+    """Idempotency key: while a job of this task and key is alive, no second one is stored."""
+    job_id: str
+    """An id of the caller's own: while it is alive, no second one is stored."""
+    deadline: datetime
+    """A job that has not ended by then is dead-lettered as expired."""
+    max_attempts: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest(Generic[R]):
+    """A checked call, ready to be stored: `task.bind(...)` makes one."""
+
+    task: Task[Any, R]
+    body: bytes
+    options: EnqueueOptions
+
+
+Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
+
+
+class Task(Generic[P, R]):
+    """A registered function. Calling it runs the plain function; `enqueue` stores a job."""
+
+    def __init__(self, function: Callable[..., Any], send: Send, options: TaskOptions) -> None:
+        self.function = function
+        self.name = check_token("task", options.get("name", getattr(function, "__name__", "")))
+        self.queue = check_token("queue", options.get("queue", "default"))
+        self.priority = check_lane(options.get("priority", "normal"))
+        self.retry = options.get("retry", RetryPolicy())
+        self.timeout = options.get("timeout")
+        self.result_ttl = options.get("result_ttl", timedelta(hours=1))
+        self.store_result = options.get("store_result", True)
+        self._check_durations()
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise DefinitionError(f"task {self.name!r} is a generator; a task returns one value")
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = Signature(self.name, function)
+        for dependency in self.signature.dependencies.values():
+            check_dependency(dependency)
+        self._send = send
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def _check_durations(self) -> None:
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            raise DefinitionError(f"task {self.name!r}: timeout must be positive")
+        if self.result_ttl < timedelta(seconds=1):
+            raise DefinitionError(f"task {self.name!r}: result_ttl must be at least one second")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> TaskCall[P, R]:
+        """The same task with options for one job; they never mix with its arguments."""
+        return TaskCall(self, options)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        """A checked call for `app.enqueue_many`. InvalidArguments when the arguments do not fit."""
+        return TaskCall[P, R](self, {}).bind(*args, **kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job. Returns once the stream has confirmed it; checks the arguments before anything is sent."""
+        return await self._send(self.bind(*args, **kwargs))
+
+    async def send(self, request: JobRequest[R]) -> JobHandle[R]:
+        return await self._send(request)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} queue={self.queue}>"
+
+
+class AsyncTask(Task[P, R]):
+    """A task over `async def`; runs on the worker's event loop."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return call
+
+
+class SyncTask(Task[P, R]):
+    """A task over `def`; runs in a thread of the worker."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = self.function(*args, **kwargs)
+        return value
+
+
+class TaskCall(Generic[P, R]):
+    """A task with options for one job."""
+
+    __slots__ = ("_options", "task")
+
+    def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
+        self.task = task
+        self._options = options
+        if options:
+            check_options(options)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
+        signature = self.task.signature
+        if injected := signature.dependencies.keys() & kwargs.keys():
+            names = sorted(injected)
+            raise InvalidArguments(
+                f"task {self.task.name!r}: {', '.join(names)} is injected by the worker and cannot be sent",
+                task=self.task.name,
+                problems=[(name, "injected") for name in names],
+            )
+        return JobRequest(self.task, signature.encode(signature.bind(args, kwargs)), self._options)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Like `Task.enqueue`, with these options."""
+        return await self.task.send(self.bind(*args, **kwargs))
+
+
+_KNOWN = frozenset(EnqueueOptions.__annotations__)
+
+
+def check_options(options: EnqueueOptions) -> None:
+    """Refuse what cannot work before anything is sent."""
+    if unknown := options.keys() - _KNOWN:
+        raise DefinitionError(f"unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}")
+    if "queue" in options:
+        check_token("queue", options["queue"])
+    if "priority" in options:
+        check_lane(options["priority"])
+    if "job_id" in options:
+        check_job_id(options["job_id"])
+    if "delay" in options and "run_at" in options:
+        raise DefinitionError("give delay or run_at, not both")
+    if "delay" in options and options["delay"] < timedelta(0):
+        raise DefinitionError("delay must not be negative")
+    for name in ("run_at", "deadline"):
+        moment = options.get(name)
+        if isinstance(moment, datetime) and moment.tzinfo is None:
+            raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
+    if options.get("max_attempts", 1) < 1:
+        raise DefinitionError("max_attempts must be at least 1")
+    if "key" in options:
+        _check_key(options["key"])
+    for name, value in options.get("headers", {}).items():
+        check_header(name, value)
+
+
+def _check_key(key: str) -> None:
+    if not isinstance(key, str) or not key or len(key) > MAX_KEY_LENGTH:
+        raise DefinitionError(f"key must be text of 1 to {MAX_KEY_LENGTH} characters")
+    if any(c in key for c in "\r\n\0"):
+        raise DefinitionError("key must not hold line breaks or NUL")

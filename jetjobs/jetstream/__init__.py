@@ -1,0 +1,1 @@
+"""All that touches NATS. The only folder that imports it."""

@@ -1,0 +1,32 @@
+"""Everything on the server behind one name: the connection and the places jobs are moved between."""
+
+from __future__ import annotations
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.dead_letters import DeadLetters
+from jetjobs.jetstream.payloads import Payloads
+from jetjobs.jetstream.places import Places
+from jetjobs.jetstream.publisher import Publisher
+from jetjobs.jetstream.results import Results
+from jetjobs.model.events import Observer
+from jetjobs.model.names import Names
+from jetjobs.model.settings import Settings
+
+
+class JetStreamClient:
+    """Made by the app, used by it and by the worker. Inert until `open`."""
+
+    def __init__(self, settings: Settings, name: str, observe: Observer) -> None:
+        self.names = Names(settings.queues.namespace)
+        self.connection = Connection(settings.nats, name, observe)
+        self.publisher = Publisher(self.connection, self.names, settings.queues.publish_timeout.total_seconds())
+        self.payloads = Payloads(self.connection, self.names.payload_store)
+        self.results = Results(self.connection, self.publisher, self.names)
+        self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
+        self.places = Places(self.connection, self.results, self.dead, self.names)
+
+    async def open(self) -> None:
+        await self.connection.open()
+
+    async def close(self) -> None:
+        await self.connection.close()

@@ -1,0 +1,164 @@
+"""Job <-> subject, headers and bytes: the wire contract of docs/wire.md in code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jetjobs.jetstream.delivery import Delivery
+from jetjobs.model import names as n
+from jetjobs.model.errors import MalformedJob
+from jetjobs.model.ids import JobId, adopted_id, is_id, parse_id, sequence_id
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import ErrorInfo
+
+MAX_HISTORY = 10
+MAX_HISTORY_TEXT = 200
+MAX_HEADERS = 32 * 1024
+"""Of the caller's own headers: what is over it is refused at enqueue."""
+
+
+def encode_headers(job: Job) -> dict[str, str]:
+    """The headers of this hop. Defaults are left out: what is absent has its default."""
+    headers = job.carried if job.headers else {}
+    headers[n.MSG_ID] = f"{job.id}.{job.run}.{job.hop}"
+    headers[n.RUN] = job.run
+    if job.hop:
+        headers[n.HOP] = str(job.hop)
+    if job.attempt > 1:
+        headers[n.ATTEMPT] = str(job.attempt)
+    if job.max_attempts:
+        headers[n.MAX_ATTEMPTS] = str(job.max_attempts)
+    if job.enqueued_at:
+        headers[n.ENQUEUED_AT] = f"{job.enqueued_at:.6f}"
+    if job.due_at:
+        headers[n.DUE_AT] = f"{job.due_at:.6f}"
+    if job.deadline:
+        headers[n.DEADLINE] = f"{job.deadline:.6f}"
+    if job.reply:
+        headers[n.REPLY] = job.reply
+    if job.payload:
+        headers[n.PAYLOAD] = job.payload
+    for name in (n.ERRORS, n.PRODUCER):
+        if name in job.headers:
+            headers[name] = job.headers[name]
+    return headers
+
+
+def decode(delivery: Delivery, stream_created: str) -> Job:
+    """The job in a delivery. MalformedJob when subject or headers cannot be read."""
+    headers = delivery.headers
+    tokens = delivery.subject.split(".")
+    if len(tokens) == 7:
+        key, uid = tokens[5], tokens[6]
+        job_id = str(JobId(key, uid))
+        if not is_id(job_id) or parse_id(job_id) != (key, uid):
+            raise MalformedJob(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
+    elif len(tokens) == 5:
+        job_id = identify(delivery, stream_created)
+    else:
+        raise MalformedJob(f"the subject has {len(tokens)} tokens; a job's has 5 or 7")
+    if not headers:
+        return Job(
+            job_id,
+            tokens[4],
+            tokens[2],
+            tokens[3],
+            delivery.data,
+            run=_first_run(delivery),
+            enqueued_at=delivery.stored_at,
+        )
+    return Job(
+        job_id,
+        tokens[4],
+        tokens[2],
+        tokens[3],
+        delivery.data,
+        run=headers.get(n.RUN) or _first_run(delivery),
+        hop=_whole(headers, n.HOP, 0),
+        attempt=_whole(headers, n.ATTEMPT, 1),
+        max_attempts=_whole(headers, n.MAX_ATTEMPTS, 0),
+        enqueued_at=_seconds(headers, n.ENQUEUED_AT) or delivery.stored_at,
+        due_at=_seconds(headers, n.DUE_AT),
+        deadline=_seconds(headers, n.DEADLINE),
+        reply=headers.get(n.REPLY, ""),
+        payload=headers.get(n.PAYLOAD, ""),
+        headers=headers,
+    )
+
+
+def salvage(delivery: Delivery, queue: str, lane: str, stream_created: str) -> Job:
+    """A job good enough to bury, made of a delivery that `decode` refused."""
+    tokens = delivery.subject.split(".")
+    task = tokens[4] if len(tokens) > 4 else "unknown"
+    return Job(
+        sequence_id(stream_created, delivery.sequence),
+        task,
+        queue,
+        lane,
+        delivery.data,
+        run=_first_run(delivery),
+        enqueued_at=delivery.stored_at,
+        headers=delivery.headers,
+    )
+
+
+def identify(delivery: Delivery, stream_created: str) -> str:
+    """The id of a hand-made job: its `Nats-Msg-Id`, or else its place in the stream."""
+    given = delivery.headers.get(n.MSG_ID)
+    return adopted_id(given) if given else sequence_id(stream_created, delivery.sequence)
+
+
+def _first_run(delivery: Delivery) -> str:
+    # A hand-made job gives no run. Its sequence is the same on each delivery and another for a reused id.
+    return f"s{delivery.sequence}"
+
+
+def header_size(headers: Mapping[str, str]) -> int:
+    """Bytes on the wire, as the server counts them against `max_payload`."""
+    return 12 + sum(len(k) + len(v.encode()) + 4 for k, v in headers.items())
+
+
+def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
+    """The job with one more entry in its bounded history of failures."""
+    entry = {
+        "attempt": job.attempt,
+        "at": round(now, 3),
+        "worker": worker,
+        "type": error.type[:MAX_HISTORY_TEXT],
+        "text": error.text[:MAX_HISTORY_TEXT],
+    }
+    history = [*read_history(job.headers), entry][-MAX_HISTORY:]
+    return job._replace(headers={**job.headers, n.ERRORS: json.dumps(history, separators=(",", ":"))})
+
+
+def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Past failures, oldest first. An unreadable history is no reason to lose a job: it counts as none."""
+    try:
+        history = json.loads(headers.get(n.ERRORS, "[]"))
+    except ValueError:
+        return []
+    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
+
+
+def _whole(headers: Mapping[str, str], name: str, default: int) -> int:
+    text = headers.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise MalformedJob(f"header {name} is no whole number: {text[:40]!r}")
+    return int(text)
+
+
+def _seconds(headers: Mapping[str, str], name: str) -> float:
+    text = headers.get(name)
+    if text is None:
+        return 0.0
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise MalformedJob(f"header {name} is no time: {text[:40]!r}") from None
+    if not 0.0 <= seconds < 253402300800.0:  # the year 10000: beyond it a datetime cannot follow
+        raise MalformedJob(f"header {name} is no time: {text[:40]!r}")
+    return seconds

@@ -1,0 +1,302 @@
+"""One connection to NATS: connect, ask, reconnect for ever, report each outage once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import nats.errors
+from nats.aio.client import Client, Server
+from nats.aio.msg import Msg
+
+from jetjobs.jetstream.faults import from_exception, from_response, is_denial
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, UnsupportedServer
+from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
+from jetjobs.model.settings import NatsSettings
+
+HEADER_ROOM = 64 * 1024
+"""Kept free below `max_payload` for the headers that moves add. ADR 2."""
+
+MIN_VERSION = (2, 12)
+_SWEEP_S = 0.25
+
+
+class _Waiting:
+    __slots__ = ("expires_at", "future", "subject")
+
+    def __init__(self, future: asyncio.Future[Msg], subject: str, expires_at: float) -> None:
+        self.future = future
+        self.subject = subject
+        self.expires_at = expires_at
+
+
+class Connection:
+    """A NATS client, and one reply inbox for every answer we wait for.
+
+    nats-py's own `request` makes a timer for every call and tells a denied publish from a slow one only
+    after the timeout. Here one sweep serves all timeouts, and a denial fails the request it belongs to.
+    """
+
+    def __init__(self, settings: NatsSettings, name: str, observe: Observer) -> None:
+        self._settings = settings
+        self._name = name
+        self._observe = observe
+        self.nc = Client()
+        self.closed = asyncio.Event()
+        """Set when the connection is gone for good: the server threw us out, or we closed it."""
+        self._waiting: dict[str, _Waiting] = {}
+        self._prefix = ""
+        self._token = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._lost_at = 0.0
+        self._on_reconnect: list[Callable[[], None]] = []
+        self._last_error: BaseException | None = None
+        self._refused: asyncio.Future[None] | None = None
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect and check the server. BrokerUnavailable, AccessDenied or UnsupportedServer, within seconds."""
+        limit = self._settings.connect_timeout.total_seconds()
+        self._refused = asyncio.get_running_loop().create_future()
+        connecting = asyncio.ensure_future(self.nc.connect(**self._options(limit)))
+        try:
+            await asyncio.wait({connecting, self._refused}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise self._connect_error(limit)
+            connecting.result()
+        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
+            raise from_exception(error, f"cannot connect to {show_url(self._settings.url)}") from error
+        finally:
+            if not connecting.done():
+                connecting.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await connecting
+                await self.nc.close()
+        self._refused = None
+        self._prefix = self.nc.new_inbox() + "."
+        await self.nc.subscribe(self._prefix + "*", cb=self._on_reply)
+
+    async def close(self) -> None:
+        """Flush what is written and close. Pending requests fail."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+            if self.nc.is_connected:
+                await self.nc.flush(2)
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self.nc.close()
+        self.closed.set()
+        self._fail_all(BrokerUnavailable("the connection is closed"))
+
+    def _options(self, limit: float) -> dict[str, Any]:
+        settings = self._settings
+        options: dict[str, Any] = {
+            "servers": [url.strip() for url in settings.url.split(",")],
+            "name": self._name,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
+            "reconnected_cb": self._on_reconnected,
+            "closed_cb": self._on_closed,
+            "max_reconnect_attempts": -1,
+            "reconnect_to_server_handler": _next_server,
+            # A dead peer is noticed after at most three intervals.
+            "ping_interval": 10,
+            "max_outstanding_pings": 2,
+            "connect_timeout": limit,
+            "reconnect_time_wait": 0.2,
+            "pending_size": 8 * 1024 * 1024,
+            "inbox_prefix": settings.inbox_prefix,
+            "user": settings.user,
+            "password": settings.password.get_secret_value() if settings.password else None,
+            "token": settings.token.get_secret_value() if settings.token else None,
+            "user_credentials": settings.creds,
+        }
+        if settings.tls_ca:
+            options["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
+        return options
+
+    def _connect_error(self, limit: float) -> BrokerError:
+        where = show_url(self._settings.url)
+        if self._last_error is not None and is_denial(str(self._last_error)):
+            return AccessDenied(
+                f"{where} refused the credentials: {_plain(self._last_error)}",
+                hint="check nats.user, nats.password, nats.token or nats.creds (jetjobs config show)",
+            )
+        reason = f": {_plain(self._last_error)}" if self._last_error else ""
+        return BrokerUnavailable(
+            f"no NATS server at {where} within {limit:g} s{reason}",
+            hint="start one with `jetjobs dev`, or name another with --server or NATS_URL",
+        )
+
+    # Asking
+
+    @property
+    def connected(self) -> bool:
+        return self.nc.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        return self.nc.max_payload
+
+    @property
+    def inline_limit(self) -> int:
+        """The largest headers and body together that a producer may send, leaving room for later moves."""
+        return max(self.max_payload - HEADER_ROOM, self.max_payload // 2)
+
+    async def ask(
+        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, timeout_s: float = 2.0
+    ) -> Msg:
+        """One request, one answer. BrokerUnavailable or AccessDenied when there is none."""
+        self._token = token = self._token + 1
+        name = str(token)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Msg] = loop.create_future()
+        self._waiting[name] = _Waiting(future, subject, loop.time() + timeout_s)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+        try:
+            await self.nc.publish(subject, payload, self._prefix + name, headers)
+            reply = await future
+        except nats.errors.Error as error:
+            raise from_exception(error, subject) from error
+        finally:
+            self._waiting.pop(name, None)
+        if reply.headers and reply.headers.get("Status") == "503":
+            raise BrokerUnavailable(f"{subject}: nobody answers", code=503)
+        return reply
+
+    async def post(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> bool:
+        """Publish without an answer, for what may be lost. False when it was not even written."""
+        try:
+            await self.nc.publish(subject, payload, "", headers)
+        except (nats.errors.Error, ValueError):
+            return False
+        return True
+
+    async def api(self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        """A JetStream API call. BrokerError when the server refuses it."""
+        payload = json.dumps(body).encode() if body else b""
+        try:
+            reply = await self.ask(f"$JS.API.{subject}", payload, timeout_s=timeout_s)
+        except BrokerUnavailable as error:
+            if error.code == 503:
+                raise UnsupportedServer(
+                    "JetStream is not enabled on the server or for this account",
+                    hint="start nats-server with -js, or enable JetStream for the account",
+                ) from error
+            raise
+        answer: dict[str, Any] = json.loads(reply.data)
+        if (refusal := from_response(answer, subject)) is not None:
+            raise refusal
+        return answer
+
+    async def check_server(self) -> int:
+        """Refuse a server that is too old or has no JetStream. The API level otherwise."""
+        found = self.nc.connected_server_version
+        if (found.major, found.minor) < MIN_VERSION:
+            raise UnsupportedServer(
+                f"nats-server {self.version} is too old: jetjobs needs 2.12 or newer",
+                hint="message schedules and atomic batches came with NATS 2.12",
+            )
+        info = await self.api("INFO")
+        level = int(info.get("api", {}).get("level", 0))
+        if level < 2:
+            raise UnsupportedServer(f"the JetStream API level is {level}: jetjobs needs 2 or newer (NATS 2.12)")
+        return level
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server knows of at least two others."""
+        info = self.nc._server_info
+        return bool(info.get("cluster")) and len(info.get("connect_urls", [])) >= 3
+
+    @property
+    def server(self) -> str:
+        """Name and version for people."""
+        return f"nats-server {self.version} at {show_url(self.nc.connected_url.geturl())}"
+
+    @property
+    def version(self) -> str:
+        found = self.nc.connected_server_version
+        return f"{found.major}.{found.minor}.{found.patch}"
+
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        self._on_reconnect.append(callback)
+
+    # What the server tells us
+
+    async def _on_reply(self, msg: Msg) -> None:
+        waiting = self._waiting.get(msg.subject[len(self._prefix) :])
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(msg)
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        text = str(error)
+        if not is_denial(text):
+            return
+        if self._refused is not None and not self._refused.done():
+            self._refused.set_result(None)
+        for waiting in list(self._waiting.values()):
+            # The server quotes the subject it refused, and nats-py lowers the case of the whole line.
+            if f'"{waiting.subject.lower()}"' in text.lower() and not waiting.future.done():
+                waiting.future.set_exception(
+                    AccessDenied(_plain(error), hint="this user needs permission to publish there")
+                )
+
+    async def _on_disconnected(self) -> None:
+        if not self._lost_at and not self.nc.is_closed:
+            self._lost_at = time.monotonic()
+            self._observe(ConnectionLost(_plain(self._last_error) if self._last_error else "connection closed"))
+
+    async def _on_reconnected(self) -> None:
+        outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
+        self._observe(ConnectionRestored(outage, show_url(self.nc.connected_url.geturl())))
+        # What was written to the dying socket is gone: whoever waits asks again, under the same message id.
+        self._fail_all(BrokerUnavailable("the connection was lost"))
+        for callback in self._on_reconnect:
+            callback()
+
+    async def _on_closed(self) -> None:
+        self.closed.set()
+        self._fail_all(BrokerUnavailable(f"the connection is closed: {_plain(self._last_error)}"))
+
+    def _fail_all(self, error: BrokerError) -> None:
+        for waiting in list(self._waiting.values()):
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for waiting in list(self._waiting.values()):
+            if waiting.expires_at <= now and not waiting.future.done():
+                waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no answer"))
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
+
+
+def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
+    """The server tried least, after a pause that grows with the tries and never lines clients up."""
+    server = min(servers, key=lambda s: s.reconnects)
+    return server, min(0.05 * 2.0 ** min(server.reconnects, 8), 5.0) * random.uniform(0.5, 1.0)
+
+
+def show_url(url: str) -> str:
+    """The URL without user and password."""
+    shown = []
+    for one in url.split(","):
+        parts = urlsplit(one.strip())
+        shown.append(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else one.strip())
+    return ",".join(shown)
+
+
+def _plain(error: BaseException | None) -> str:
+    return (str(error) or type(error).__name__).removeprefix("nats: ").strip("'") if error else "unknown"

@@ -1,0 +1,47 @@
+"""One message and its lease: what the server says of it, and the acks we may send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nats.aio.msg import Msg
+
+from jetjobs.jetstream.connection import Connection
+
+ACK = b"+ACK"
+IN_PROGRESS = b"+WPI"
+
+_NONE: Mapping[str, str] = {}
+
+
+class Delivery:
+    """A job handed to us. Everything but the acks is read from the message itself."""
+
+    __slots__ = ("_connection", "ack_subject", "data", "delivered", "fence", "headers", "pending", "sequence", "stored_at", "subject")
+
+    def __init__(self, connection: Connection, msg: Msg) -> None:
+        self._connection = connection
+        self.subject = msg.subject
+        self.data = msg.data
+        self.headers = msg.headers or _NONE
+        self.ack_subject = reply = msg.reply
+        # $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<stored at, ns>.<pending>; newer
+        # servers may put domain and account in front and a token behind.
+        tokens = reply.split(".")
+        start = 4 if len(tokens) == 9 else 6
+        self.delivered = int(tokens[start])
+        """How often the server handed it out; above 1 only after a lease ran out."""
+        self.sequence = int(tokens[start + 1])
+        self.fence = int(tokens[start + 2])
+        """The consumer's sequence: only rises, so an older owner can be told from a newer."""
+        self.stored_at = int(tokens[start + 3]) / 1e9
+        self.pending = int(tokens[start + 4])
+        """How many are left behind it in its lane."""
+
+    async def ack(self) -> None:
+        """The job stands in its next place; forget it here. If this is lost the job comes again, and is not run."""
+        await self._connection.post(self.ack_subject, ACK)
+
+    async def extend(self) -> bool:
+        """Ask for another full lease. False when it could not even be written."""
+        return await self._connection.post(self.ack_subject, IN_PROGRESS)

@@ -1,0 +1,111 @@
+"""nats errors and server error codes -> ours, and which of them are worth another try."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+
+from jetjobs.model.errors import (
+    AccessDenied,
+    BrokerError,
+    BrokerUnavailable,
+    StorageFull,
+    TopologyConflict,
+    TopologyMissing,
+    UnsupportedServer,
+)
+
+# Server error codes we act on.
+WRONG_LAST_SEQUENCE = 10071
+CAS_IN_FLIGHT = 10164
+DUPLICATE_IN_FLIGHT = 10158
+BATCH_DUPLICATE = 10201
+STREAM_NOT_FOUND = 10059
+CONSUMER_NOT_FOUND = 10014
+MESSAGE_NOT_FOUND = 10037
+NO_PEERS = frozenset({10005, 10074})
+STORAGE = frozenset({10023, 10047, 10028, 10077})
+NO_JETSTREAM = frozenset({10039, 10076})
+CONFLICT = frozenset({10058, 10065, 10052, 10148, 10012, 10099, 10100})
+TRANSIENT = frozenset(
+    {
+        CAS_IN_FLIGHT,  # a publish on the same subject is still being replicated
+        DUPLICATE_IN_FLIGHT,  # our own first copy is still being replicated
+        10008,  # cluster temporarily unavailable
+        10009,  # no leader
+        10118,  # stream offline
+        10119,  # consumer offline
+        10176,  # too many open batches
+        10210,  # batch still in flight
+    }
+)
+
+# Every nats error class, by what it means to a caller. A test walks them and fails on a new one.
+UNAVAILABLE: tuple[type[BaseException], ...] = (
+    nats.errors.TimeoutError,
+    nats.errors.NoRespondersError,
+    nats.errors.NoServersError,
+    nats.errors.StaleConnectionError,
+    nats.errors.UnexpectedEOF,
+    nats.errors.FlushTimeoutError,
+    nats.errors.DrainTimeoutError,
+    nats.errors.OutboundBufferLimitError,
+    nats.errors.ConnectionReconnectingError,
+    nats.errors.ConnectionClosedError,
+    nats.errors.ConnectionDrainingError,
+    nats.errors.SlowConsumerError,
+    nats.js.errors.NoStreamResponseError,
+    nats.js.errors.ServiceUnavailableError,
+    asyncio.TimeoutError,
+    OSError,
+)
+DENIED: tuple[type[BaseException], ...] = (
+    nats.errors.AuthorizationError,
+    nats.errors.InvalidUserCredentialsError,
+)
+
+
+def from_response(response: dict[str, Any], doing: str) -> BrokerError | None:
+    """The error in a JetStream API answer or PubAck, or None."""
+    error = response.get("error")
+    if not error:
+        return None
+    code = int(error.get("err_code") or 0)
+    text = f"{doing}: {error.get('description', 'refused')}"
+    if code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
+        return TopologyMissing(text, code=code, hint="jetjobs setup apply")
+    if code in NO_JETSTREAM:
+        return UnsupportedServer(text, code=code, hint="start nats-server with -js, or enable it for the account")
+    if code in STORAGE:
+        return StorageFull(text, code=code, hint="free JetStream storage or raise its limits")
+    if code in CONFLICT:
+        return TopologyConflict(text, code=code, hint="jetjobs setup plan")
+    if code in TRANSIENT or error.get("code") == 503:
+        return BrokerUnavailable(text, code=code)
+    return BrokerError(f"{text} ({code})", code=code)
+
+
+def from_exception(error: BaseException, doing: str) -> BrokerError:
+    """Our error for one that nats-py raised; the caller chains it with `from`."""
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, DENIED) or is_denial(text):
+        return AccessDenied(f"{doing}: {text}", hint="check the credentials and permissions of this user")
+    if isinstance(error, UNAVAILABLE):
+        return BrokerUnavailable(f"{doing}: {text}")
+    return BrokerError(f"{doing}: {text}")
+
+
+def is_denial(text: str) -> bool:
+    """Whether a server's error text is a refusal rather than a failure."""
+    lowered = text.lower()
+    return any(
+        phrase in lowered
+        for phrase in ("authorization violation", "permissions violation", "authentication", "user authentication expired")
+    )
+
+
+def is_transient(error: BrokerError) -> bool:
+    return isinstance(error, BrokerUnavailable) or error.code in TRANSIENT

@@ -1,0 +1,146 @@
+"""Continuous pull from one lane: requests kept open on an inbox, watched, and asked again when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.topology import NS
+
+EXPIRES_S = 30.0
+HEARTBEAT_S = 5.0
+_PATIENCE_S = 2 * HEARTBEAT_S + 1.0
+_RETRY_S = 1.0
+_BACKLOG = b'{"batch":%%d,"expires":%d}' % NS
+_WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * NS, HEARTBEAT_S * NS)
+
+
+class LanePuller:
+    """The open pull requests of one lane. `on_delivery` is called for every job, in order.
+
+    nats-py's `fetch` waits in rounds and takes a deleted consumer for an empty queue. This asks, counts
+    what is still owed, and hears every status the server sends.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        lane: str,
+        stream: str,
+        on_delivery: Callable[[LanePuller, Delivery], None],
+        on_change: Callable[[LanePuller, str], None],
+    ) -> None:
+        self.queue = queue
+        self.lane = lane
+        self.stream = stream
+        self.owed = 0
+        """Deliveries asked for and not yet received."""
+        self.pending = 0
+        """Jobs left in the lane, as the last delivery said."""
+        self._connection = connection
+        self._on_delivery = on_delivery
+        self._on_change = on_change
+        self._subscription: Subscription | None = None
+        self._inbox = ""
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{lane}"
+        self._heard_at = 0.0
+        self._blocked_until = 0.0
+        self._watchdog: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self._subscribe()
+        self._watchdog = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self) -> None:
+        """Drop every open request. When this returns, all that was delivered has been handed over."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watchdog
+        if self._subscription is not None:
+            # Drain, not unsubscribe: a delivery on its way must be given back, not left to its lease.
+            with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+                await self._subscription.drain()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the server refused the last request so recently that asking again would be a hot loop."""
+        return asyncio.get_running_loop().time() < self._blocked_until
+
+    async def ask(self, count: int, *, backlog: bool) -> None:
+        """Ask for up to `count` jobs. With a backlog the request is filled at once or given up after a second,
+        so that slots are not kept for a lane that others have emptied; without one it waits, with heartbeats.
+        """
+        if not self.owed:
+            self._heard_at = asyncio.get_running_loop().time()
+        self.owed += count
+        body = _BACKLOG % count if backlog else _WAIT % count
+        try:
+            await self._connection.nc.publish(self._next, body, self._inbox)
+        except nats.errors.Error:
+            self.owed -= count  # disconnected: `reset` asks again once the connection is back
+
+    async def reset(self) -> None:
+        """Forget what is owed and start on a fresh inbox: requests made on the old one must not be filled twice."""
+        self.owed = 0
+        old, self._subscription = self._subscription, None
+        if old is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await old.unsubscribe()
+        await self._subscribe()
+        self._on_change(self, "")
+
+    async def _subscribe(self) -> None:
+        nc = self._connection.nc
+        self._inbox = nc.new_inbox()
+        self._heard_at = asyncio.get_running_loop().time()
+        # No local limit may drop a delivery: it would sit out its whole lease. Requests bound them already.
+        self._subscription = await nc.subscribe(
+            self._inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+
+    async def _on_message(self, msg: Msg) -> None:
+        if msg.reply.startswith("$JS.ACK."):
+            self._heard_at = asyncio.get_running_loop().time()
+            if self.owed:
+                self.owed -= 1
+            delivery = Delivery(self._connection, msg)
+            self.pending = delivery.pending
+            self._on_delivery(self, delivery)
+        elif msg.headers:
+            self._on_status(msg.headers)
+
+    def _on_status(self, headers: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        status = headers.get("Status", "")
+        if status == "100":
+            return
+        # A request has ended; the server says how much of it is unfilled.
+        self.owed = max(0, self.owed - int(headers.get("Nats-Pending-Messages", self.owed) or 0))
+        self.pending = 0
+        problem = ""
+        if status not in ("404", "408"):
+            problem = f"{status} {headers.get('Description', '')}".strip()
+            self._blocked_until = loop.time() + _RETRY_S
+            loop.call_later(_RETRY_S, self._on_change, self, "")
+        self._on_change(self, problem)
+
+    async def _watch(self) -> None:
+        """Notice requests the server has forgotten: no delivery and no heartbeat for too long."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S / 2)
+            silent_s = asyncio.get_running_loop().time() - self._heard_at
+            if self.owed and silent_s > _PATIENCE_S and self._connection.nc.is_connected:
+                self._on_change(self, f"no heartbeat for {silent_s:.0f} s")
+                with contextlib.suppress(nats.errors.Error):
+                    await self.reset()

@@ -1,0 +1,62 @@
+"""Read single messages from the stream's leader. Never a direct get: a replica may be behind, and these decide."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import NamedTuple
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import MESSAGE_NOT_FOUND
+from jetjobs.model.errors import BrokerError
+
+
+class StoredMessage(NamedTuple):
+    """A message as it stands in a stream."""
+
+    subject: str
+    sequence: int
+    headers: dict[str, str]
+    data: bytes
+    stored_at: float
+
+
+async def last_on(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
+    """The newest message on `subject`, which may hold wildcards; None when there is none."""
+    return await _get(connection, stream, {"last_by_subj": subject})
+
+
+async def at_sequence(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
+    return await _get(connection, stream, {"seq": sequence})
+
+
+async def _get(connection: Connection, stream: str, query: dict[str, object]) -> StoredMessage | None:
+    try:
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", query)
+    except BrokerError as error:
+        if error.code == MESSAGE_NOT_FOUND:
+            return None
+        raise
+    message = answer["message"]
+    return StoredMessage(
+        message["subject"],
+        int(message["seq"]),
+        parse_headers(base64.b64decode(message.get("hdrs", ""))),
+        base64.b64decode(message.get("data", "")),
+        parse_time(message["time"]),
+    )
+
+
+def parse_headers(block: bytes) -> dict[str, str]:
+    """Header lines of a stored message. The first of a repeated name wins, as in deliveries."""
+    headers: dict[str, str] = {}
+    for line in block.decode(errors="replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            headers.setdefault(name.strip(), value.strip())
+    return headers
+
+
+def parse_time(text: str) -> float:
+    """Seconds since the epoch of a server's RFC 3339 time."""
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,78 @@
+"""Finished jobs: the `done` bucket holds the truth, the producer's inbox is told at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.reads import StoredMessage, last_on
+from jetjobs.model import names as n
+from jetjobs.model.job import Job
+from jetjobs.model.names import Names, kv_stream, kv_subject
+
+REPLY_PREFIX = "_INBOX"
+"""Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions."""
+
+
+def success_record(job: Job, result: bytes, worker: str, started_at: float, ended_at: float) -> bytes:
+    """The record of a success. Put together by hand: the result is JSON already, and this runs for every job."""
+    return (
+        b'{"state":"succeeded","id":"%b","run":"%b","attempt":%d,"worker":"%b","enqueued_at":%.6f,'
+        b'"started_at":%.6f,"ended_at":%.6f,"result":%b}'
+    ) % (
+        job.id.encode(),
+        job.run.encode(),
+        job.attempt,
+        worker.encode(),
+        job.enqueued_at,
+        started_at,
+        ended_at,
+        result,
+    )
+
+
+class Results:
+    """The `done` buckets, one a queue."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._names = names
+
+    async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float) -> None:
+        """Store the record; the first one of a run stays. Returns once it is confirmed."""
+        bucket = self._names.done_bucket(job.queue)
+        stream = kv_stream(bucket)
+        subject = kv_subject(bucket, f"{job.task}.{job.id}")
+        expected = 0
+        while True:
+            headers = {n.TTL: f"{ttl_s}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(expected)}
+            try:
+                await self._publisher.store(stream, Outgoing(subject, record, headers), timeout_s=timeout_s)
+                return
+            except Taken:
+                there = await last_on(self._connection, stream, subject)
+                if there is not None and read_record(there.data).get("run") == job.run:
+                    return
+                # The record of an earlier life of this id: it may be written over, but only as we read it.
+                expected = there.sequence if there is not None else 0
+
+    async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
+        bucket = self._names.done_bucket(queue)
+        return await last_on(self._connection, kv_stream(bucket), kv_subject(bucket, f"{task}.{job_id}"))
+
+    async def tell(self, job: Job, record: bytes) -> None:
+        """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
+        if job.reply.startswith(REPLY_PREFIX) and len(record) <= self._connection.max_payload:
+            await self._connection.post(job.reply, record)
+
+
+def read_record(data: bytes) -> dict[str, Any]:
+    """A record as a dict; empty for a deleted or foreign one."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

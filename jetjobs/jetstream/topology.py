@@ -1,0 +1,256 @@
+"""Wanted streams, lanes and buckets. `plan` is pure; `inspect` compares with the server; `apply` changes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import NO_PEERS
+from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
+from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
+from jetjobs.model.names import Names, kv_stream, object_stream
+from jetjobs.model.settings import QueueSettings
+
+NS = 1_000_000_000
+DUPLICATE_WINDOW_S = 120
+Kind = Literal["stream", "lane", "bucket"]
+Action = Literal["create", "update", "none"]
+
+
+class Wanted(NamedTuple):
+    """One thing that must stand on the server, as the API wants to hear it."""
+
+    kind: Kind
+    label: str
+    stream: str
+    consumer: str
+    config: dict[str, Any]
+    pin: str = ""
+    """Subject of the stream's first message, which nobody consumes. ADR 1."""
+
+
+class Change(NamedTuple):
+    """What must be done to one wanted thing: `diff` maps each key to (there, wanted)."""
+
+    wanted: Wanted
+    action: Action
+    diff: dict[str, tuple[Any, Any]]
+
+
+# Wanted
+
+
+def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas: int = 1) -> list[Wanted]:
+    """All that the namespace needs for `queues`. Pure: the same input gives the same plan."""
+    shared = {"storage": settings.storage, "num_replicas": settings.replicas or replicas}
+    wanted = [
+        _dead(names, settings, shared),
+        _bucket(names.running_bucket, shared),
+        _payloads(names, shared),
+    ]
+    for queue in sorted(set(queues)):
+        wanted.append(_work(names, queue, shared))
+        wanted.extend(_lane(names, queue, lane, settings) for lane in n.PRIORITIES)
+        wanted.append(_bucket(names.done_bucket(queue), shared))
+    return wanted
+
+
+def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
+    lanes = (*n.PRIORITIES, n.LATER, n.TICK)
+    stream = names.work_stream(queue)
+    config = {
+        "name": stream,
+        "description": f"jetjobs queue {queue}",
+        "subjects": [names.lane_filter(queue, lane) for lane in lanes],
+        "retention": "workqueue",
+        # No limit and no message TTL: neither the server nor a header throws a job away.
+        "discard": "old",
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "allow_msg_schedules": True,
+        "allow_direct": True,
+        "allow_atomic": True,
+        "duplicate_window": DUPLICATE_WINDOW_S * NS,
+        "metadata": {"jetjobs.queue": queue, "jetjobs.wire": n.WIRE_VERSION},
+        **shared,
+    }
+    return Wanted("stream", f"work stream {stream}", stream, "", config, names.pin(queue))
+
+
+def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wanted:
+    stream = names.work_stream(queue)
+    config = {
+        "durable_name": lane,
+        "ack_policy": "explicit",
+        "ack_wait": int(settings.lease.total_seconds() * NS),
+        "max_deliver": -1,
+        "max_ack_pending": settings.max_running,
+        "max_waiting": 2048,
+        "filter_subject": names.lane_filter(queue, lane),
+        "metadata": {"jetjobs.queue": queue, "jetjobs.lane": lane},
+    }
+    return Wanted("lane", f"lane {queue}/{lane}", stream, lane, config)
+
+
+def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Wanted:
+    config = {
+        "name": names.dead_stream,
+        "description": "jetjobs dead letters",
+        "subjects": [names.dead_filter],
+        "retention": "limits",
+        "discard": "old",
+        "max_age": int(settings.dead_max_age.total_seconds() * NS),
+        "max_msgs_per_subject": 1,
+        "allow_direct": True,
+        "metadata": {"jetjobs.wire": n.WIRE_VERSION},
+        **shared,
+    }
+    return Wanted("stream", f"dead-letter stream {names.dead_stream}", names.dead_stream, "", config)
+
+
+def _bucket(bucket: str, shared: dict[str, Any]) -> Wanted:
+    # The form every NATS client knows as a key-value bucket.
+    config = {
+        "name": kv_stream(bucket),
+        "subjects": [f"$KV.{bucket}.>"],
+        "discard": "new",
+        "max_msgs_per_subject": 1,
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_direct": True,
+        "allow_msg_ttl": True,
+        **shared,
+    }
+    return Wanted("bucket", f"bucket {bucket}", kv_stream(bucket), "", config)
+
+
+def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
+    store = names.payload_store
+    config = {
+        "name": object_stream(store),
+        "subjects": [f"$O.{store}.C.>", f"$O.{store}.M.>"],
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "allow_direct": True,
+        **shared,
+    }
+    return Wanted("bucket", f"object store {store}", object_stream(store), "", config)
+
+
+# Compared
+
+
+async def inspect(connection: Connection, wanted: Sequence[Wanted], *, keep_replicas: bool) -> list[Change]:
+    """What differs on the server. `keep_replicas`: the number there is right, since nobody named one."""
+    return list(await asyncio.gather(*(_inspect(connection, one, keep_replicas) for one in wanted)))
+
+
+async def _inspect(connection: Connection, wanted: Wanted, keep_replicas: bool) -> Change:
+    there = await _config_of(connection, wanted)
+    if there is None:
+        return Change(wanted, "create", {})
+    diff = difference(wanted.config, there)
+    if keep_replicas:
+        diff.pop("num_replicas", None)
+    return Change(wanted, "update" if diff else "none", diff)
+
+
+def difference(wanted: dict[str, Any], there: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Keys of `wanted` that are otherwise on the server. What we do not name is the operator's."""
+    diff: dict[str, tuple[Any, Any]] = {}
+    for key, value in wanted.items():
+        found = there.get(key)
+        if key == "metadata":
+            found = {k: v for k, v in (found or {}).items() if k in value}
+        elif key == "subjects":
+            value, found = sorted(value), sorted(found or [])
+        if found != value and (found or value):
+            diff[key] = (found, value)
+    return diff
+
+
+def check(changes: Sequence[Change]) -> None:
+    """TopologyMissing or TopologyConflict unless the server stands as wanted. Changes nothing."""
+    missing = [c.wanted.label for c in changes if c.action == "create"]
+    if missing:
+        raise TopologyMissing(f"not on the server: {', '.join(missing)}", hint="jetjobs setup apply")
+    drifted = [f"{c.wanted.label} ({', '.join(sorted(c.diff))})" for c in changes if c.action == "update"]
+    if drifted:
+        raise TopologyConflict(
+            f"not as wanted: {', '.join(drifted)}", hint="jetjobs setup plan shows the difference"
+        )
+
+
+# Applied
+
+
+async def apply(connection: Connection, publisher: Publisher, changes: Sequence[Change]) -> None:
+    """Make it so. Safe from many processes at once: each step is idempotent, and all take the same order."""
+    for change in changes:
+        try:
+            if change.action != "none" and change.wanted.consumer:
+                await _put_consumer(connection, change.wanted)
+            elif change.action != "none" or change.wanted.pin:
+                await _put_stream(connection, publisher, change)
+        except BrokerError as error:
+            raise type(error)(f"{change.wanted.label}: {error}", hint=error.hint, code=error.code) from error
+
+
+async def _put_stream(connection: Connection, publisher: Publisher, change: Change) -> None:
+    wanted = change.wanted
+    config = dict(wanted.config)
+    if change.action == "create":
+        if wanted.pin:
+            # The pin must be the first message, so no lane may take a job before it is there.
+            config["subjects"] = [s for s in config["subjects"] if f".{n.TICK}." in s]
+        await _create_stream(connection, config)
+    if wanted.pin:
+        await _put_pin(publisher, wanted)
+    there = await _config_of(connection, wanted)
+    if there is None:
+        raise TopologyMissing(f"{wanted.label} was deleted meanwhile")
+    diff = difference(wanted.config, there)
+    if change.action == "create" or "num_replicas" not in change.diff:
+        diff.pop("num_replicas", None)
+    if diff:
+        merged = {**there, **{key: wanted.config[key] for key in diff}}
+        merged["metadata"] = {**there.get("metadata", {}), **wanted.config.get("metadata", {})}
+        await connection.api(f"STREAM.UPDATE.{wanted.stream}", merged)
+
+
+async def _create_stream(connection: Connection, config: dict[str, Any]) -> None:
+    try:
+        await connection.api(f"STREAM.CREATE.{config['name']}", config, timeout_s=15.0)
+    except TopologyConflict:
+        return  # another process was first; what is there is compared and updated next
+    except BrokerError as error:
+        if error.code not in NO_PEERS or config["num_replicas"] == 1:
+            raise
+        await _create_stream(connection, {**config, "num_replicas": 1})
+
+
+async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
+    headers = {n.EXPECTED_LAST_SUBJECT_SEQ: "0"}
+    try:
+        await publisher.store(wanted.stream, Outgoing(wanted.pin, b"", headers))
+    except Taken:
+        return
+
+
+async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
+    subject = f"CONSUMER.CREATE.{wanted.stream}.{wanted.consumer}.{wanted.config['filter_subject']}"
+    request = {"stream_name": wanted.stream, "config": {"name": wanted.consumer, **wanted.config}}
+    await connection.api(subject, request, timeout_s=15.0)
+
+
+async def _config_of(connection: Connection, wanted: Wanted) -> dict[str, Any] | None:
+    subject = f"CONSUMER.INFO.{wanted.stream}.{wanted.consumer}" if wanted.consumer else f"STREAM.INFO.{wanted.stream}"
+    try:
+        config: dict[str, Any] = (await connection.api(subject))["config"]
+    except TopologyMissing:
+        return None
+    return config

@@ -1,0 +1,131 @@
+"""Wait for a job to end: told by a push to our inbox, made sure of by the `done` bucket and the dead stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from nats.aio.msg import Msg
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.places import Places
+from jetjobs.jetstream.results import Results, read_record
+from jetjobs.model import names as n
+from jetjobs.model.errors import JobFailed, ResultError, ResultExpired, ResultNotReady
+from jetjobs.model.job import JobStatus
+
+_LOOK_S = 1.0
+"""Between looks at the bucket when a push is expected; it only makes up for a lost one."""
+_FIRST_LOOK_S = 0.02
+
+
+class Asked(Protocol):
+    """What waiting needs to know of a handle."""
+
+    id: str
+    queue: str
+    task: str
+    run: str
+    stores_result: bool
+    duplicate: bool
+
+
+class Waiting:
+    """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
+
+    def __init__(self, connection: Connection, results: Results, dead: DeadLetters, places: Places) -> None:
+        self._connection = connection
+        self._results = results
+        self._dead = dead
+        self._places = places
+        self._inbox = ""
+        self._subscribed: asyncio.Task[None] | None = None
+        self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
+
+    def reply_for(self, job_id: str) -> str:
+        """The inbox a worker is to push the job's record to."""
+        if not self._inbox:
+            self._inbox = self._connection.nc.new_inbox()
+        return f"{self._inbox}.{job_id}"
+
+    async def status(self, handle: Asked) -> JobStatus:
+        return await self._places.status(handle.queue, handle.task, handle.id)
+
+    async def result(self, handle: Asked, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
+        """See JobHandle.result."""
+        if not handle.stores_result:
+            raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
+        record = await self._record(handle, timeout_s)
+        if record["state"] == "dead":
+            raise JobFailed(
+                f"job {handle.id} is dead ({record.get('reason')}): {record.get('type')}: {record.get('text')}",
+                reason=str(record.get("reason")),
+                error_type=str(record.get("type")),
+                text=str(record.get("text")),
+                traceback=str(record.get("traceback") or ""),
+            )
+        try:
+            return decode(json.dumps(record["result"]).encode())
+        except ValueError as error:
+            raise ResultError(f"job {handle.id}: the result does not fit the task's annotation: {error}") from error
+
+    async def _record(self, handle: Asked, timeout_s: float) -> dict[str, Any]:
+        await self._subscribe()
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + timeout_s
+        told = self._expected.setdefault(handle.id, loop.create_future())
+        # A duplicate's record is pushed to whoever enqueued it first: we look, soon at first, then less often.
+        pause = _FIRST_LOOK_S if handle.duplicate else _LOOK_S
+        try:
+            while True:
+                record = await self._ended(handle)
+                if record is not None:
+                    return record
+                remaining = give_up - loop.time()
+                if remaining <= 0:
+                    raise ResultNotReady(f"job {handle.id} has not ended within {timeout_s:g} s")
+                await asyncio.wait({told}, timeout=min(pause, remaining))
+                if told.done() and _is_run(told.result(), handle):
+                    return told.result()
+                pause = min(pause * 2, _LOOK_S)
+                await self._check_alive(handle)
+        finally:
+            self._expected.pop(handle.id, None)
+
+    async def _ended(self, handle: Asked) -> dict[str, Any] | None:
+        done = await self._results.get(handle.queue, handle.task, handle.id)
+        if done is not None and _is_run(record := read_record(done.data), handle):
+            return record
+        letter = await self._dead.get(handle.queue, handle.task, handle.id)
+        if letter is not None and handle.run in ("", letter.headers.get(n.RUN)):
+            return {"state": "dead", **read_cause(letter.headers)}
+        return None
+
+    async def _check_alive(self, handle: Asked) -> None:
+        """ResultExpired when the job is nowhere any more. The order of looks is that of a job's life."""
+        if await self._places.find_live(handle.queue, handle.task, handle.id) is None:
+            if await self._ended(handle) is None:
+                raise ResultExpired(f"job {handle.id} has ended and its record is gone")
+
+    async def _subscribe(self) -> None:
+        if self._subscribed is None:
+            self.reply_for("")
+            self._subscribed = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._subscribed)
+
+    async def _start(self) -> None:
+        await self._connection.nc.subscribe(f"{self._inbox}.*", cb=self._on_record)
+        await self._connection.nc.flush()
+
+    async def _on_record(self, msg: Msg) -> None:
+        told = self._expected.get(msg.subject[len(self._inbox) + 1 :])
+        record = read_record(msg.data)
+        if told is not None and not told.done() and "state" in record:
+            told.set_result(record)
+
+
+def _is_run(record: dict[str, Any], handle: Asked) -> bool:
+    return "state" in record and handle.run in ("", record.get("run"))

@@ -1,0 +1,45 @@
+"""Durations as people write them: `10s`, `5m`, `2h`, `1d`, `250ms`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def parse_duration(text: str) -> timedelta:
+    """ValueError when `text` is no duration. A bare number is seconds.
+
+    >>> parse_duration("1h30m").total_seconds()
+    5400.0
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", text):
+        return timedelta(seconds=float(text))
+    parts = _PART.findall(text)
+    if not parts or "".join(n + unit for n, unit in parts) != text:
+        raise ValueError(f"{text!r} is no duration: write 10s, 5m, 2h, 1d or 250ms")
+    try:
+        return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long a duration") from None
+
+
+def show_duration(seconds: float) -> str:
+    """Short form for people.
+
+    >>> [show_duration(s) for s in (0.0031, 0.25, 2, 90, 3900, 90000)]
+    ['3 ms', '250 ms', '2.0 s', '1m30s', '1h05m', '1d1h']
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"

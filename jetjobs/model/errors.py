@@ -1,0 +1,169 @@
+"""The error tree. Imports nothing, so that every layer may raise from it.
+
+JetJobsError
+  ConfigError             bad settings, found when they are built
+  DefinitionError         bad task, name, signature or dependency, found at declaration
+  BrokerError             the server refused or is gone; `__cause__` is the nats error
+    BrokerUnavailable       no server, or it went away
+    AccessDenied            wrong credentials, or no permission on a subject
+    UnsupportedServer       too old, or JetStream is off
+    TopologyMissing         a stream, lane or bucket that must be there is not
+    TopologyConflict        a stream, lane or bucket is not as wanted and cannot be made so
+    StorageFull             JetStream has no room left
+  EnqueueError            the job is not stored (except EnqueueUnconfirmed: not known)
+    EnqueueUnconfirmed      no confirmation came; the job may or may not be stored
+    QueueNotFound           there is no such queue or lane
+    JobTooLarge             headers and body together are over the inline limit
+    InvalidArguments        also a DeliveryError
+  DeliveryError           what arrived cannot run; always ends as a dead letter
+    MalformedJob            the body, a header or the subject cannot be read
+    UnknownTask             no task of that name in this app
+    InvalidArguments        the arguments do not fit the task's signature
+  AttemptError            how a run broke
+    JobTimeout              the task ran longer than its timeout
+    LeaseLost               the lease ran out under the running task
+    ResultNotSerializable   the task returned what JSON cannot hold
+  ResultError             the result cannot be had
+    ResultNotReady          the job has not ended within the time given
+    ResultExpired           the job has ended and its record is gone, or was never kept
+    JobFailed               the job is dead; remote type, text and traceback as strings
+"""
+
+from __future__ import annotations
+
+
+class JetJobsError(Exception):
+    """Base of every error jetjobs raises. `hint` says what to do about it, where that is known."""
+
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+class ConfigError(JetJobsError):
+    """Settings that cannot be used."""
+
+
+class DefinitionError(JetJobsError):
+    """A declaration that cannot work: found when the module is imported, not when a job runs."""
+
+
+class BrokerError(JetJobsError):
+    """The server refused, or is gone."""
+
+    def __init__(self, message: str, *, hint: str | None = None, code: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        """The server's `err_code`, or 0."""
+
+
+class BrokerUnavailable(BrokerError):
+    """No server answers."""
+
+
+class AccessDenied(BrokerError):
+    """The server knows us and says no."""
+
+
+class UnsupportedServer(BrokerError):
+    """The server is too old, or has JetStream off."""
+
+
+class TopologyMissing(BrokerError):
+    """A stream, lane or bucket that must be there is not."""
+
+
+class TopologyConflict(BrokerError):
+    """A stream, lane or bucket is not as wanted and cannot be made so."""
+
+
+class StorageFull(BrokerError):
+    """JetStream has no room left; nothing was stored."""
+
+
+class EnqueueError(JetJobsError):
+    """The job is not stored."""
+
+
+class EnqueueUnconfirmed(EnqueueError):
+    """No confirmation came in time: the job may or may not be stored."""
+
+    def __init__(self, message: str, *, job_id: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+
+
+class QueueNotFound(EnqueueError):
+    """There is no such queue, or it has no such lane."""
+
+
+class JobTooLarge(EnqueueError):
+    """Headers and body together are over the inline limit."""
+
+    def __init__(self, message: str, *, size: int, limit: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.size = size
+        self.limit = limit
+
+
+class DeliveryError(JetJobsError):
+    """What arrived cannot run. Ends as a dead letter, never in silence."""
+
+
+class MalformedJob(DeliveryError):
+    """The body, a header or the subject cannot be read."""
+
+
+class UnknownTask(DeliveryError):
+    """No task of that name in this app."""
+
+
+class InvalidArguments(EnqueueError, DeliveryError):
+    """Arguments that do not fit the task's signature. `problems` pairs each argument with what is wrong."""
+
+    def __init__(self, message: str, *, task: str, problems: list[tuple[str, str]]) -> None:
+        super().__init__(message)
+        self.task = task
+        self.problems = problems
+
+
+class AttemptError(JetJobsError):
+    """How a run broke, when the task itself did not raise."""
+
+
+class JobTimeout(AttemptError):
+    """The task ran longer than its timeout."""
+
+
+class LeaseLost(AttemptError):
+    """The lease ran out under the running task: somebody else may be running the job now."""
+
+
+class ResultNotSerializable(AttemptError):
+    """The task returned what JSON cannot hold."""
+
+
+class ResultError(JetJobsError):
+    """The result of a job cannot be had."""
+
+
+class ResultNotReady(ResultError):
+    """The job has not ended within the time given."""
+
+
+class ResultExpired(ResultError):
+    """The job has ended and its record is gone, or was never kept."""
+
+
+class JobFailed(ResultError):
+    """The job is dead. The remote error comes as text: exceptions never cross processes as objects."""
+
+    def __init__(self, message: str, *, reason: str, error_type: str, text: str, traceback: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.error_type = error_type
+        self.text = text
+        self.traceback = traceback

@@ -1,0 +1,103 @@
+"""What happened, as values. An observer is told; it must not block and must not raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jetjobs.model.outcome import ErrorInfo
+
+
+class JobEnqueued(NamedTuple):
+    """A job was stored, or found to be there already."""
+
+    queue: str
+    task: str
+    job_id: str
+    duplicate: bool
+    took_s: float
+
+
+class JobStarted(NamedTuple):
+    """An attempt begins. `wait_s` counts from the moment the job was due."""
+
+    queue: str
+    task: str
+    job_id: str
+    attempt: int
+    delivery: int
+    wait_s: float
+
+
+class JobFinished(NamedTuple):
+    """An attempt has ended and the job stands in its next place."""
+
+    queue: str
+    task: str
+    job_id: str
+    attempt: int
+    outcome: str
+    run_s: float
+    wait_s: float
+    reason: str = ""
+    retry_in_s: float = 0.0
+    error: ErrorInfo | None = None
+
+
+class LeaseLostEvent(NamedTuple):
+    """A lease ran out under a job; nothing was touched on the server."""
+
+    queue: str
+    task: str
+    job_id: str
+
+
+class SettleFailed(NamedTuple):
+    """An outcome could not be stored. The delivery is not acked: the job comes again."""
+
+    queue: str
+    task: str
+    job_id: str
+    error: str
+
+
+class ConnectionLost(NamedTuple):
+    """The connection is gone; we are reconnecting."""
+
+    error: str
+
+
+class ConnectionRestored(NamedTuple):
+    """The connection is back."""
+
+    outage_s: float
+    server: str
+
+
+class WorkerChanged(NamedTuple):
+    """The worker went to another phase: started, ready, quiet, stopped."""
+
+    phase: str
+    detail: str = ""
+
+
+class LaneTrouble(NamedTuple):
+    """A lane cannot be pulled from right now, and why."""
+
+    queue: str
+    lane: str
+    error: str
+
+
+Event = (
+    JobEnqueued
+    | JobStarted
+    | JobFinished
+    | LeaseLostEvent
+    | SettleFailed
+    | ConnectionLost
+    | ConnectionRestored
+    | WorkerChanged
+    | LaneTrouble
+)
+Observer = Callable[[Event], None]

@@ -1,0 +1,88 @@
+"""Make and take apart job ids. Pure but for the randomness and time an id is made of."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import random
+import re
+import time
+from typing import NamedTuple
+
+from jetjobs.model.errors import DefinitionError
+
+NO_KEY = "-"
+"""The key token of a job that has no key."""
+
+MAX_ID_LENGTH = 128
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_KEYED = re.compile(r"(k[a-z2-7]{26})-(.+)", re.ASCII)
+
+# One generator a process, reseeded after a fork: two children must not mint the same ids.
+_random = random.SystemRandom()
+_fast = random.Random(_random.getrandbits(256))
+os.register_at_fork(after_in_child=lambda: _fast.seed(_random.getrandbits(256)))
+
+
+class JobId(NamedTuple):
+    """The two subject tokens an id stands for."""
+
+    key: str
+    uid: str
+
+    def __str__(self) -> str:
+        return self.uid if self.key == NO_KEY else f"{self.key}-{self.uid}"
+
+
+def new_uid() -> str:
+    """A UUIDv7 in hex: 48 bits of milliseconds, then randomness, so ids sort by time."""
+    value = (int(time.time() * 1000) << 80) | _fast.getrandbits(80)
+    value = (value & ~(0xF << 76) & ~(0x3 << 62)) | (0x7 << 76) | (0x2 << 62)
+    return f"{value:032x}"
+
+
+def new_run() -> str:
+    """A token that tells one life of an id from another life of the same id."""
+    return f"{_fast.getrandbits(40):010x}"
+
+
+def key_token(key: str) -> str:
+    """The subject token of an idempotency key: its hash, so any text may be a key."""
+    digest = hashlib.sha256(key.encode()).digest()
+    return "k" + base64.b32encode(digest)[:26].decode().lower()
+
+
+def parse_id(job_id: str) -> JobId:
+    """The tokens of a public id. Every id has exactly one reading, so a lookup never guesses."""
+    keyed = _KEYED.fullmatch(job_id)
+    return JobId(keyed[1], keyed[2]) if keyed else JobId(NO_KEY, job_id)
+
+
+def is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def check_job_id(job_id: str) -> str:
+    """The caller's own id, or DefinitionError when it cannot be a subject token."""
+    if not is_id(job_id):
+        raise DefinitionError(
+            f"job_id {job_id!r} is not usable",
+            hint="an id is 1 to 128 letters, digits, '-' or '_'",
+        )
+    if _KEYED.fullmatch(job_id):
+        raise DefinitionError(f"job_id {job_id!r} has the form reserved for jobs with a key")
+    return job_id
+
+
+def adopted_id(message_id: str) -> str:
+    """The id of a hand-made job that gave a `Nats-Msg-Id`: itself, or its hash where it is no token."""
+    if is_id(message_id):
+        return message_id
+    return "h" + hashlib.sha256(message_id.encode()).hexdigest()[:40]
+
+
+def sequence_id(stream_created: str, sequence: int) -> str:
+    """The id of a hand-made job that gave none: the same on every delivery, unique over re-created streams."""
+    era = hashlib.sha256(stream_created.encode()).hexdigest()[:10]
+    return f"s{era}-{sequence}"

@@ -1,0 +1,109 @@
+"""What a job is, which states it may be in, and which moves there are. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from jetjobs.model.ids import JobId, parse_id
+from jetjobs.model.names import OWN_PREFIXES
+
+
+class JobState(StrEnum):
+    """Where a job stands. Only the final states are ever written down; the others are places."""
+
+    SCHEDULED = "scheduled"
+    """In lane `later`, waiting for its first attempt. The server's clock moves it on to queued."""
+    QUEUED = "queued"
+    """In its lane, for the next worker with a free slot."""
+    RUNNING = "running"
+    """Delivered to a worker that holds the lease; still in its lane."""
+    RETRYING = "retrying"
+    """In lane `later` after a failed attempt, waiting for the backoff to pass."""
+    SUCCEEDED = "succeeded"
+    """In the queue's `done` bucket until its TTL passes."""
+    DEAD = "dead"
+    """In the dead stream with its cause. Only a replay moves it."""
+    CANCELLED = "cancelled"
+    """In the queue's `done` bucket, marked so."""
+
+
+FINAL = frozenset({JobState.SUCCEEDED, JobState.DEAD, JobState.CANCELLED})
+
+TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
+    JobState.SCHEDULED: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.CANCELLED}),
+    JobState.RUNNING: frozenset(
+        {JobState.SUCCEEDED, JobState.RETRYING, JobState.QUEUED, JobState.DEAD, JobState.CANCELLED}
+    ),
+    JobState.RETRYING: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.DEAD: frozenset({JobState.QUEUED}),
+    JobState.CANCELLED: frozenset(),
+}
+
+
+class Job(NamedTuple):
+    """One request to run a task. A tuple, because one is made for every delivery.
+
+    Times are seconds since the epoch; 0 stands for "not set".
+    """
+
+    id: str
+    task: str
+    queue: str
+    lane: str
+    body: bytes
+    run: str = ""
+    hop: int = 0
+    attempt: int = 1
+    max_attempts: int = 0
+    enqueued_at: float = 0.0
+    due_at: float = 0.0
+    deadline: float = 0.0
+    reply: str = ""
+    payload: str = ""
+    headers: Mapping[str, str] = {}
+
+    @property
+    def tokens(self) -> JobId:
+        return parse_id(self.id)
+
+    @property
+    def message_id(self) -> str:
+        """The `Nats-Msg-Id` of this hop: never repeats in a job's life, so no move is taken for a duplicate."""
+        return f"{self.id}.{self.run}.{self.hop}"
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """Headers of the caller's own, which every move keeps."""
+        return {k: v for k, v in self.headers.items() if not k.lower().startswith(OWN_PREFIXES)}
+
+
+class JobStatus(NamedTuple):
+    """What is known of a job at one moment."""
+
+    id: str
+    state: JobState | None
+    """None: it never existed, or its record has expired."""
+    queue: str
+    task: str
+    attempt: int = 0
+    due_at: datetime | None = None
+    enqueued_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    worker: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    lane: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
+
+
+def at(seconds: float) -> datetime | None:
+    """An aware UTC time, or None for 0."""
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None

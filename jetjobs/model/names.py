@@ -1,0 +1,155 @@
+"""Every subject, stream, consumer, bucket and header on the wire. Nothing else spells one out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.ids import JobId
+
+WIRE_VERSION: Final = "1"
+
+LATER: Final = "later"
+TICK: Final = "tick"
+WAIT: Final = "wait"
+LOST: Final = "lost"
+RESERVED_LANES: Final = frozenset({LATER, TICK, WAIT, LOST})
+PRIORITIES: Final = ("high", "normal", "low")
+
+# Headers of ours. What is absent has its default: a hand-made job has none of them.
+ATTEMPT: Final = "Jetjobs-Attempt"
+HOP: Final = "Jetjobs-Hop"
+RUN: Final = "Jetjobs-Run"
+ENQUEUED_AT: Final = "Jetjobs-Enqueued-At"
+DUE_AT: Final = "Jetjobs-Due-At"
+DEADLINE: Final = "Jetjobs-Deadline"
+MAX_ATTEMPTS: Final = "Jetjobs-Max-Attempts"
+REPLY: Final = "Jetjobs-Reply"
+ERRORS: Final = "Jetjobs-Errors"
+PRODUCER: Final = "Jetjobs-Producer"
+PAYLOAD: Final = "Jetjobs-Payload"
+CAUSE: Final = "Jetjobs-Cause"
+SOURCE: Final = "Jetjobs-Source"
+
+# Headers of the server's.
+MSG_ID: Final = "Nats-Msg-Id"
+TTL: Final = "Nats-TTL"
+SCHEDULE: Final = "Nats-Schedule"
+SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_LAST_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+EXPECTED_STREAM: Final = "Nats-Expected-Stream"
+BATCH_ID: Final = "Nats-Batch-Id"
+BATCH_SEQ: Final = "Nats-Batch-Sequence"
+BATCH_COMMIT: Final = "Nats-Batch-Commit"
+
+OWN_PREFIXES: Final = ("nats-", "jetjobs-")
+"""Headers that begin so (in any case) are the server's or ours: dropped and rebuilt at every move."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+
+
+def check_token(what: str, token: str) -> str:
+    """The token itself, or DefinitionError: `what` names it in the text."""
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise DefinitionError(
+            f"{what} {token!r} is not a usable name",
+            hint="a name is 1 to 64 letters, digits, '-' or '_'",
+        )
+    return token
+
+
+def check_lane(lane: str) -> str:
+    if check_token("lane", lane) in RESERVED_LANES:
+        raise DefinitionError(f"lane {lane!r} is reserved")
+    return lane
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse a header that would be lost, forged or break the protocol."""
+    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+        raise DefinitionError(f"header name {name!r} is not usable")
+    if name.lower().startswith(OWN_PREFIXES):
+        raise DefinitionError(f"header {name!r} is reserved", hint="names may not begin with Nats- or Jetjobs-")
+    if not isinstance(value, str) or any(c in value for c in "\r\n\0"):
+        raise DefinitionError(f"header {name!r} must be text without line breaks or NUL")
+    if value != value.strip():
+        raise DefinitionError(f"header {name!r} begins or ends with white space, which the wire drops")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one namespace. Cheap to make, compares by value."""
+
+    namespace: str = "jobs"
+
+    def __post_init__(self) -> None:
+        check_token("namespace", self.namespace)
+
+    # Work streams: one a queue.
+
+    def work_stream(self, queue: str) -> str:
+        return f"{self.namespace}-work-{queue}"
+
+    def lane_filter(self, queue: str, lane: str) -> str:
+        return f"{self.namespace}.work.{queue}.{lane}.>"
+
+    def job_prefix(self, queue: str, lane: str, task: str) -> str:
+        """What stands before the key and uid tokens; a hand-made job's whole subject plus a dot."""
+        return f"{self.namespace}.work.{queue}.{lane}.{task}."
+
+    def job(self, queue: str, lane: str, task: str, job_id: JobId) -> str:
+        return f"{self.namespace}.work.{queue}.{lane}.{task}.{job_id.key}.{job_id.uid}"
+
+    def job_anywhere(self, queue: str, task: str, job_id: JobId) -> str:
+        """Matches the job in whatever lane of its queue it stands."""
+        return self.job(queue, "*", task, job_id)
+
+    def key_anywhere(self, queue: str, task: str, key: str) -> str:
+        """Matches any live job of that key."""
+        return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"
+
+    def pin(self, queue: str) -> str:
+        return f"{self.namespace}.work.{queue}.{TICK}._pin"
+
+    # Where jobs end.
+
+    @property
+    def dead_stream(self) -> str:
+        return f"{self.namespace}-dead"
+
+    @property
+    def dead_filter(self) -> str:
+        return f"{self.namespace}.dead.>"
+
+    def dead(self, queue: str, task: str, job_id: str) -> str:
+        return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
+
+    def done_bucket(self, queue: str) -> str:
+        return f"{self.namespace}-done-{queue}"
+
+    def done_key(self, task: str, job_id: str) -> str:
+        return f"{task}.{job_id}"
+
+    @property
+    def running_bucket(self) -> str:
+        return f"{self.namespace}-running"
+
+    @property
+    def payload_store(self) -> str:
+        return f"{self.namespace}-payloads"
+
+
+def kv_stream(bucket: str) -> str:
+    return f"KV_{bucket}"
+
+
+def kv_subject(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"
+
+
+def object_stream(store: str) -> str:
+    return f"OBJ_{store}"

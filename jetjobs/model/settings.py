@@ -1,0 +1,108 @@
+"""Settings: frozen groups with working defaults, checked together when they are built."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from jetjobs.model.durations import parse_duration
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.names import check_token
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, str):
+        return parse_duration(value)
+    return timedelta(seconds=value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Positive = Annotated[Duration, Field(gt=timedelta(0))]
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NatsSettings(_Group):
+    """How to reach the server."""
+
+    url: str = "nats://127.0.0.1:4222"
+    """One URL, or several with commas."""
+    creds: str | None = None
+    """Path of a credentials file."""
+    user: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+    tls_ca: str | None = None
+    """Path of a CA file; TLS itself is chosen by a tls:// URL or by the server."""
+    inbox_prefix: str = "_INBOX"
+    connect_timeout: Positive = timedelta(seconds=5)
+
+
+class QueueSettings(_Group):
+    """How queues stand on the server."""
+
+    namespace: str = "jobs"
+    replicas: int | None = Field(default=None, ge=1, le=5)
+    """None: 3 in a cluster that can hold them, else 1."""
+    storage: Literal["file", "memory"] = "file"
+    lease: Positive = timedelta(seconds=30)
+    """`ack_wait`: how long a delivery is ours without a heartbeat."""
+    max_running: int = Field(default=10_000, ge=1)
+    """`max_ack_pending` of each lane: how many may be held at once by all workers."""
+    max_crashes: int = Field(default=3, ge=1)
+    """Deliveries that ended with no word from the worker before the job is dead-lettered unrun."""
+    dead_max_age: Positive = timedelta(days=30)
+    publish_timeout: Positive = timedelta(seconds=15)
+    """How long a publish is repeated under one message id before its outcome is called unknown."""
+
+    @model_validator(mode="after")
+    def _check(self) -> QueueSettings:
+        check_token("namespace", self.namespace)
+        if self.lease < timedelta(seconds=1):
+            raise ValueError("lease must be at least 1s: heartbeats go out at a third of it")
+        return self
+
+
+class WorkerSettings(_Group):
+    """How a worker runs jobs."""
+
+    slots: int = Field(default=10, ge=1, le=10_000)
+    processes: int = Field(default=1, ge=1, le=256)
+    stop_timeout: Duration = timedelta(seconds=30)
+    timeout: Positive = timedelta(minutes=5)
+    """Of a task that names none."""
+    provision: Literal["apply", "verify", "off"] = "apply"
+    http: str = "off"
+    """HOST:PORT of /livez, /readyz and /metrics, or off."""
+
+
+class ObserveSettings(_Group):
+    """What is written where."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+
+
+class Settings(_Group):
+    """All settings. `Settings()` works against a server on this machine."""
+
+    app: str | None = None
+    """MODULE:NAME of the app, for the command line."""
+    env: str = "development"
+    nats: NatsSettings = NatsSettings()
+    queues: QueueSettings = QueueSettings()
+    worker: WorkerSettings = WorkerSettings()
+    observe: ObserveSettings = ObserveSettings()
+
+
+def build_settings(values: dict[str, Any]) -> Settings:
+    """Settings from plain values; ConfigError names each wrong key."""
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("bad settings: " + "; ".join(lines)) from None

@@ -1,0 +1,1 @@
+"""Listens to events: logs, metrics, health. Only the app wires it in."""

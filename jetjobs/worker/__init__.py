@@ -1,0 +1,1 @@
+"""Running jobs: pull, run, decide, settle."""

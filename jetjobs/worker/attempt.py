@@ -1,0 +1,60 @@
+"""One delivery in our hands: its job, its lease, its time limit, and how it may be interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+
+from jetjobs.jetstream.delivery import Delivery
+from jetjobs.model.job import Job
+
+
+class Interrupt(Enum):
+    """Why a running task was cancelled by us."""
+
+    TIMEOUT = "timeout"
+    LEASE_LOST = "lease lost"
+    STOP = "stop"
+
+
+class Attempt:
+    """Held from delivery until settled. Times are of the monotonic clock."""
+
+    __slots__ = (
+        "beat_at",
+        "delivery",
+        "expires_at",
+        "interrupt",
+        "job",
+        "lane",
+        "leased_until",
+        "queue",
+        "received_at",
+        "runner",
+        "running",
+        "shown",
+        "started_at",
+    )
+
+    def __init__(self, delivery: Delivery, queue: str, lane: str, now: float, lease_s: float) -> None:
+        self.delivery = delivery
+        self.queue = queue
+        self.lane = lane
+        self.job: Job | None = None
+        self.received_at = now
+        self.beat_at = now
+        self.leased_until = now + lease_s
+        self.started_at = 0.0
+        self.expires_at = 0.0
+        self.running = False
+        """True only while the task's own code runs: nothing else may be cancelled."""
+        self.runner: asyncio.Task[None] | None = None
+        self.interrupt: Interrupt | None = None
+        self.shown = False
+        """Whether a `running` record was written."""
+
+    def stop_running(self, why: Interrupt) -> None:
+        """Cancel the task's code. The first reason stays: a cancel is sent once."""
+        if self.running and self.interrupt is None and self.runner is not None:
+            self.interrupt = why
+            self.runner.cancel()

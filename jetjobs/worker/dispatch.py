@@ -1,0 +1,112 @@
+"""Between lanes and slots: asks lanes for as much as there is room for, and starts what arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.puller import LanePuller
+from jetjobs.model.events import LaneTrouble, Observer
+from jetjobs.worker.attempt import Attempt
+from jetjobs.worker.leases import Leases
+from jetjobs.worker.sharing import WEIGHTS, LaneShare, share
+from jetjobs.worker.slots import Slots
+
+SURPLUS_WAIT_S = 1.0
+"""A delivery that finds no free slot within this is given back."""
+
+
+class Dispatcher:
+    """Owns what is asked and what waits. `start` runs an attempt, `release` gives one back; neither blocks."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        leases: Leases,
+        start: Callable[[Attempt], None],
+        release: Callable[[Attempt], None],
+        observe: Observer,
+    ) -> None:
+        self._slots = slots
+        self._leases = leases
+        self._start = start
+        self._release = release
+        self._observe = observe
+        self._lanes: list[tuple[LanePuller, LaneShare]] = []
+        self._surplus: deque[Attempt] = deque()
+        self._wake = asyncio.Event()
+        self._asking = False
+        self._troubles: dict[LanePuller, str] = {}
+
+    def use(self, pullers: Sequence[LanePuller]) -> None:
+        self._lanes = [(p, LaneShare(p.queue, WEIGHTS.get(p.lane, 1))) for p in pullers]
+
+    @property
+    def healthy(self) -> bool:
+        return not self._troubles
+
+    async def ask_for_ever(self) -> None:
+        """Keep the lanes asked until cancelled. One pass serves all slots freed in one turn of the loop."""
+        self._asking = True
+        try:
+            while True:
+                await self._ask()
+                await self._wake.wait()
+                self._wake.clear()
+        finally:
+            self._asking = False
+
+    async def _ask(self) -> None:
+        able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
+        for puller, lane in able:
+            lane.pending, lane.owed = puller.pending, puller.owed
+        free = self._slots.free - len(self._surplus)
+        free_for = {queue: self._slots.free_for(queue) for queue in self._slots.caps}
+        asks = share([lane for _, lane in able], free, free_for)
+        for (puller, lane), count in zip(able, asks, strict=True):
+            if count:
+                await puller.ask(count, backlog=lane.pending > lane.owed)
+
+    # Called by the pullers
+
+    def on_delivery(self, puller: LanePuller, delivery: Delivery) -> None:
+        attempt = Attempt(delivery, puller.queue, puller.lane, time.monotonic(), self._leases.lease_s)
+        self._leases.hold(attempt)
+        if self._troubles:
+            self._troubles.pop(puller, None)
+        if self._asking and self._slots.take(puller.queue):
+            self._start(attempt)
+        elif self._asking:
+            self._surplus.append(attempt)
+        else:
+            self._release(attempt)
+        if not puller.owed:
+            self._wake.set()
+
+    def on_change(self, puller: LanePuller, problem: str) -> None:
+        """A request ended, was refused, or the lane was asked anew. Each trouble is told once."""
+        if problem and self._troubles.get(puller) != problem:
+            self._troubles[puller] = problem
+            self._observe(LaneTrouble(puller.queue, puller.lane, problem))
+        self._wake.set()
+
+    # Called by the worker
+
+    def slot_freed(self) -> None:
+        """A job has ended: start one that waits, or ask for more."""
+        for _ in range(len(self._surplus)):
+            attempt = self._surplus.popleft()
+            if self._slots.take(attempt.queue):
+                self._start(attempt)
+                break
+            self._surplus.append(attempt)
+        self._wake.set()
+
+    def release_surplus(self, older_than_s: float = SURPLUS_WAIT_S) -> None:
+        """Give back what has waited too long for a slot: another worker may have one."""
+        now = time.monotonic()
+        while self._surplus and now - self._surplus[0].received_at >= older_than_s:
+            self._release(self._surplus.popleft())

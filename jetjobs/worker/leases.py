@@ -1,0 +1,138 @@
+"""Keeps the lease of everything held, ends what runs too long, and shows what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.model import names as n
+from jetjobs.model.events import LeaseLostEvent, Observer
+from jetjobs.model.names import kv_subject
+from jetjobs.worker.attempt import Attempt, Interrupt
+
+TICK_S = 0.25
+SHOWN_AFTER_S = 0.25
+EARLY_BEAT_S = 0.5
+
+
+class Leases:
+    """All attempts in hand. Deliveries waiting for a slot are held too: their lease runs as well."""
+
+    def __init__(self, jetstream: JetStreamClient, worker: str, lease_s: float, observe: Observer) -> None:
+        self.lease_s = lease_s
+        self._connection = jetstream.connection
+        self._bucket = jetstream.names.running_bucket
+        self._worker = worker
+        self._observe = observe
+        self._held: dict[int, Attempt] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = float("inf")
+
+    def hold(self, attempt: Attempt) -> None:
+        self._held[id(attempt)] = attempt
+
+    def let_go(self, attempt: Attempt) -> None:
+        self._held.pop(id(attempt), None)
+
+    @property
+    def held(self) -> list[Attempt]:
+        return list(self._held.values())
+
+    # Time limits: one timer for all jobs, armed for the first to expire.
+
+    def limit(self, attempt: Attempt, expires_at: float) -> None:
+        attempt.expires_at = expires_at
+        if expires_at < self._armed_for:
+            self._arm(expires_at)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_for = when
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, when - time.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        self._timer, self._armed_for = None, float("inf")
+        following = float("inf")
+        for attempt in self.held:
+            if not attempt.running:
+                continue
+            if attempt.expires_at <= now:
+                attempt.stop_running(Interrupt.TIMEOUT)
+            else:
+                following = min(following, attempt.expires_at)
+        if following < float("inf"):
+            self._arm(following)
+
+    # Leases
+
+    async def keep(self, each_tick: Callable[[], None]) -> None:
+        """Beat for what is held until cancelled. Beats go out at a third of the lease."""
+        try:
+            while True:
+                await asyncio.sleep(min(TICK_S, self.lease_s / 6))
+                now = time.monotonic()
+                for attempt in self.held:
+                    await self._tend(attempt, now)
+                each_tick()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    async def _tend(self, attempt: Attempt, now: float) -> None:
+        if now >= attempt.leased_until:
+            self._lose(attempt)
+            return
+        if not self._connection.connected:
+            return  # a beat would only be buffered; the lease runs on by our own clock
+        age = now - attempt.received_at
+        beat_due = now - attempt.beat_at >= self.lease_s / 3
+        # The server counts a lease from the time the job was stored until the first beat: after a broker
+        # restart, a job that had queued for long would be redelivered at once.
+        queued_s = time.time() - age - attempt.delivery.stored_at
+        first = attempt.beat_at == attempt.received_at
+        early = first and age >= min(EARLY_BEAT_S, self.lease_s / 6) and queued_s > self.lease_s / 2
+        show = attempt.running and not attempt.shown and now - attempt.started_at >= SHOWN_AFTER_S
+        if (beat_due or early) and await attempt.delivery.extend():
+            attempt.beat_at = now
+            attempt.leased_until = now + self.lease_s
+        if show or (beat_due and attempt.shown):
+            await self._show(attempt)
+
+    def _lose(self, attempt: Attempt) -> None:
+        self.let_go(attempt)
+        attempt.stop_running(Interrupt.LEASE_LOST)
+        attempt.interrupt = Interrupt.LEASE_LOST
+        job = attempt.job
+        self._observe(LeaseLostEvent(attempt.queue, job.task if job else "", job.id if job else ""))
+
+    # The `running` record: only of jobs that last, and gone by itself when the worker is.
+
+    async def _show(self, attempt: Attempt) -> None:
+        job = attempt.job
+        if job is None:
+            return
+        attempt.shown = True
+        record = {
+            "id": job.id,
+            "run": job.run,
+            "task": job.task,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "worker": self._worker,
+            "started_at": round(time.time() - (time.monotonic() - attempt.started_at), 6),
+        }
+        subject = kv_subject(self._bucket, job.id)
+        ttl = f"{max(1, round(2 * self.lease_s))}s"
+        await self._connection.post(subject, json.dumps(record).encode(), {n.TTL: ttl})
+
+    async def hide(self, attempt: Attempt) -> None:
+        """Take the record away, a second later: readers in between see that the job is ending."""
+        if attempt.shown and attempt.job is not None:
+            subject = kv_subject(self._bucket, attempt.job.id)
+            await self._connection.post(subject, b"", {"KV-Operation": "DEL", n.TTL: "1s"})

@@ -1,0 +1,184 @@
+"""One delivery -> one outcome: decode, find, check, run, decide. Touches nothing on the server but reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import random
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from jetjobs.define.context import Context, enter_job
+from jetjobs.define.depends import Scope
+from jetjobs.define.middleware import Middleware, compose
+from jetjobs.define.registry import Router
+from jetjobs.define.task import Task
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob
+from jetjobs.model.events import JobStarted, Observer
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, LetGo, Outcome, Released, Succeeded, decide
+from jetjobs.model.retry import RetryPolicy
+from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.leases import Leases
+
+SPARE_THREADS = 64
+"""Threads beyond the slots, for those a timeout has given up on but cannot stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What the runner needs to know of its worker."""
+
+    worker: str
+    slots: int
+    timeout_s: float
+    max_crashes: int
+    streams_created: Mapping[str, str]
+    """Creation time of each queue's stream: part of the id of a hand-made job."""
+
+
+class Runner:
+    """Runs attempts. One for the worker's life."""
+
+    def __init__(
+        self,
+        registry: Router,
+        middlewares: Sequence[Middleware],
+        leases: Leases,
+        jetstream: JetStreamClient,
+        observe: Observer,
+        config: RunConfig,
+    ) -> None:
+        self._tasks = registry.tasks
+        self._registry = registry
+        self._middlewares = tuple(middlewares)
+        self._leases = leases
+        self._places = jetstream.places
+        self._payloads = jetstream.payloads
+        self._observe = observe
+        self._config = config
+        self._created = config.streams_created
+        self._threads = ThreadPoolExecutor(config.slots + SPARE_THREADS, "jetjobs")
+        self.scope = Scope()
+        """Dependencies that live as long as the worker."""
+
+    async def run(self, attempt: Attempt) -> tuple[Job, Outcome]:
+        """The job of this delivery and what became of it. Never raises for what a job or task does."""
+        delivery = attempt.delivery
+        try:
+            attempt.job = job = decode(delivery, self._created[attempt.queue])
+        except MalformedJob as error:
+            job = salvage(delivery, attempt.queue, attempt.lane, self._created[attempt.queue])
+            return job, decide(job, error, RetryPolicy(), time.time(), 0.0)
+        if delivery.delivered > 1 and (early := await self._after_crash(attempt, job)) is not None:
+            return job, early
+        now = time.time()
+        if job.deadline and now >= job.deadline:
+            late = ErrorInfo("Expired", f"not started by its deadline, {now - job.deadline:.1f} s ago")
+            return job, DeadLettered(DeadReason.EXPIRED, late)
+        task = self._tasks.get(job.task)
+        try:
+            if task is None:
+                task = self._registry.find(job.task)
+            arguments = task.signature.decode(await self._payloads.get(job.payload) if job.payload else job.body)
+        except DeliveryError as error:
+            return job, decide(job, error, RetryPolicy(), now, 0.0)
+        wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
+        self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
+        return job, await self._attempt(attempt, job, task, arguments)
+
+    async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
+        """Delivered before: perhaps only the ack was lost; perhaps it kills whoever runs it."""
+        if await self._places.has_moved_on(job):
+            return LetGo(ack=True)
+        crashes = attempt.delivery.delivered - 1
+        if crashes >= self._config.max_crashes:
+            text = f"{crashes} deliveries ended without a word from the worker"
+            return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
+        return None
+
+    async def _attempt(
+        self, attempt: Attempt, job: Job, task: Task[Any, Any], arguments: dict[str, Any]
+    ) -> Outcome:
+        now = time.monotonic()
+        limit_s = task.timeout.total_seconds() if task.timeout else self._config.timeout_s
+        if job.deadline:
+            limit_s = min(limit_s, job.deadline - time.time())
+        attempt.started_at = now
+        self._leases.limit(attempt, now + limit_s)
+        delivery = attempt.delivery
+        context = Context(job, self._config.worker, delivery.fence, delivery.delivered, now + limit_s)
+        enter_job(context)
+        error: BaseException
+        attempt.running = True
+        try:
+            value = await self._call(context, task, arguments)
+        except asyncio.CancelledError as cancelled:
+            attempt.running = False
+            why = attempt.interrupt
+            current = asyncio.current_task()
+            if why is None:
+                if current is not None and current.cancelling():
+                    raise  # the worker itself is being torn down
+                error = cancelled  # the task's own doing: a failure like any other
+            else:
+                if current is not None:
+                    current.uncancel()
+                if why is Interrupt.LEASE_LOST:
+                    return LetGo(ack=False)
+                if why is Interrupt.STOP:
+                    return Released()
+                error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
+            attempt.running = False
+            error = raised
+        else:
+            attempt.running = False
+            if not task.store_result:
+                return Succeeded(None)
+            try:
+                return Succeeded(task.signature.encode_result(value))
+            except Exception as unserialisable:
+                error = unserialisable
+        return decide(job, error, task.retry, time.time(), random.random())
+
+    async def _call(self, context: Context, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
+        dependencies = task.signature.dependencies
+        if not dependencies:
+            return await self._through_middleware(context, task, arguments)
+        async with Scope(self.scope) as scope:
+            for name, dependency in dependencies.items():
+                arguments[name] = await scope.get(dependency)
+            return await self._through_middleware(context, task, arguments)
+
+    async def _through_middleware(self, context: Context, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
+        if not self._middlewares:
+            if task.is_async:
+                return await task.function(**arguments)
+            return await self._in_thread(task, arguments)
+
+        async def innermost() -> Any:
+            if task.is_async:
+                return await task.function(**arguments)
+            return await self._in_thread(task, arguments)
+
+        return await compose(self._middlewares, context, innermost)()
+
+    async def _in_thread(self, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
+        call = functools.partial(task.function, **arguments)
+        context = contextvars.copy_context()
+        value = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call)
+        # A plain function may hand back a coroutine; it belongs to the loop.
+        return await value if asyncio.iscoroutine(value) else value
+
+    async def close(self) -> None:
+        await self.scope.__aexit__(None, None, None)
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,106 @@
+"""Outcome -> publish to the next place -> ack, in that order. A crash in between leaves two copies, never none."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+from jetjobs.define.registry import Router
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import with_error
+from jetjobs.jetstream.results import success_record
+from jetjobs.model import names as n
+from jetjobs.model.errors import StorageFull
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered, ErrorInfo, LetGo, Outcome, Released, Retried, Succeeded
+from jetjobs.worker.attempt import Attempt, Interrupt
+
+
+class Settlement:
+    """Carries outcomes out. Raises BrokerError when a job could not be moved; it is then not acked."""
+
+    def __init__(self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float) -> None:
+        self._jetstream = jetstream
+        self._tasks = registry.tasks
+        self._worker = worker
+        self._timeout_s = timeout_s
+
+    async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+        """Exactly once for each delivery; the lease is kept until this returns."""
+        if attempt.interrupt is Interrupt.LEASE_LOST:
+            # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
+            if isinstance(outcome, Succeeded):
+                await self._succeed(attempt, job, outcome)
+            return
+        if isinstance(outcome, Succeeded):
+            await self._succeed(attempt, job, outcome)
+        elif isinstance(outcome, Retried):
+            await self._retry(job, outcome)
+        elif isinstance(outcome, Released):
+            await self._move(job._replace(hop=job.hop + 1), None)
+        elif isinstance(outcome, DeadLettered):
+            await self._bury(attempt, job, outcome)
+        elif isinstance(outcome, LetGo) and not outcome.ack:
+            return
+        await attempt.delivery.ack()
+        if job.payload and isinstance(outcome, Succeeded):
+            await self._jetstream.payloads.delete(job.payload)
+
+    async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
+        if outcome.result is None:
+            return
+        ended_at = time.time()
+        started_at = ended_at - (time.monotonic() - attempt.started_at)
+        record = success_record(job, outcome.result, self._worker, started_at, ended_at)
+        ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
+        try:
+            await self._jetstream.results.put(job, record, ttl_s, self._timeout_s)
+        except StorageFull:
+            pass  # the work is done: ack without its record, so that space can come free
+        if job.reply:
+            await self._jetstream.results.tell(job, record)
+
+    async def _retry(self, job: Job, outcome: Retried) -> None:
+        now = time.time()
+        moved = with_error(job, outcome.error, self._worker, now)
+        stream = self._jetstream.names.work_stream(job.queue)
+        due_at = await self._jetstream.publisher.server_now(stream, now) + outcome.delay_s
+        await self._move(moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, due_at=due_at), due_at)
+
+    async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
+        now = time.time()
+        origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
+        buried = with_error(job, outcome.error, self._worker, now)
+        await self._jetstream.dead.add(buried, outcome, origin, self._worker, now, self._timeout_s)
+        if job.reply:
+            await self._jetstream.results.tell(job, _dead_record(job, outcome))
+
+    async def _move(self, job: Job, due_at: float | None) -> None:
+        publisher = self._jetstream.publisher
+        message = publisher.outgoing(job, due_at)
+        if message.size > self._jetstream.connection.max_payload:
+            # One byte over, and the server would close the connection. The history goes first, then the body
+            # goes to the object store: a job is never cut.
+            headers = {k: v for k, v in job.headers.items() if k != n.ERRORS}
+            message = publisher.outgoing(job._replace(headers=headers), due_at)
+        if message.size > self._jetstream.connection.max_payload:
+            await self._jetstream.payloads.put(job.id, job.body)
+            message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at)
+        stream = self._jetstream.names.work_stream(job.queue)
+        await publisher.store(stream, message, timeout_s=self._timeout_s)
+
+
+def _dead_record(job: Job, outcome: DeadLettered) -> bytes:
+    error: ErrorInfo = outcome.error
+    return json.dumps(
+        {
+            "state": "dead",
+            "id": job.id,
+            "run": job.run,
+            "reason": str(outcome.reason),
+            "type": error.type,
+            "text": error.text,
+            "traceback": error.traceback,
+        }
+    ).encode()

@@ -1,0 +1,300 @@
+"""Wiring and life of a worker: start, run, quiet, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from jetjobs.define.middleware import Middleware
+from jetjobs.define.registry import Router
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.jetstream.puller import LanePuller
+from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError, MalformedJob
+from jetjobs.model.events import JobFinished, Observer, SettleFailed, WorkerChanged
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, decide
+from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.settings import Settings
+from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.dispatch import Dispatcher
+from jetjobs.worker.leases import Leases
+from jetjobs.worker.runner import RunConfig, Runner
+from jetjobs.worker.settlement import Settlement
+from jetjobs.worker.slots import Slots
+
+RELEASE_GRACE_S = 5.0
+"""How long cancelled tasks may take to clean up before we exit without them."""
+
+Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
+
+
+class Phase(StrEnum):
+    """Where a worker is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    QUIET = "quiet"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How one worker runs. `queues` maps each to its own slot limit, or None."""
+
+    queues: Mapping[str, int | None]
+    slots: int = 10
+    name: str = ""
+    burst: bool = False
+    max_jobs: int = 0
+    middlewares: Sequence[Middleware] = ()
+    lifespans: Sequence[Lifespan] = field(default_factory=tuple)
+
+
+class Worker:
+    """Runs the tasks of a registry. Made by the app; `run` returns when it has stopped."""
+
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        registry: Router,
+        settings: Settings,
+        options: WorkerOptions,
+        observe: Observer,
+    ) -> None:
+        if not options.queues:
+            raise ConfigError("there is no queue to work on", hint="declare a task, or name queues with --queues")
+        self.name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+        self.phase = Phase.STARTING
+        self.registry = registry
+        self.options = options
+        self._jetstream = jetstream
+        self._settings = settings
+        self._observe = observe
+        lease_s = settings.queues.lease.total_seconds()
+        caps = {queue: cap for queue, cap in options.queues.items() if cap is not None}
+        self.slots = Slots(options.slots, caps)
+        self._leases = Leases(jetstream, self.name, lease_s, observe)
+        self._dispatcher = Dispatcher(self.slots, self._leases, self._start, self._release, observe)
+        self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0))
+        self._runner: Runner | None = None
+        self._pullers: list[LanePuller] = []
+        self._created: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._quiet = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._started = 0
+        self.cut_short = 0
+        """Jobs that were cancelled and released when the stop deadline passed."""
+
+    # Life
+
+    async def run(self) -> None:
+        """Work until `quiet` or `stop`. BrokerError when the connection is gone for good."""
+        self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
+        async with contextlib.AsyncExitStack() as stack:
+            await self._open(stack)
+            self.phase = Phase.READY
+            self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
+            background = [asyncio.create_task(self._leases.keep(self._tick))]
+            asking = asyncio.create_task(self._dispatcher.ask_for_ever())
+            if self.options.burst:
+                background.append(asyncio.create_task(self._quiet_when_empty()))
+            try:
+                await self._until_quiet([asking, *background])
+                self.phase = Phase.QUIET
+                self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
+                await _cancel([asking])
+                await self._finish()
+            finally:
+                await _cancel([asking, *background])
+        self.phase = Phase.STOPPED
+        self._observe(WorkerChanged("stopped"))
+
+    def quiet(self) -> None:
+        """Take no new work; what runs may finish until the stop timeout."""
+        self._quiet.set()
+
+    def stop(self) -> None:
+        """Stop at once: cancel what runs and give it back."""
+        self._quiet.set()
+        self._stop_now.set()
+
+    @property
+    def ready(self) -> bool:
+        return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        connection, names = self._jetstream.connection, self._jetstream.names
+        for queue in self.options.queues:
+            info = await connection.api(f"STREAM.INFO.{names.work_stream(queue)}")
+            self._created[queue] = info["created"]
+        config = RunConfig(
+            self.name,
+            self.slots.total,
+            self._settings.worker.timeout.total_seconds(),
+            self._settings.queues.max_crashes,
+            self._created,
+        )
+        self._runner = Runner(
+            self.registry, self.options.middlewares, self._leases, self._jetstream, self._observe, config
+        )
+        stack.push_async_callback(self._runner.close)
+        for lifespan in self.options.lifespans:
+            await stack.enter_async_context(lifespan())
+        self._pullers = [
+            LanePuller(
+                connection, queue, lane, names.work_stream(queue), self._dispatcher.on_delivery, self._dispatcher.on_change
+            )
+            for queue in self.options.queues
+            for lane in n.PRIORITIES
+        ]
+        self._dispatcher.use(self._pullers)
+        for puller in self._pullers:
+            await puller.open()
+        connection.on_reconnect(self._on_reconnect)
+
+    async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
+        quiet = asyncio.create_task(self._quiet.wait())
+        closed = asyncio.create_task(self._jetstream.connection.closed.wait())
+        try:
+            await asyncio.wait({quiet, closed, *background}, return_when=asyncio.FIRST_COMPLETED)
+            for task in background:
+                if task.done():
+                    task.result()  # raises what ended it; they end only by an error
+            if closed.done() and not quiet.done():
+                raise BrokerUnavailable("the server closed the connection for good")
+        finally:
+            await _cancel([quiet, closed])
+
+    async def _finish(self) -> None:
+        """What runs may end until the deadline; what does not is cancelled and given back."""
+        for puller in self._pullers:
+            await puller.close()
+        self._dispatcher.release_surplus(0.0)
+        idle = asyncio.create_task(self.slots.idle())
+        now = asyncio.create_task(self._stop_now.wait())
+        timeout = self._settings.worker.stop_timeout.total_seconds()
+        await asyncio.wait({idle, now}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await _cancel([idle, now])
+        for attempt in self._leases.held:
+            if attempt.running:
+                self.cut_short += 1
+                attempt.stop_running(Interrupt.STOP)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=RELEASE_GRACE_S)
+
+    async def _quiet_when_empty(self) -> None:
+        """Burst: stop once nothing runs and every lane is empty. Jobs for later are not waited for."""
+        while True:
+            await self.slots.idle()
+            infos = await asyncio.gather(
+                *(self._jetstream.connection.api(f"CONSUMER.INFO.{p.stream}.{p.lane}") for p in self._pullers)
+            )
+            if not self.slots.busy and not any(info["num_pending"] for info in infos):
+                self.quiet()
+                await asyncio.Event().wait()
+            await asyncio.sleep(0.05)
+
+    # One delivery
+
+    def _start(self, attempt: Attempt) -> None:
+        self._started += 1
+        if self._started == self.options.max_jobs:
+            self.quiet()
+        attempt.runner = task = asyncio.get_running_loop().create_task(self._process(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _process(self, attempt: Attempt) -> None:
+        assert self._runner is not None
+        try:
+            job, outcome = await self._runner.run(attempt)
+            await self._settlement.settle(attempt, job, outcome)
+            if attempt.shown:
+                await self._leases.hide(attempt)
+            self._tell(attempt, job, outcome)
+        except BrokerError as error:
+            self._settle_failed(attempt, error)
+        finally:
+            self._leases.let_go(attempt)
+            self.slots.give_back(attempt.queue)
+            self._dispatcher.slot_freed()
+
+    def _release(self, attempt: Attempt) -> None:
+        """Give back a delivery that never started."""
+        task = asyncio.get_running_loop().create_task(self._give_back(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _give_back(self, attempt: Attempt) -> None:
+        created = self._created[attempt.queue]
+        outcome: Outcome = Released()
+        try:
+            job = decode(attempt.delivery, created)
+        except MalformedJob as error:
+            # Given back it would only come again as unreadable as it is.
+            job = salvage(attempt.delivery, attempt.queue, attempt.lane, created)
+            outcome = decide(job, error, RetryPolicy(), time.time(), 0.0)
+        try:
+            await self._settlement.settle(attempt, job, outcome)
+            self._tell(attempt, job, outcome)
+        except BrokerError as error:
+            self._settle_failed(attempt, error)
+        finally:
+            self._leases.let_go(attempt)
+
+    def _settle_failed(self, attempt: Attempt, error: BrokerError) -> None:
+        # Not acked: the lease runs out and the job comes again.
+        job = attempt.job
+        self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
+
+    def _tell(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+        if isinstance(outcome, LetGo):
+            return
+        started = attempt.started_at
+        run_s = time.monotonic() - started if started else 0.0
+        waited = max(0.0, time.time() - run_s - (job.due_at or job.enqueued_at))
+        if isinstance(outcome, DeadLettered):
+            extra: dict[str, Any] = {"reason": str(outcome.reason), "error": outcome.error}
+        elif isinstance(outcome, Retried):
+            extra = {"retry_in_s": outcome.delay_s, "error": outcome.error}
+        else:
+            extra = {}
+        self._observe(
+            JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra)
+        )
+
+    def _tick(self) -> None:
+        self._dispatcher.release_surplus()
+
+    def _on_reconnect(self) -> None:
+        for puller in self._pullers:
+            task = asyncio.get_running_loop().create_task(puller.reset())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[Worker]:
+    """The worker at work while the block runs; stopped in order afterwards. For tests and embedding."""
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.quiet()
+        await task
