@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import nats.errors
-from nats.aio.client import Client, Server
-from nats.aio.msg import Msg
+from nats.aio.client import Server
 
 from jetjobs.jetstream.faults import from_exception, from_response, is_denial
+from jetjobs.jetstream.protocol import FastClient, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
 from jetjobs.model.settings import NatsSettings
@@ -31,7 +31,7 @@ _SWEEP_S = 0.25
 class _Waiting:
     __slots__ = ("expires_at", "future", "subject")
 
-    def __init__(self, future: asyncio.Future[Msg], subject: str, expires_at: float) -> None:
+    def __init__(self, future: asyncio.Future[bytes], subject: str, expires_at: float) -> None:
         self.future = future
         self.subject = subject
         self.expires_at = expires_at
@@ -48,7 +48,7 @@ class Connection:
         self._settings = settings
         self._name = name
         self._observe = observe
-        self.nc = Client()
+        self.nc = FastClient()
         self.closed = asyncio.Event()
         """Set when the connection is gone for good: the server threw us out, or we closed it."""
         self._waiting: dict[str, _Waiting] = {}
@@ -82,7 +82,7 @@ class Connection:
                 await self.nc.close()
         self._refused = None
         self._prefix = self.nc.new_inbox() + "."
-        await self.nc.subscribe(self._prefix + "*", cb=self._on_reply)
+        await self.nc.listen(self._prefix + "*", self._on_reply)
 
     async def close(self) -> None:
         """Flush what is written and close. Pending requests fail."""
@@ -153,30 +153,27 @@ class Connection:
 
     async def ask(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, timeout_s: float = 2.0
-    ) -> Msg:
-        """One request, one answer. BrokerUnavailable or AccessDenied when there is none."""
+    ) -> bytes:
+        """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
         self._token = token = self._token + 1
         name = str(token)
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Msg] = loop.create_future()
+        future: asyncio.Future[bytes] = loop.create_future()
         self._waiting[name] = _Waiting(future, subject, loop.time() + timeout_s)
         if self._sweeper is None:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
         try:
-            await self.nc.publish(subject, payload, self._prefix + name, headers)
-            reply = await future
+            await self.nc.send(subject, payload, self._prefix + name, headers)
+            return await future
         except nats.errors.Error as error:
             raise from_exception(error, subject) from error
         finally:
             self._waiting.pop(name, None)
-        if reply.headers and reply.headers.get("Status") == "503":
-            raise BrokerUnavailable(f"{subject}: nobody answers", code=503)
-        return reply
 
     async def post(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> bool:
         """Publish without an answer, for what may be lost. False when it was not even written."""
         try:
-            await self.nc.publish(subject, payload, "", headers)
+            await self.nc.send(subject, payload, "", headers)
         except (nats.errors.Error, ValueError):
             return False
         return True
@@ -193,7 +190,7 @@ class Connection:
                     hint="start nats-server with -js, or enable JetStream for the account",
                 ) from error
             raise
-        answer: dict[str, Any] = json.loads(reply.data)
+        answer: dict[str, Any] = json.loads(reply)
         if (refusal := from_response(answer, subject)) is not None:
             raise refusal
         return answer
@@ -233,10 +230,14 @@ class Connection:
 
     # What the server tells us
 
-    async def _on_reply(self, msg: Msg) -> None:
-        waiting = self._waiting.get(msg.subject[len(self._prefix) :])
-        if waiting is not None and not waiting.future.done():
-            waiting.future.set_result(msg)
+    def _on_reply(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        waiting = self._waiting.get(subject[len(self._prefix) :])
+        if waiting is None or waiting.future.done():
+            return
+        if headers is not None and not data and read_status(headers)[0] == "503":
+            waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: nobody answers", code=503))
+        else:
+            waiting.future.set_result(data)
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error

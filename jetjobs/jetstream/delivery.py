@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nats.aio.msg import Msg
-
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.protocol import read_headers
 
 ACK = b"+ACK"
 IN_PROGRESS = b"+WPI"
@@ -19,15 +18,17 @@ class Delivery:
 
     __slots__ = ("_connection", "ack_subject", "data", "delivered", "fence", "headers", "pending", "sequence", "stored_at", "subject")
 
-    def __init__(self, connection: Connection, msg: Msg) -> None:
+    def __init__(
+        self, connection: Connection, subject: str, ack_subject: str, data: bytes, headers: bytes | None
+    ) -> None:
         self._connection = connection
-        self.subject = msg.subject
-        self.data = msg.data
-        self.headers = msg.headers or _NONE
-        self.ack_subject = reply = msg.reply
+        self.subject = subject
+        self.data = data
+        self.headers: Mapping[str, str] = read_headers(headers) if headers else _NONE
+        self.ack_subject = ack_subject
         # $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<stored at, ns>.<pending>; newer
         # servers may put domain and account in front and a token behind.
-        tokens = reply.split(".")
+        tokens = ack_subject.split(".")
         start = 4 if len(tokens) == 9 else 6
         self.delivered = int(tokens[start])
         """How often the server handed it out; above 1 only after a lease ran out."""

@@ -103,7 +103,7 @@ class Publisher:
         while True:
             try:
                 reply = await self._connection.ask(message.subject, message.body, message.headers, _TRY_S)
-                return _read_ack(reply.data, message.subject)
+                return _read_ack(reply, message.subject)
             except BrokerError as error:
                 if not is_transient(error):
                     raise
@@ -146,14 +146,14 @@ class Publisher:
         reply = await self._connection.ask(
             first.subject, first.body, {**first.headers, n.BATCH_ID: batch, n.BATCH_SEQ: "1"}, _TRY_S
         )
-        if reply.data:
-            _read_ack(reply.data, first.subject)
-        publish = self._connection.nc.publish
+        if reply:
+            _read_ack(reply, first.subject)
+        send = self._connection.nc.send
         for number, message in enumerate(rest, 2):
             headers = message.headers
             headers[n.BATCH_ID] = batch
             headers[n.BATCH_SEQ] = str(number)
-            await publish(message.subject, message.body, "", headers)
+            await send(message.subject, message.body, "", headers)
         commit = {
             **last.headers,
             n.BATCH_ID: batch,
@@ -161,7 +161,7 @@ class Publisher:
             n.BATCH_COMMIT: "1",
         }
         reply = await self._connection.ask(last.subject, last.body, commit, 10.0)
-        _read_ack(reply.data, last.subject)
+        _read_ack(reply, last.subject)
 
     async def _check_bound(self, stream: str, subject: str) -> None:
         """Nobody answered: tell a stream that is not there from one that has no leader just now."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
 import nats.errors
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.protocol import read_headers, read_status
 from jetjobs.jetstream.topology import NS
 
 EXPIRES_S = 30.0
@@ -49,7 +47,7 @@ class LanePuller:
         self._connection = connection
         self._on_delivery = on_delivery
         self._on_change = on_change
-        self._subscription: Subscription | None = None
+        self._sid: int | None = None
         self._inbox = ""
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{lane}"
         self._heard_at = 0.0
@@ -66,10 +64,7 @@ class LanePuller:
             self._watchdog.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watchdog
-        if self._subscription is not None:
-            # Drain, not unsubscribe: a delivery on its way must be given back, not left to its lease.
-            with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
-                await self._subscription.drain()
+        await self._unsubscribe()
 
     @property
     def blocked(self) -> bool:
@@ -85,17 +80,14 @@ class LanePuller:
         self.owed += count
         body = _BACKLOG % count if backlog else _WAIT % count
         try:
-            await self._connection.nc.publish(self._next, body, self._inbox)
+            await self._connection.nc.send(self._next, body, self._inbox)
         except nats.errors.Error:
             self.owed -= count  # disconnected: `reset` asks again once the connection is back
 
     async def reset(self) -> None:
         """Forget what is owed and start on a fresh inbox: requests made on the old one must not be filled twice."""
         self.owed = 0
-        old, self._subscription = self._subscription, None
-        if old is not None:
-            with contextlib.suppress(nats.errors.Error):
-                await old.unsubscribe()
+        await self._unsubscribe()
         await self._subscribe()
         self._on_change(self, "")
 
@@ -103,34 +95,39 @@ class LanePuller:
         nc = self._connection.nc
         self._inbox = nc.new_inbox()
         self._heard_at = asyncio.get_running_loop().time()
-        # No local limit may drop a delivery: it would sit out its whole lease. Requests bound them already.
-        self._subscription = await nc.subscribe(
-            self._inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        self._sid = await nc.listen(self._inbox, self._on_message)
 
-    async def _on_message(self, msg: Msg) -> None:
-        if msg.reply.startswith("$JS.ACK."):
+    async def _unsubscribe(self) -> None:
+        sid, self._sid = self._sid, None
+        if sid is not None:
+            # Waits for what is on its way: a delivery must be given back, not left to its lease.
+            with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+                await self._connection.nc.unlisten(sid)
+
+    def _on_message(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        if reply.startswith("$JS.ACK."):
             self._heard_at = asyncio.get_running_loop().time()
             if self.owed:
                 self.owed -= 1
-            delivery = Delivery(self._connection, msg)
+            delivery = Delivery(self._connection, subject, reply, data, headers)
             self.pending = delivery.pending
             self._on_delivery(self, delivery)
-        elif msg.headers:
-            self._on_status(msg.headers)
+        elif headers is not None:
+            self._on_status(headers)
 
-    def _on_status(self, headers: dict[str, Any]) -> None:
+    def _on_status(self, headers: bytes) -> None:
         loop = asyncio.get_running_loop()
         self._heard_at = loop.time()
-        status = headers.get("Status", "")
+        status, description = read_status(headers)
         if status == "100":
             return
         # A request has ended; the server says how much of it is unfilled.
-        self.owed = max(0, self.owed - int(headers.get("Nats-Pending-Messages", self.owed) or 0))
+        unfilled = read_headers(headers).get("Nats-Pending-Messages", "")
+        self.owed = max(0, self.owed - int(unfilled)) if unfilled.isdigit() else 0
         self.pending = 0
         problem = ""
         if status not in ("404", "408"):
-            problem = f"{status} {headers.get('Description', '')}".strip()
+            problem = f"{status} {description}".strip()
             self._blocked_until = loop.time() + _RETRY_S
             loop.call_later(_RETRY_S, self._on_change, self, "")
         self._on_change(self, problem)

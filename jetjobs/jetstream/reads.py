@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import MESSAGE_NOT_FOUND
+from jetjobs.jetstream.protocol import read_headers
 from jetjobs.model.errors import BrokerError
 
 
@@ -41,20 +42,10 @@ async def _get(connection: Connection, stream: str, query: dict[str, object]) ->
     return StoredMessage(
         message["subject"],
         int(message["seq"]),
-        parse_headers(base64.b64decode(message.get("hdrs", ""))),
+        read_headers(base64.b64decode(message.get("hdrs", ""))),
         base64.b64decode(message.get("data", "")),
         parse_time(message["time"]),
     )
-
-
-def parse_headers(block: bytes) -> dict[str, str]:
-    """Header lines of a stored message. The first of a repeated name wins, as in deliveries."""
-    headers: dict[str, str] = {}
-    for line in block.decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers.setdefault(name.strip(), value.strip())
-    return headers
 
 
 def parse_time(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from jetjobs.jetstream.connection import Connection
@@ -12,8 +13,8 @@ from jetjobs.model import names as n
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
-REPLY_PREFIX = "_INBOX"
-"""Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions."""
+# Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
+_INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 
 def success_record(job: Job, result: bytes, worker: str, started_at: float, ended_at: float) -> bytes:
@@ -65,7 +66,7 @@ class Results:
 
     async def tell(self, job: Job, record: bytes) -> None:
         """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
-        if job.reply.startswith(REPLY_PREFIX) and len(record) <= self._connection.max_payload:
+        if _INBOX.fullmatch(job.reply) and len(record) <= self._connection.max_payload:
             await self._connection.post(job.reply, record)
 
 

@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from nats.aio.msg import Msg
-
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
 from jetjobs.jetstream.places import Places
@@ -117,12 +115,12 @@ class Waiting:
         await asyncio.shield(self._subscribed)
 
     async def _start(self) -> None:
-        await self._connection.nc.subscribe(f"{self._inbox}.*", cb=self._on_record)
+        await self._connection.nc.listen(f"{self._inbox}.*", self._on_record)
         await self._connection.nc.flush()
 
-    async def _on_record(self, msg: Msg) -> None:
-        told = self._expected.get(msg.subject[len(self._inbox) + 1 :])
-        record = read_record(msg.data)
+    def _on_record(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        told = self._expected.get(subject[len(self._inbox) + 1 :])
+        record = read_record(data)
         if told is not None and not told.done() and "state" in record:
             told.set_result(record)
 
