@@ -28,8 +28,8 @@ from jetjobs.model.errors import (
 from jetjobs.model.ids import NO_KEY, JobId, key_token, new_run, new_uid
 from jetjobs.model.job import Job
 
-_AT_ONCE = 200
-"""Guarded publishes on their way at the same time."""
+_BATCHES_AT_ONCE = 2
+_GUARDED_AT_ONCE = 200
 
 
 class _Prepared(NamedTuple):
@@ -47,80 +47,105 @@ class Enqueuer:
     def __init__(self, jetstream: JetStreamClient, waiting: Waiting, producer: str) -> None:
         self._jetstream = jetstream
         self._waiting = waiting
-        self._producer = producer
+        self._headers = {n.PRODUCER: producer}
 
     async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
         """One publish, one confirmation."""
-        return await self._store(await self._prepare(0, request))
+        return await self._store(self._prepare(0, request, await self._due_at(request)))
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Atomic batches for plain jobs; jobs with a key or id of their own singly, many at a time."""
         report = EnqueueReport([None] * len(requests))
-        plain: defaultdict[str, list[_Prepared]] = defaultdict(list)
-        guarded: list[_Prepared] = []
-        for index, request in enumerate(requests):
-            try:
-                one = await self._prepare(index, request)
-            except JetJobsError as error:
-                report.refused.append(Refusal(index, request, error))
-                continue
-            if one.guard is None:
-                plain[one.stream].append(one)
-            else:
-                guarded.append(one)
-        gate = asyncio.Semaphore(_AT_ONCE)
-        await asyncio.gather(
-            *(self._store_chunks(stream, jobs, report) for stream, jobs in plain.items()),
-            *(self._store_into(one, report, gate) for one in guarded),
-        )
+        chunks: defaultdict[str, list[_Prepared]] = defaultdict(list)
+        sizes: defaultdict[str, int] = defaultdict(int)
+        gate, guarded_gate = asyncio.Semaphore(_BATCHES_AT_ONCE), asyncio.Semaphore(_GUARDED_AT_ONCE)
+        async with asyncio.TaskGroup() as storing:
+            for index, request in enumerate(requests):
+                try:
+                    due_at = await self._due_at(request) if request.options else None
+                    one = self._prepare(index, request, due_at)
+                except JetJobsError as error:
+                    report.refused.append(Refusal(index, request, error))
+                    continue
+                if one.guard is not None:
+                    await guarded_gate.acquire()
+                    storing.create_task(self._store_guarded(one, report, guarded_gate))
+                    continue
+                chunk = chunks[one.stream]
+                chunk.append(one)
+                sizes[one.stream] += len(one.message.body)
+                if len(chunk) == BATCH_SIZE or sizes[one.stream] > BATCH_BYTES:
+                    # The server stores one batch while we prepare the next.
+                    del chunks[one.stream], sizes[one.stream]
+                    await gate.acquire()
+                    storing.create_task(self._store_chunk(chunk, report, gate))
+                    await asyncio.sleep(0)
+            for chunk in chunks.values():
+                await gate.acquire()
+                storing.create_task(self._store_chunk(chunk, report, gate))
         report.refused.sort(key=lambda refusal: refusal.index)
         return report
 
     # Making the job
 
-    async def _prepare(self, index: int, request: JobRequest[Any]) -> _Prepared:
-        task, options = request.task, request.options
-        names, publisher = self._jetstream.names, self._jetstream.publisher
-        queue = options.get("queue", task.queue)
-        tokens = JobId(key_token(options["key"]) if "key" in options else NO_KEY, options.get("job_id") or new_uid())
+    def _prepare(self, index: int, request: JobRequest[Any], due_at: float | None) -> _Prepared:
+        task, body, options = request
+        publisher = self._jetstream.publisher
+        queue = task.queue
+        uid, run = new_uid(), new_run()
+        if not options:
+            reply = self._waiting.reply_for(uid) if task.store_result else ""
+            job = Job(uid, task.name, queue, task.priority, body, run=run, reply=reply, headers=self._headers)
+            guard = None
+        else:
+            queue = options.get("queue", queue)
+            job, guard = self._with_options(request, queue, options.get("job_id", uid), run)
+        if due_at is not None:
+            job = job._replace(enqueued_at=time.time(), due_at=due_at)
+        message = publisher.outgoing(job, due_at, guard)
+        publisher.check_size(message, self._jetstream.connection.inline_limit)
+        return _Prepared(index, request, job, message, guard, self._jetstream.names.work_stream(queue))
+
+    def _with_options(self, request: JobRequest[Any], queue: str, uid: str, run: str) -> tuple[Job, str | None]:
+        """The job, and the subject that must be empty for it to be stored."""
+        task, body, options = request
+        names = self._jetstream.names
+        tokens = JobId(key_token(options["key"]) if "key" in options else NO_KEY, uid)
         job_id = str(tokens)
-        stream = names.work_stream(queue)
-        headers = {n.PRODUCER: self._producer, **options.get("headers", {})}
-        if "headers" in options and header_size(headers) > MAX_HEADERS:
-            raise JobTooLarge("the headers are too large", size=header_size(headers), limit=MAX_HEADERS)
+        headers = {**self._headers, **options.get("headers", {})}
+        if (size := header_size(headers)) > MAX_HEADERS:
+            raise JobTooLarge(
+                f"the headers are {size:,} bytes; the limit is {MAX_HEADERS:,}", size=size, limit=MAX_HEADERS
+            )
         job = Job(
             job_id,
             task.name,
             queue,
             options.get("priority", task.priority),
-            request.body,
-            run=new_run(),
+            body,
+            tokens.key,
+            run=run,
             max_attempts=options.get("max_attempts", 0),
             deadline=options["deadline"].timestamp() if "deadline" in options else 0.0,
             reply=self._waiting.reply_for(job_id) if task.store_result else "",
             headers=headers,
         )
-        due_at = None
-        if "delay" in options or "run_at" in options:
-            due_at = await self._due_at(stream, request)
-            job = job._replace(enqueued_at=time.time(), due_at=due_at)
-        guard = None
         if "key" in options:
-            guard = names.key_anywhere(queue, task.name, tokens.key)
-        elif "job_id" in options:
-            guard = names.job_anywhere(queue, task.name, tokens)
-        message = publisher.outgoing(job, due_at, guard)
-        publisher.check_size(message, self._jetstream.connection.inline_limit)
-        return _Prepared(index, request, job, message, guard, stream)
+            return job, names.key_anywhere(queue, task.name, tokens.key)
+        return job, names.job_anywhere(queue, task.name, tokens) if "job_id" in options else None
 
-    async def _due_at(self, stream: str, request: JobRequest[Any]) -> float:
+    async def _due_at(self, request: JobRequest[Any]) -> float | None:
+        """When a job for later is due, by the server's clock: that is the one that fires it."""
         options = request.options
         if "run_at" in options:
             return options["run_at"].timestamp()
+        if "delay" not in options:
+            return None
+        queue = options.get("queue", request.task.queue)
         try:
-            now = await self._jetstream.publisher.server_now(stream, time.time())
+            now = await self._jetstream.publisher.server_now(self._jetstream.names.work_stream(queue), time.time())
         except TopologyMissing as error:
-            raise _not_found(options.get("queue", request.task.queue), error) from error
+            raise _not_found(queue, error) from error
         return now + options["delay"].total_seconds()
 
     # Storing it
@@ -151,23 +176,25 @@ class Enqueuer:
         assert one.guard is not None
         return await last_on(connection, one.stream, one.guard)
 
-    async def _store_into(self, one: _Prepared, report: EnqueueReport, gate: asyncio.Semaphore) -> None:
-        async with gate:
-            try:
-                report.handles[one.index] = await self._store(one)
-            except JetJobsError as error:
-                report.refused.append(Refusal(one.index, one.request, error))
+    async def _store_guarded(self, one: _Prepared, report: EnqueueReport, gate: asyncio.Semaphore) -> None:
+        try:
+            report.handles[one.index] = await self._store(one)
+        except JetJobsError as error:
+            report.refused.append(Refusal(one.index, one.request, error))
+        finally:
+            gate.release()
 
-    async def _store_chunks(self, stream: str, jobs: list[_Prepared], report: EnqueueReport) -> None:
-        for chunk in _chunks(jobs):
-            try:
-                await self._jetstream.publisher.store_batch(stream, [one.message for one in chunk])
-            except JetJobsError as error:
-                for one in chunk:
-                    report.refused.append(Refusal(one.index, one.request, _for_one(one, error)))
-            else:
-                for one in chunk:
-                    report.handles[one.index] = self._handle(one, one.job.id, one.job.run, duplicate=False)
+    async def _store_chunk(self, chunk: list[_Prepared], report: EnqueueReport, gate: asyncio.Semaphore) -> None:
+        try:
+            await self._jetstream.publisher.store_batch(chunk[0].stream, [one.message for one in chunk])
+        except JetJobsError as error:
+            for one in chunk:
+                report.refused.append(Refusal(one.index, one.request, _for_one(one, error)))
+        else:
+            for one in chunk:
+                report.handles[one.index] = self._handle(one, one.job.id, one.job.run, duplicate=False)
+        finally:
+            gate.release()
 
     def _handle(self, one: _Prepared, job_id: str, run: str, *, duplicate: bool) -> JobHandle[Any]:
         task = one.request.task
@@ -175,18 +202,6 @@ class Enqueuer:
             job_id, one.job.queue, task.name, run=run, stores_result=task.store_result, duplicate=duplicate
         )
         return handle.attach(self._waiting, task.signature.decode_result)
-
-
-def _chunks(jobs: list[_Prepared]) -> list[list[_Prepared]]:
-    chunks: list[list[_Prepared]] = []
-    size = 0
-    for one in jobs:
-        if not chunks or len(chunks[-1]) == BATCH_SIZE or size + len(one.message.body) > BATCH_BYTES:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(one)
-        size += len(one.message.body)
-    return chunks
 
 
 def _for_one(one: _Prepared, error: JetJobsError) -> JetJobsError:

@@ -40,26 +40,35 @@ class Signature:
             else:
                 fields[name] = NotRequired[hints[name]]
         self.names = tuple(fields)
-        self._travelling = [p for n, p in self.parameters.items() if n in fields]
+        self._positional = [
+            name for name in fields if self.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
+        ]
         self._arguments = _adapter(task, "arguments", _typed_dict(task, fields), None)
         result = hints.get("return", Any)
         self._result = _adapter(task, "result", result, _result_config(result))
+        # What happens with every job goes straight to pydantic's core.
+        self._validate = self._arguments.validator.validate_python
+        self._validate_json = self._arguments.validator.validate_json
+        self._to_json = self._arguments.serializer.to_json
+        self._result_to_json = self._result.serializer.to_json
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, checked against their types. InvalidArguments names each wrong one."""
         if args:
             kwargs = self._by_name(args, kwargs)
         try:
-            return typing.cast("dict[str, Any]", self._arguments.validate_python(kwargs))
+            return typing.cast("dict[str, Any]", self._validate(kwargs))
         except ValidationError as error:
             raise self._invalid(error) from None
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        positional = [p.name for p in self._travelling if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+        positional = self._positional
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, got {len(args)}"
             raise InvalidArguments(f"task {self.task!r} {problem}", task=self.task, problems=[("", problem)])
         named = dict(zip(positional, args, strict=False))
+        if not kwargs:
+            return named
         if twice := named.keys() & kwargs.keys():
             problems = [(name, "given twice") for name in sorted(twice)]
             raise InvalidArguments(
@@ -70,7 +79,7 @@ class Signature:
     def encode(self, arguments: dict[str, Any]) -> bytes:
         """The body of a job. InvalidArguments names the argument that has no JSON form."""
         try:
-            return self._arguments.dump_json(arguments, warnings="error")
+            return self._to_json(arguments, warnings="error")
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             problems = [(n, str(error)) for n in arguments if not _serialises(arguments[n])]
             problems = problems or [("", str(error))]
@@ -82,7 +91,7 @@ class Signature:
     def decode(self, body: bytes) -> dict[str, Any]:
         """The arguments in `body`. MalformedJob when it is no JSON object, InvalidArguments when they do not fit."""
         try:
-            return typing.cast("dict[str, Any]", self._arguments.validate_json(body))
+            return typing.cast("dict[str, Any]", self._validate_json(body))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             if first["type"] in ("json_invalid", "dict_type") and not first["loc"]:
@@ -91,7 +100,7 @@ class Signature:
 
     def encode_result(self, value: Any) -> bytes:
         try:
-            return self._result.dump_json(value, warnings=False)
+            return self._result_to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise ResultNotSerializable(
                 f"task {self.task!r} returned {type(value).__qualname__}, which cannot be written as JSON: {error}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack
 
 from jetjobs.define.depends import check as check_dependency
 from jetjobs.define.handle import JobHandle
@@ -55,8 +54,7 @@ class EnqueueOptions(TypedDict, total=False):
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest(Generic[R]):
+class JobRequest(NamedTuple, Generic[R]):
     """A checked call, ready to be stored: `task.bind(...)` makes one."""
 
     task: Task[Any, R]
@@ -106,7 +104,19 @@ class Task(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
         """A checked call for `app.enqueue_many`. InvalidArguments when the arguments do not fit."""
-        return TaskCall[P, R](self, {}).bind(*args, **kwargs)
+        return self.request({}, args, kwargs)
+
+    def request(self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobRequest[R]:
+        """A checked call with options; `bind` and `options(...).bind` are the typed ways to it."""
+        signature = self.signature
+        if signature.dependencies and (injected := signature.dependencies.keys() & kwargs.keys()):
+            names = sorted(injected)
+            raise InvalidArguments(
+                f"task {self.name!r}: {', '.join(names)} is injected by the worker and cannot be sent",
+                task=self.name,
+                problems=[(name, "injected") for name in names],
+            )
+        return JobRequest(self, signature.encode(signature.bind(args, kwargs)), options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job. Returns once the stream has confirmed it; checks the arguments before anything is sent."""
@@ -147,15 +157,7 @@ class TaskCall(Generic[P, R]):
             check_options(options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
-        signature = self.task.signature
-        if injected := signature.dependencies.keys() & kwargs.keys():
-            names = sorted(injected)
-            raise InvalidArguments(
-                f"task {self.task.name!r}: {', '.join(names)} is injected by the worker and cannot be sent",
-                task=self.task.name,
-                problems=[(name, "injected") for name in names],
-            )
-        return JobRequest(self.task, signature.encode(signature.bind(args, kwargs)), self._options)
+        return self.task.request(self._options, args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Like `Task.enqueue`, with these options."""

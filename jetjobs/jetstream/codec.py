@@ -9,19 +9,25 @@ from typing import Any
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.model import names as n
 from jetjobs.model.errors import MalformedJob
-from jetjobs.model.ids import JobId, adopted_id, is_id, parse_id, sequence_id
+from jetjobs.model.ids import NO_KEY, adopted_id, is_id, parse_id, sequence_id
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
 
 MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
+_KEPT = frozenset({n.PRODUCER, n.ERRORS})
+"""Headers of ours that no field of the job stands for."""
+
 MAX_HEADERS = 32 * 1024
 """Of the caller's own headers: what is over it is refused at enqueue."""
 
 
 def encode_headers(job: Job) -> dict[str, str]:
     """The headers of this hop. Defaults are left out: what is absent has its default."""
-    headers = job.carried if job.headers else {}
+    headers: dict[str, str] = {}
+    for name, value in job.headers.items():
+        if name in _KEPT or not name.lower().startswith(n.OWN_PREFIXES):
+            headers[name] = value
     headers[n.MSG_ID] = f"{job.id}.{job.run}.{job.hop}"
     headers[n.RUN] = job.run
     if job.hop:
@@ -40,9 +46,6 @@ def encode_headers(job: Job) -> dict[str, str]:
         headers[n.REPLY] = job.reply
     if job.payload:
         headers[n.PAYLOAD] = job.payload
-    for name in (n.ERRORS, n.PRODUCER):
-        if name in job.headers:
-            headers[name] = job.headers[name]
     return headers
 
 
@@ -52,39 +55,34 @@ def decode(delivery: Delivery, stream_created: str) -> Job:
     tokens = delivery.subject.split(".")
     if len(tokens) == 7:
         key, uid = tokens[5], tokens[6]
-        job_id = str(JobId(key, uid))
+        job_id = uid if key == NO_KEY else f"{key}-{uid}"
         if not is_id(job_id) or parse_id(job_id) != (key, uid):
             raise MalformedJob(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
     elif len(tokens) == 5:
         job_id = identify(delivery, stream_created)
+        key = parse_id(job_id).key
     else:
         raise MalformedJob(f"the subject has {len(tokens)} tokens; a job's has 5 or 7")
-    if not headers:
-        return Job(
-            job_id,
-            tokens[4],
-            tokens[2],
-            tokens[3],
-            delivery.data,
-            run=_first_run(delivery),
-            enqueued_at=delivery.stored_at,
-        )
+    get = headers.get
+    hop, attempt, most = get(n.HOP), get(n.ATTEMPT), get(n.MAX_ATTEMPTS)
+    enqueued, due, deadline = get(n.ENQUEUED_AT), get(n.DUE_AT), get(n.DEADLINE)
     return Job(
         job_id,
         tokens[4],
         tokens[2],
         tokens[3],
         delivery.data,
-        run=headers.get(n.RUN) or _first_run(delivery),
-        hop=_whole(headers, n.HOP, 0),
-        attempt=_whole(headers, n.ATTEMPT, 1),
-        max_attempts=_whole(headers, n.MAX_ATTEMPTS, 0),
-        enqueued_at=_seconds(headers, n.ENQUEUED_AT) or delivery.stored_at,
-        due_at=_seconds(headers, n.DUE_AT),
-        deadline=_seconds(headers, n.DEADLINE),
-        reply=headers.get(n.REPLY, ""),
-        payload=headers.get(n.PAYLOAD, ""),
-        headers=headers,
+        key,
+        get(n.RUN) or _first_run(delivery),
+        0 if hop is None else _whole(n.HOP, hop),
+        1 if attempt is None else _whole(n.ATTEMPT, attempt),
+        0 if most is None else _whole(n.MAX_ATTEMPTS, most),
+        delivery.stored_at if enqueued is None else _seconds(n.ENQUEUED_AT, enqueued),
+        0.0 if due is None else _seconds(n.DUE_AT, due),
+        0.0 if deadline is None else _seconds(n.DEADLINE, deadline),
+        get(n.REPLY, ""),
+        get(n.PAYLOAD, ""),
+        headers,
     )
 
 
@@ -115,8 +113,10 @@ def _first_run(delivery: Delivery) -> str:
     return f"s{delivery.sequence}"
 
 
-def header_size(headers: Mapping[str, str]) -> int:
+def header_size(headers: Mapping[str, str] | bytes) -> int:
     """Bytes on the wire, as the server counts them against `max_payload`."""
+    if isinstance(headers, bytes):
+        return len(headers)
     return 12 + sum(len(k) + len(v.encode()) + 4 for k, v in headers.items())
 
 
@@ -142,19 +142,13 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
 
-def _whole(headers: Mapping[str, str], name: str, default: int) -> int:
-    text = headers.get(name)
-    if text is None:
-        return default
+def _whole(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise MalformedJob(f"header {name} is no whole number: {text[:40]!r}")
     return int(text)
 
 
-def _seconds(headers: Mapping[str, str], name: str) -> float:
-    text = headers.get(name)
-    if text is None:
-        return 0.0
+def _seconds(name: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:

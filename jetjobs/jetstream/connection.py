@@ -152,7 +152,11 @@ class Connection:
         return max(self.max_payload - HEADER_ROOM, self.max_payload // 2)
 
     async def ask(
-        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, timeout_s: float = 2.0
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: dict[str, str] | bytes | None = None,
+        timeout_s: float = 2.0,
     ) -> bytes:
         """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
         self._token = token = self._token + 1
@@ -169,6 +173,13 @@ class Connection:
             raise from_exception(error, subject) from error
         finally:
             self._waiting.pop(name, None)
+
+    async def send_frames(self, frames: list[bytes]) -> None:
+        """Write ready frames. BrokerUnavailable when that is not possible now."""
+        try:
+            await self.nc.send_frames(frames)
+        except nats.errors.Error as error:
+            raise from_exception(error, "publish") from error
 
     async def post(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> bool:
         """Publish without an answer, for what may be lost. False when it was not even written."""

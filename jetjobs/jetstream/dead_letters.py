@@ -30,16 +30,16 @@ class DeadLetters:
 
     async def add(self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float, timeout_s: float) -> None:
         """Bury `job`. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
-        message = await self._letter(job, outcome, origin, worker, now)
+        subject, body, headers = await self._letter(job, outcome, origin, worker, now)
         stream = self._names.dead_stream
         expected = 0
         while True:
-            message.headers[n.EXPECTED_LAST_SUBJECT_SEQ] = str(expected)
+            headers[n.EXPECTED_LAST_SUBJECT_SEQ] = str(expected)
             try:
-                await self._publisher.store(stream, message, timeout_s=timeout_s)
+                await self._publisher.store(stream, Outgoing(subject, body, headers), timeout_s=timeout_s)
                 return
             except Taken:
-                there = await last_on(self._connection, stream, message.subject)
+                there = await last_on(self._connection, stream, subject)
                 if there is not None and there.headers.get(n.RUN) == job.run:
                     return
                 expected = there.sequence if there is not None else 0
@@ -47,7 +47,9 @@ class DeadLetters:
     async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         return await last_on(self._connection, self._names.dead_stream, self._names.dead(queue, task, job_id))
 
-    async def _letter(self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float) -> Outgoing:
+    async def _letter(
+        self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float
+    ) -> tuple[str, bytes, dict[str, str]]:
         headers = encode_headers(job)
         del headers[n.MSG_ID]  # the guard on the subject does its work, with no window
         headers[n.SOURCE] = origin
@@ -63,7 +65,7 @@ class DeadLetters:
             body = b""
         headers[n.CAUSE] = cause
         subject = self._names.dead(job.queue, _token(job.task), job.id)
-        return Outgoing(subject, body, headers)
+        return subject, body, headers
 
 
 HEADER_LIMIT = 60 * 1024

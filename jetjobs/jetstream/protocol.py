@@ -39,21 +39,26 @@ class FastClient(Client):
         self._subs.pop(sid, None)
         self._sinks.pop(sid, None)
 
-    async def send(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
-        """Publish to a subject made by names.py. Raises what `publish` raises, ValueError on a broken header."""
+    async def send(
+        self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | bytes | None = None
+    ) -> None:
+        """Publish to a subject made by names.py; headers may come ready as a block.
+
+        Raises what nats-py's `publish` raises, and ValueError on a header that would break its line.
+        """
         if self._status != Client.CONNECTED:
             self._check_writable(len(payload))
-        if headers:
-            block = write_headers(headers)
-            size = len(block)
-            command = (
-                f"HPUB {subject} {reply} {size} {size + len(payload)}\r\n".encode() + block + payload + b"\r\n"
-            )
-        else:
-            command = f"PUB {subject} {reply} {len(payload)}\r\n".encode() + payload + b"\r\n"
-        await self._send_command(command)
+        await self._send_command(frame(subject, payload, reply, headers))
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
+
+    async def send_frames(self, frames: list[bytes]) -> None:
+        """Publish many frames with one write."""
+        data = b"".join(frames)
+        if self._status != Client.CONNECTED:
+            self._check_writable(len(data))
+        await self._send_command(data)
+        await self._flush_pending()
 
     def _check_writable(self, size: int) -> None:
         if self.is_closed:
@@ -73,6 +78,15 @@ class FastClient(Client):
         else:
             # Anybody may publish a subject that is no UTF-8; it must not end the connection.
             sink(subject.decode(errors="replace"), reply.decode(errors="replace"), data, headers)
+
+
+def frame(subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | bytes | None = None) -> bytes:
+    """One publish as it goes over the wire."""
+    if not headers:
+        return f"PUB {subject} {reply} {len(payload)}\r\n".encode() + payload + b"\r\n"
+    block = headers if isinstance(headers, bytes) else write_headers(headers)
+    size = len(block)
+    return f"HPUB {subject} {reply} {size} {size + len(payload)}\r\n".encode() + block + payload + b"\r\n"
 
 
 def write_headers(headers: dict[str, str]) -> bytes:

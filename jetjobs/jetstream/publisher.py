@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from jetjobs.jetstream.codec import encode_headers, header_size
-from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.connection import HEADER_ROOM, Connection
 from jetjobs.jetstream.faults import BATCH_DUPLICATE, WRONG_LAST_SEQUENCE, from_response, is_transient
+from jetjobs.jetstream.protocol import frame
 from jetjobs.jetstream.reads import parse_time
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, JobTooLarge, TopologyMissing
@@ -26,13 +27,6 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 _TRY_S = 2.0
 _SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
-
-
-class PubAck(NamedTuple):
-    """The stream's word that the message is stored."""
-
-    sequence: int
-    duplicate: bool
 
 
 class Taken(Exception):
@@ -52,7 +46,8 @@ class Outgoing(NamedTuple):
 
     subject: str
     body: bytes
-    headers: dict[str, str]
+    headers: dict[str, str] | bytes
+    """A ready block where many messages share one."""
 
     @property
     def size(self) -> int:
@@ -71,10 +66,9 @@ class Publisher:
     def outgoing(self, job: Job, due_at: float | None = None, guard: str | None = None) -> Outgoing:
         """The wire form of a job: on its lane, or on `later` until `due_at`."""
         headers = encode_headers(job)
-        tokens = job.tokens
-        subject = ready = self._names.job(job.queue, job.lane, job.task, tokens)
+        subject = ready = self._names.job(job.queue, job.lane, job.task, job.key, job.uid)
         if due_at is not None:
-            subject = self._names.job(job.queue, n.LATER, job.task, tokens)
+            subject = self._names.job(job.queue, n.LATER, job.task, job.key, job.uid)
             headers[n.SCHEDULE] = f"@at {_rfc3339(due_at)}"
             headers[n.SCHEDULE_TARGET] = ready
         if guard is not None:
@@ -85,7 +79,7 @@ class Publisher:
     def check_size(self, message: Outgoing, limit: int) -> None:
         """JobTooLarge when the server would close the connection over it, or a later move could not hold it."""
         # Most jobs are far below: count the headers only where they could matter.
-        if len(message.body) + n_headers_bound(message.headers) > limit and (size := message.size) > limit:
+        if len(message.body) > limit - HEADER_ROOM and (size := message.size) > limit:
             raise JobTooLarge(
                 f"headers and body are {size:,} bytes; the limit is {limit:,}",
                 size=size,
@@ -93,9 +87,7 @@ class Publisher:
                 hint="store the data elsewhere and pass a reference, or raise max_payload on the server",
             )
 
-    async def store(
-        self, stream: str, message: Outgoing, *, timeout_s: float | None = None
-    ) -> PubAck:
+    async def store(self, stream: str, message: Outgoing, *, timeout_s: float | None = None) -> None:
         """Publish until confirmed. Taken on a failed guard, Unconfirmed when time is up, else BrokerError."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + (timeout_s or self._timeout_s)
@@ -103,7 +95,9 @@ class Publisher:
         while True:
             try:
                 reply = await self._connection.ask(message.subject, message.body, message.headers, _TRY_S)
-                return _read_ack(reply, message.subject)
+                if b'"error"' in reply:
+                    _raise_refusal(reply, message.subject)
+                return
             except BrokerError as error:
                 if not is_transient(error):
                     raise
@@ -141,27 +135,21 @@ class Publisher:
 
     async def _send_batch(self, messages: Sequence[Outgoing]) -> None:
         batch = new_uid()
-        first, *rest, last = messages
+        first, last = messages[0], messages[-1]
         # The first answer tells whether the server takes the batch at all, before the rest is sent.
-        reply = await self._connection.ask(
-            first.subject, first.body, {**first.headers, n.BATCH_ID: batch, n.BATCH_SEQ: "1"}, _TRY_S
-        )
+        reply = await self._connection.ask(first.subject, first.body, _in_batch(first, batch, 1), _TRY_S)
         if reply:
-            _read_ack(reply, first.subject)
-        send = self._connection.nc.send
-        for number, message in enumerate(rest, 2):
-            headers = message.headers
-            headers[n.BATCH_ID] = batch
-            headers[n.BATCH_SEQ] = str(number)
-            await send(message.subject, message.body, "", headers)
-        commit = {
-            **last.headers,
-            n.BATCH_ID: batch,
-            n.BATCH_SEQ: str(len(messages)),
-            n.BATCH_COMMIT: "1",
-        }
+            _raise_refusal(reply, first.subject)
+        frames = [
+            frame(message.subject, message.body, "", _in_batch(message, batch, number))
+            for number, message in enumerate(messages[1:-1], 2)
+        ]
+        if frames:
+            await self._connection.send_frames(frames)
+        commit = {**_in_batch(last, batch, len(messages)), n.BATCH_COMMIT: "1"}
         reply = await self._connection.ask(last.subject, last.body, commit, 10.0)
-        _read_ack(reply, last.subject)
+        if b'"error"' in reply:
+            _raise_refusal(reply, last.subject)
 
     async def _check_bound(self, stream: str, subject: str) -> None:
         """Nobody answered: tell a stream that is not there from one that has no leader just now."""
@@ -187,22 +175,19 @@ class Publisher:
         return local_now + self._clock_offset
 
 
-def n_headers_bound(headers: dict[str, str]) -> int:
-    """More than the headers can take, without encoding them: UTF-8 needs at most four bytes a character."""
-    return 16 + sum(len(k) + 4 * len(v) + 4 for k, v in headers.items())
+def _in_batch(message: Outgoing, batch: str, number: int) -> dict[str, str]:
+    assert isinstance(message.headers, dict)
+    return {**message.headers, n.BATCH_ID: batch, n.BATCH_SEQ: str(number)}
 
 
-def _read_ack(data: bytes, subject: str) -> PubAck:
+def _raise_refusal(data: bytes, subject: str) -> None:
     answer: dict[str, Any] = json.loads(data)
-    if "error" not in answer:
-        return PubAck(answer.get("seq", 0), answer.get("duplicate", False))
-    error = answer["error"]
+    error = answer.get("error", {})
     if error.get("err_code") == WRONG_LAST_SEQUENCE:
         found = _SEQUENCE.search(error.get("description", ""))
         raise Taken(int(found[1]) if found else 0)
-    refusal = from_response(answer, f"publish to {subject}")
-    assert refusal is not None
-    raise refusal
+    if (refusal := from_response(answer, f"publish to {subject}")) is not None:
+        raise refusal
 
 
 def _matches(pattern: str, subject: str) -> bool:

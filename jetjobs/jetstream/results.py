@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.protocol import write_headers
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.model import names as n
@@ -41,15 +42,15 @@ class Results:
         self._connection = connection
         self._publisher = publisher
         self._names = names
+        self._first: dict[int, bytes] = {}
 
     async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float) -> None:
         """Store the record; the first one of a run stays. Returns once it is confirmed."""
         bucket = self._names.done_bucket(job.queue)
         stream = kv_stream(bucket)
         subject = kv_subject(bucket, f"{job.task}.{job.id}")
-        expected = 0
+        headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
         while True:
-            headers = {n.TTL: f"{ttl_s}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(expected)}
             try:
                 await self._publisher.store(stream, Outgoing(subject, record, headers), timeout_s=timeout_s)
                 return
@@ -58,7 +59,7 @@ class Results:
                 if there is not None and read_record(there.data).get("run") == job.run:
                     return
                 # The record of an earlier life of this id: it may be written over, but only as we read it.
-                expected = there.sequence if there is not None else 0
+                headers = _guard(ttl_s, there.sequence if there is not None else 0)
 
     async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         bucket = self._names.done_bucket(queue)
@@ -68,6 +69,10 @@ class Results:
         """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
         if _INBOX.fullmatch(job.reply) and len(record) <= self._connection.max_payload:
             await self._connection.post(job.reply, record)
+
+
+def _guard(ttl_s: int, expected: int) -> bytes:
+    return write_headers({n.TTL: f"{ttl_s}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(expected)})
 
 
 def read_record(data: bytes) -> dict[str, Any]:

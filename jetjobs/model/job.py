@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from jetjobs.model.ids import JobId, parse_id
+from jetjobs.model.ids import NO_KEY
 from jetjobs.model.names import OWN_PREFIXES
 
 
@@ -56,6 +56,8 @@ class Job(NamedTuple):
     queue: str
     lane: str
     body: bytes
+    key: str = NO_KEY
+    """The key token, which is also the beginning of the id of a job that has a key."""
     run: str = ""
     hop: int = 0
     attempt: int = 1
@@ -68,8 +70,9 @@ class Job(NamedTuple):
     headers: Mapping[str, str] = {}
 
     @property
-    def tokens(self) -> JobId:
-        return parse_id(self.id)
+    def uid(self) -> str:
+        """What stands behind the key token in the subject."""
+        return self.id if self.key == NO_KEY else self.id[len(self.key) + 1 :]
 
     @property
     def message_id(self) -> str:

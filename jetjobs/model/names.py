@@ -97,16 +97,12 @@ class Names:
     def lane_filter(self, queue: str, lane: str) -> str:
         return f"{self.namespace}.work.{queue}.{lane}.>"
 
-    def job_prefix(self, queue: str, lane: str, task: str) -> str:
-        """What stands before the key and uid tokens; a hand-made job's whole subject plus a dot."""
-        return f"{self.namespace}.work.{queue}.{lane}.{task}."
-
-    def job(self, queue: str, lane: str, task: str, job_id: JobId) -> str:
-        return f"{self.namespace}.work.{queue}.{lane}.{task}.{job_id.key}.{job_id.uid}"
+    def job(self, queue: str, lane: str, task: str, key: str, uid: str) -> str:
+        return f"{self.namespace}.work.{queue}.{lane}.{task}.{key}.{uid}"
 
     def job_anywhere(self, queue: str, task: str, job_id: JobId) -> str:
         """Matches the job in whatever lane of its queue it stands."""
-        return self.job(queue, "*", task, job_id)
+        return self.job(queue, "*", task, job_id.key, job_id.uid)
 
     def key_anywhere(self, queue: str, task: str, key: str) -> str:
         """Matches any live job of that key."""

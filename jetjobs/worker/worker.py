@@ -189,8 +189,9 @@ class Worker:
             if attempt.running:
                 self.cut_short += 1
                 attempt.stop_running(Interrupt.STOP)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=RELEASE_GRACE_S)
+        unfinished = {a.runner for a in self._leases.held if a.runner is not None} | self._tasks
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=RELEASE_GRACE_S)
 
     async def _quiet_when_empty(self) -> None:
         """Burst: stop once nothing runs and every lane is empty. Jobs for later are not waited for."""
@@ -210,9 +211,8 @@ class Worker:
         self._started += 1
         if self._started == self.options.max_jobs:
             self.quiet()
-        attempt.runner = task = asyncio.get_running_loop().create_task(self._process(attempt))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # Held by the attempt, which the leases hold: no further reference is needed.
+        attempt.runner = asyncio.get_running_loop().create_task(self._process(attempt))
 
     async def _process(self, attempt: Attempt) -> None:
         assert self._runner is not None
