@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from jetjobs.bulk import enqueue_many
 from jetjobs.config import load_settings
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.middleware import Middleware
@@ -114,7 +115,7 @@ class JetJobs(Router):
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
         if self._enqueuer is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
-        return await self._enqueuer.enqueue_many(requests)
+        return await enqueue_many(self.jetstream, self._enqueuer, requests)
 
     def worker(
         self,

@@ -1,44 +1,30 @@
-"""Turn checked requests into stored jobs, one by one or in batches, and say what became of each."""
+"""Turn a checked request into a stored job: make it, publish it, and know what became of it."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jetjobs.define.handle import JobHandle
-from jetjobs.define.report import EnqueueReport, Refusal
-from jetjobs.define.task import JobRequest
+from jetjobs.define.report import Entry
+from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import MAX_HEADERS, header_size
-from jetjobs.jetstream.publisher import BATCH_BYTES, BATCH_SIZE, Outgoing, Taken, Unconfirmed
+from jetjobs.jetstream.publisher import Outgoing, Stencil, Taken, Unconfirmed
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.waiting import Waiting
 from jetjobs.model import names as n
-from jetjobs.model.errors import (
-    BrokerUnavailable,
-    EnqueueUnconfirmed,
-    JetJobsError,
-    JobTooLarge,
-    QueueNotFound,
-    TopologyMissing,
-)
+from jetjobs.model.errors import EnqueueUnconfirmed, JetJobsError, JobTooLarge, QueueNotFound, TopologyMissing
 from jetjobs.model.ids import NO_KEY, JobId, key_token, new_run, new_uid
 from jetjobs.model.job import Job
 
-_BATCHES_AT_ONCE = 2
-_GUARDED_AT_ONCE = 200
 
+class Prepared(NamedTuple):
+    """A job ready to be stored. `guard` is the subject that must be empty for that."""
 
-class _Prepared(NamedTuple):
-    index: int
-    request: JobRequest[Any]
     job: Job
     message: Outgoing
     guard: str | None
-    stream: str
 
 
 class Enqueuer:
@@ -51,66 +37,41 @@ class Enqueuer:
 
     async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
         """One publish, one confirmation."""
-        return await self._store(self._prepare(0, request, await self._due_at(request)))
-
-    async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
-        """Atomic batches for plain jobs; jobs with a key or id of their own singly, many at a time."""
-        report = EnqueueReport([None] * len(requests))
-        chunks: defaultdict[str, list[_Prepared]] = defaultdict(list)
-        sizes: defaultdict[str, int] = defaultdict(int)
-        gate, guarded_gate = asyncio.Semaphore(_BATCHES_AT_ONCE), asyncio.Semaphore(_GUARDED_AT_ONCE)
-        async with asyncio.TaskGroup() as storing:
-            for index, request in enumerate(requests):
-                try:
-                    due_at = await self._due_at(request) if request.options else None
-                    one = self._prepare(index, request, due_at)
-                except JetJobsError as error:
-                    report.refused.append(Refusal(index, request, error))
-                    continue
-                if one.guard is not None:
-                    await guarded_gate.acquire()
-                    storing.create_task(self._store_guarded(one, report, guarded_gate))
-                    continue
-                chunk = chunks[one.stream]
-                chunk.append(one)
-                sizes[one.stream] += len(one.message.body)
-                if len(chunk) == BATCH_SIZE or sizes[one.stream] > BATCH_BYTES:
-                    # The server stores one batch while we prepare the next.
-                    del chunks[one.stream], sizes[one.stream]
-                    await gate.acquire()
-                    storing.create_task(self._store_chunk(chunk, report, gate))
-                    await asyncio.sleep(0)
-            for chunk in chunks.values():
-                await gate.acquire()
-                storing.create_task(self._store_chunk(chunk, report, gate))
-        report.refused.sort(key=lambda refusal: refusal.index)
-        return report
+        return self.handle(request, await self.store(await self.prepare(request)))
 
     # Making the job
 
-    def _prepare(self, index: int, request: JobRequest[Any], due_at: float | None) -> _Prepared:
-        task, body, options = request
+    async def prepare(self, request: JobRequest[Any]) -> Prepared:
+        """The job of a request in its wire form. JobTooLarge before anything is sent."""
         publisher = self._jetstream.publisher
-        queue = task.queue
-        uid, run = new_uid(), new_run()
-        if not options:
-            reply = self._waiting.reply_for(uid) if task.store_result else ""
-            job = Job(uid, task.name, queue, task.priority, body, run=run, reply=reply, headers=self._headers)
-            guard = None
+        due_at = None
+        if request.options:
+            job, guard = self._with_options(request)
+            due_at = await self._due_at(request)
+            if due_at is not None:
+                job = job._replace(enqueued_at=time.time(), due_at=due_at)
         else:
-            queue = options.get("queue", queue)
-            job, guard = self._with_options(request, queue, options.get("job_id", uid), run)
-        if due_at is not None:
-            job = job._replace(enqueued_at=time.time(), due_at=due_at)
+            job, guard = self._plain(request.task, new_uid(), new_run(), request.body), None
         message = publisher.outgoing(job, due_at, guard)
         publisher.check_size(message, self._jetstream.connection.inline_limit)
-        return _Prepared(index, request, job, message, guard, self._jetstream.names.work_stream(queue))
+        return Prepared(job, message, guard)
 
-    def _with_options(self, request: JobRequest[Any], queue: str, uid: str, run: str) -> tuple[Job, str | None]:
+    def _plain(self, task: Task[Any, Any], uid: str, run: str, body: bytes) -> Job:
+        reply = self._waiting.reply_for(uid) if task.store_result else ""
+        return Job(uid, task.name, task.queue, task.priority, body, run=run, reply=reply, headers=self._headers)
+
+    def stencil(self, task: Task[Any, Any]) -> Stencil:
+        """For many plain jobs of one task."""
+        return Stencil(self._jetstream.publisher.outgoing(self._plain(task, Stencil.ID, Stencil.RUN, b"")))
+
+    def _with_options(self, request: JobRequest[Any]) -> tuple[Job, str | None]:
         """The job, and the subject that must be empty for it to be stored."""
         task, body, options = request
         names = self._jetstream.names
-        tokens = JobId(key_token(options["key"]) if "key" in options else NO_KEY, uid)
+        queue = options.get("queue", task.queue)
+        tokens = JobId(
+            key_token(options["key"]) if "key" in options else NO_KEY, options.get("job_id") or new_uid()
+        )
         job_id = str(tokens)
         headers = {**self._headers, **options.get("headers", {})}
         if (size := header_size(headers)) > MAX_HEADERS:
@@ -124,7 +85,7 @@ class Enqueuer:
             options.get("priority", task.priority),
             body,
             tokens.key,
-            run=run,
+            run=new_run(),
             max_attempts=options.get("max_attempts", 0),
             deadline=options["deadline"].timestamp() if "deadline" in options else 0.0,
             reply=self._waiting.reply_for(job_id) if task.store_result else "",
@@ -145,79 +106,61 @@ class Enqueuer:
         try:
             now = await self._jetstream.publisher.server_now(self._jetstream.names.work_stream(queue), time.time())
         except TopologyMissing as error:
-            raise _not_found(queue, error) from error
+            raise queue_not_found(queue, error) from error
         return now + options["delay"].total_seconds()
 
     # Storing it
 
-    async def _store(self, one: _Prepared) -> JobHandle[Any]:
+    async def store(self, one: Prepared) -> Entry:
+        """Stored, or found to be there already. EnqueueError otherwise."""
+        job = one.job
+        stream = self._jetstream.names.work_stream(job.queue)
         while True:
             try:
-                await self._jetstream.publisher.store(one.stream, one.message)
-                return self._handle(one, one.job.id, one.job.run, duplicate=False)
+                await self._jetstream.publisher.store(stream, one.message)
+                return Entry(job.id, job.run, False)
             except Taken as taken:
-                there = await self._who_is_there(one, taken.sequence)
+                there = await self._who_is_there(stream, one, taken.sequence)
                 if there is None:
                     continue  # it ended meanwhile: the key is free again
                 run = there.headers.get(n.RUN, "")
-                if run == one.job.run:
-                    return self._handle(one, one.job.id, run, duplicate=False)  # our own resend
+                if run == job.run:
+                    return Entry(job.id, run, False)  # our own resend
                 key, uid = there.subject.split(".")[-2:]
-                return self._handle(one, str(JobId(key, uid)), run, duplicate=True)
+                return Entry(str(JobId(key, uid)), run, True)
             except TopologyMissing as error:
-                raise _not_found(one.job.queue, error) from error
+                raise queue_not_found(job.queue, error) from error
             except Unconfirmed as error:
-                raise _unconfirmed(one.job.id, error) from error
+                raise unconfirmed(job.id, error) from error
 
-    async def _who_is_there(self, one: _Prepared, sequence: int) -> StoredMessage | None:
+    async def _who_is_there(self, stream: str, one: Prepared, sequence: int) -> StoredMessage | None:
         connection = self._jetstream.connection
         if sequence:
-            return await at_sequence(connection, one.stream, sequence)
+            return await at_sequence(connection, stream, sequence)
         assert one.guard is not None
-        return await last_on(connection, one.stream, one.guard)
+        return await last_on(connection, stream, one.guard)
 
-    async def _store_guarded(self, one: _Prepared, report: EnqueueReport, gate: asyncio.Semaphore) -> None:
-        try:
-            report.handles[one.index] = await self._store(one)
-        except JetJobsError as error:
-            report.refused.append(Refusal(one.index, one.request, error))
-        finally:
-            gate.release()
-
-    async def _store_chunk(self, chunk: list[_Prepared], report: EnqueueReport, gate: asyncio.Semaphore) -> None:
-        try:
-            await self._jetstream.publisher.store_batch(chunk[0].stream, [one.message for one in chunk])
-        except JetJobsError as error:
-            for one in chunk:
-                report.refused.append(Refusal(one.index, one.request, _for_one(one, error)))
-        else:
-            for one in chunk:
-                report.handles[one.index] = self._handle(one, one.job.id, one.job.run, duplicate=False)
-        finally:
-            gate.release()
-
-    def _handle(self, one: _Prepared, job_id: str, run: str, *, duplicate: bool) -> JobHandle[Any]:
-        task = one.request.task
+    def handle(self, request: JobRequest[Any], entry: Entry) -> JobHandle[Any]:
+        task = request.task
         handle: JobHandle[Any] = JobHandle(
-            job_id, one.job.queue, task.name, run=run, stores_result=task.store_result, duplicate=duplicate
+            entry.job_id,
+            request.options.get("queue", task.queue),
+            task.name,
+            run=entry.run,
+            stores_result=task.store_result,
+            duplicate=entry.duplicate,
         )
         return handle.attach(self._waiting, task.signature.decode_result)
 
 
-def _for_one(one: _Prepared, error: JetJobsError) -> JetJobsError:
-    if isinstance(error, TopologyMissing):
-        return _not_found(one.job.queue, error)
-    return _unconfirmed(one.job.id, error) if isinstance(error, BrokerUnavailable) else error
-
-
-def _not_found(queue: str, error: TopologyMissing) -> QueueNotFound:
+def queue_not_found(queue: str, error: TopologyMissing) -> QueueNotFound:
     return QueueNotFound(
         f"queue {queue!r} cannot take this job: {error}",
         hint="create it with `jetjobs setup apply`, or start a worker for it",
     )
 
 
-def _unconfirmed(job_id: str, error: JetJobsError) -> EnqueueUnconfirmed:
+def unconfirmed(job_id: str, error: JetJobsError) -> EnqueueUnconfirmed:
     return EnqueueUnconfirmed(
         f"job {job_id} was not confirmed in time; it may or may not be stored ({error})",
         job_id=job_id,

@@ -90,11 +90,16 @@ def frame(subject: str, payload: bytes, reply: str = "", headers: dict[str, str]
 
 
 def write_headers(headers: dict[str, str]) -> bytes:
-    """The header block. ValueError when a name or value would end its line, and so forge another."""
+    """The header block."""
+    return f"NATS/1.0\r\n{header_lines(headers)}\r\n".encode()
+
+
+def header_lines(headers: dict[str, str]) -> str:
+    """A line for each. ValueError when a name or value would end its line, and so forge another."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
         raise ValueError("a header holds a line break")
-    return f"NATS/1.0\r\n{lines}\r\n".encode()
+    return lines
 
 
 def read_headers(block: bytes) -> dict[str, str]:

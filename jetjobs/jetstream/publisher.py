@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from jetjobs.jetstream.codec import encode_headers, header_size
 from jetjobs.jetstream.connection import HEADER_ROOM, Connection
 from jetjobs.jetstream.faults import BATCH_DUPLICATE, WRONG_LAST_SEQUENCE, from_response, is_transient
-from jetjobs.jetstream.protocol import frame
+from jetjobs.jetstream.protocol import frame, header_lines
 from jetjobs.jetstream.reads import parse_time
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, JobTooLarge, TopologyMissing
-from jetjobs.model.ids import new_uid
+from jetjobs.model.ids import new_run, new_uid
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
 
@@ -52,6 +52,42 @@ class Outgoing(NamedTuple):
     @property
     def size(self) -> int:
         return len(self.body) + header_size(self.headers)
+
+
+class Staged(NamedTuple):
+    """A message ready for a batch: its headers are lines of text, without a message id of their own."""
+
+    subject: str
+    body: bytes
+    lines: str
+
+
+class Stencil:
+    """Plain jobs of one task differ in id, run and body only: the rest of their wire form is made once."""
+
+    __slots__ = ("_lines", "_prefix", "_with_id")
+
+    ID = "\x00id"
+    RUN = "\x00run"
+
+    def __init__(self, message: Outgoing) -> None:
+        """Cut from the wire form of a job whose id is ID and whose run is RUN."""
+        assert isinstance(message.headers, dict)
+        self._prefix = message.subject.removesuffix(self.ID)
+        self._lines = header_lines({k: v for k, v in message.headers.items() if k != n.MSG_ID})
+        self._with_id = self.ID in self._lines
+
+    def stage(self, uid: str, run: str, body: bytes) -> Staged:
+        lines = self._lines.replace(self.RUN, run)
+        return Staged(self._prefix + uid, body, lines.replace(self.ID, uid) if self._with_id else lines)
+
+
+def stage(message: Outgoing) -> Staged:
+    """Any message for a batch."""
+    assert isinstance(message.headers, dict)
+    return Staged(
+        message.subject, message.body, header_lines({k: v for k, v in message.headers.items() if k != n.MSG_ID})
+    )
 
 
 class Publisher:
@@ -108,17 +144,17 @@ class Publisher:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
 
-    async def store_batch(self, stream: str, messages: Sequence[Outgoing]) -> None:
+    async def store_batch(self, stream: str, messages: Sequence[Staged]) -> None:
         """Store all or none. Unconfirmed when time is up; then none or all are stored."""
-        if len(messages) == 1:
-            await self.store(stream, messages[0])
-            return
+        # A batch is stored whole or not at all, so one message id is enough to refuse a second copy of it,
+        # and the server has a thousand fewer to remember. ADR 4.
+        message_id = new_uid()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_s
         pause, sent_before = 0.05, False
         while True:
             try:
-                await self._send_batch(messages)
+                await self._send_batch(messages, message_id)
                 return
             except BrokerError as error:
                 if error.code == BATCH_DUPLICATE and sent_before:
@@ -133,20 +169,23 @@ class Publisher:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
 
-    async def _send_batch(self, messages: Sequence[Outgoing]) -> None:
-        batch = new_uid()
+    async def _send_batch(self, messages: Sequence[Staged], message_id: str) -> None:
+        batch = new_run()
         first, last = messages[0], messages[-1]
-        # The first answer tells whether the server takes the batch at all, before the rest is sent.
-        reply = await self._connection.ask(first.subject, first.body, _in_batch(first, batch, 1), _TRY_S)
-        if reply:
-            _raise_refusal(reply, first.subject)
-        frames = [
-            frame(message.subject, message.body, "", _in_batch(message, batch, number))
-            for number, message in enumerate(messages[1:-1], 2)
-        ]
-        if frames:
-            await self._connection.send_frames(frames)
-        commit = {**_in_batch(last, batch, len(messages)), n.BATCH_COMMIT: "1"}
+        extra = f"{n.MSG_ID}: {message_id}\r\n"
+        if len(messages) > 1:
+            # The first answer tells whether the server takes the batch at all, before the rest is sent.
+            reply = await self._connection.ask(first.subject, first.body, _block(first, batch, 1, extra), _TRY_S)
+            if reply:
+                _raise_refusal(reply, first.subject)
+            extra = ""
+            frames = [
+                frame(message.subject, message.body, "", _block(message, batch, number))
+                for number, message in enumerate(messages[1:-1], 2)
+            ]
+            if frames:
+                await self._connection.send_frames(frames)
+        commit = _block(last, batch, len(messages), f"{extra}{n.BATCH_COMMIT}: 1\r\n")
         reply = await self._connection.ask(last.subject, last.body, commit, 10.0)
         if b'"error"' in reply:
             _raise_refusal(reply, last.subject)
@@ -175,9 +214,10 @@ class Publisher:
         return local_now + self._clock_offset
 
 
-def _in_batch(message: Outgoing, batch: str, number: int) -> dict[str, str]:
-    assert isinstance(message.headers, dict)
-    return {**message.headers, n.BATCH_ID: batch, n.BATCH_SEQ: str(number)}
+def _block(message: Staged, batch: str, number: int, extra: str = "") -> bytes:
+    return (
+        f"NATS/1.0\r\n{message.lines}{n.BATCH_ID}: {batch}\r\n{n.BATCH_SEQ}: {number}\r\n{extra}\r\n"
+    ).encode()
 
 
 def _raise_refusal(data: bytes, subject: str) -> None:

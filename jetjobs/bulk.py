@@ -1,0 +1,140 @@
+"""Store many jobs: atomic batches for plain ones, many single publishes for those with a key or id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from jetjobs.define.report import EnqueueReport, Entry, Refusal
+from jetjobs.define.task import JobRequest, Task
+from jetjobs.enqueueing import Enqueuer, Prepared, queue_not_found, unconfirmed
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.connection import HEADER_ROOM
+from jetjobs.jetstream.publisher import BATCH_BYTES, BATCH_SIZE, Staged, Stencil, stage
+from jetjobs.model.errors import BrokerUnavailable, JetJobsError, TopologyMissing
+from jetjobs.model.ids import new_run, new_uid
+
+_BATCHES_AT_ONCE = 3
+_SINGLES_AT_ONCE = 200
+_TURN = 50
+"""Jobs prepared before the batches under way get their turn on the loop."""
+
+
+async def enqueue_many(
+    jetstream: JetStreamClient, enqueuer: Enqueuer, requests: Sequence[JobRequest[Any]]
+) -> EnqueueReport:
+    """One answer for each request. A thousand plain jobs of one queue are stored together, all or none."""
+    report = EnqueueReport(len(requests), lambda index, entry: enqueuer.handle(requests[index], entry))
+    async with asyncio.TaskGroup() as storing:
+        bulk = _Bulk(jetstream, enqueuer, requests, report, storing)
+        for index, request in enumerate(requests):
+            if index % _TURN == 0:
+                await asyncio.sleep(0)
+            await bulk.add(index, request)
+        await bulk.flush()
+    report.refused.sort(key=lambda refusal: refusal.index)
+    return report
+
+
+class _Chunk:
+    """Messages for one batch, and the request that each belongs to."""
+
+    __slots__ = ("entries", "messages", "queue", "size")
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.messages: list[Staged] = []
+        self.entries: list[tuple[int, str, str]] = []
+        self.size = 0
+
+
+class _Bulk:
+    """One call of `enqueue_many`. The server stores one batch while the next is prepared."""
+
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        enqueuer: Enqueuer,
+        requests: Sequence[JobRequest[Any]],
+        report: EnqueueReport,
+        storing: asyncio.TaskGroup,
+    ) -> None:
+        self._jetstream = jetstream
+        self._enqueuer = enqueuer
+        self._requests = requests
+        self._report = report
+        self._storing = storing
+        self._chunks: dict[str, _Chunk] = {}
+        self._stencils: dict[Task[Any, Any], Stencil] = {}
+        self._surely_fits = jetstream.connection.inline_limit - HEADER_ROOM
+        self._batches = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        self._singles = asyncio.Semaphore(_SINGLES_AT_ONCE)
+
+    async def add(self, index: int, request: JobRequest[Any]) -> None:
+        task, body, options = request
+        if not options and len(body) <= self._surely_fits:
+            stencil = self._stencils.get(task)
+            if stencil is None:
+                stencil = self._stencils[task] = self._enqueuer.stencil(task)
+            uid, run = new_uid(), new_run()
+            await self._put(task.queue, stencil.stage(uid, run, body), (index, uid, run))
+            return
+        try:
+            one = await self._enqueuer.prepare(request)
+        except JetJobsError as error:
+            self._refuse(index, error)
+            return
+        if one.guard is None:
+            await self._put(one.job.queue, stage(one.message), (index, one.job.id, one.job.run))
+        else:
+            await self._singles.acquire()
+            self._storing.create_task(self._store_single(index, one))
+
+    async def flush(self) -> None:
+        for chunk in self._chunks.values():
+            await self._batches.acquire()
+            self._storing.create_task(self._store_chunk(chunk))
+
+    async def _put(self, queue: str, message: Staged, entry: tuple[int, str, str]) -> None:
+        chunk = self._chunks.get(queue)
+        if chunk is None:
+            chunk = self._chunks[queue] = _Chunk(queue)
+        chunk.messages.append(message)
+        chunk.entries.append(entry)
+        chunk.size += len(message.body)
+        if len(chunk.messages) == BATCH_SIZE or chunk.size > BATCH_BYTES:
+            del self._chunks[queue]
+            await self._batches.acquire()
+            self._storing.create_task(self._store_chunk(chunk))
+
+    async def _store_chunk(self, chunk: _Chunk) -> None:
+        stream = self._jetstream.names.work_stream(chunk.queue)
+        try:
+            await self._jetstream.publisher.store_batch(stream, chunk.messages)
+        except JetJobsError as error:
+            for index, job_id, _ in chunk.entries:
+                self._refuse(index, _for_one(chunk.queue, job_id, error))
+        else:
+            for index, job_id, run in chunk.entries:
+                self._report.entries[index] = Entry(job_id, run, False)
+        finally:
+            self._batches.release()
+
+    async def _store_single(self, index: int, one: Prepared) -> None:
+        try:
+            self._report.entries[index] = await self._enqueuer.store(one)
+        except JetJobsError as error:
+            self._refuse(index, error)
+        finally:
+            self._singles.release()
+
+    def _refuse(self, index: int, error: JetJobsError) -> None:
+        self._report.refused.append(Refusal(index, self._requests[index], error))
+
+
+def _for_one(queue: str, job_id: str, error: JetJobsError) -> JetJobsError:
+    """What a batch's error means for one of its jobs."""
+    if isinstance(error, TopologyMissing):
+        return queue_not_found(queue, error)
+    return unconfirmed(job_id, error) if isinstance(error, BrokerUnavailable) else error
