@@ -16,7 +16,7 @@ import nats.errors
 from nats.aio.client import Server
 
 from jetjobs.jetstream.faults import from_exception, from_response, is_denial
-from jetjobs.jetstream.protocol import FastClient, read_status
+from jetjobs.jetstream.protocol import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
 from jetjobs.model.settings import NatsSettings
@@ -159,15 +159,15 @@ class Connection:
         timeout_s: float = 2.0,
     ) -> bytes:
         """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
-        self._token = token = self._token + 1
-        name = str(token)
+        self._token += 1
+        name = str(self._token)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         self._waiting[name] = _Waiting(future, subject, loop.time() + timeout_s)
         if self._sweeper is None:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
         try:
-            await self.nc.send(subject, payload, self._prefix + name, headers)
+            self.nc.write(frame(subject, payload, self._prefix + name, headers))
             return await future
         except nats.errors.Error as error:
             raise from_exception(error, subject) from error
@@ -175,16 +175,17 @@ class Connection:
             self._waiting.pop(name, None)
 
     async def send_frames(self, frames: list[bytes]) -> None:
-        """Write ready frames. BrokerUnavailable when that is not possible now."""
+        """Write ready frames at once. BrokerUnavailable when that is not possible now."""
         try:
-            await self.nc.send_frames(frames)
+            self.nc.write(b"".join(frames))
+            await self.nc.room()
         except nats.errors.Error as error:
             raise from_exception(error, "publish") from error
 
-    async def post(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> bool:
+    def post(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> bool:
         """Publish without an answer, for what may be lost. False when it was not even written."""
         try:
-            await self.nc.send(subject, payload, "", headers)
+            self.nc.write(frame(subject, payload, reply, headers))
         except (nats.errors.Error, ValueError):
             return False
         return True

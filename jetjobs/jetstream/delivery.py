@@ -39,10 +39,10 @@ class Delivery:
         self.pending = int(tokens[start + 4])
         """How many are left behind it in its lane."""
 
-    async def ack(self) -> None:
+    def ack(self) -> None:
         """The job stands in its next place; forget it here. If this is lost the job comes again, and is not run."""
-        await self._connection.post(self.ack_subject, ACK)
+        self._connection.post(self.ack_subject, ACK)
 
-    async def extend(self) -> bool:
+    def extend(self) -> bool:
         """Ask for another full lease. False when it could not even be written."""
-        return await self._connection.post(self.ack_subject, IN_PROGRESS)
+        return self._connection.post(self.ack_subject, IN_PROGRESS)

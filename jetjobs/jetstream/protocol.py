@@ -8,6 +8,7 @@ given a sink that is called as the message is parsed. Everything else is nats-py
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from nats.aio.client import Client
@@ -39,26 +40,20 @@ class FastClient(Client):
         self._subs.pop(sid, None)
         self._sinks.pop(sid, None)
 
-    async def send(
-        self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | bytes | None = None
-    ) -> None:
-        """Publish to a subject made by names.py; headers may come ready as a block.
-
-        Raises what nats-py's `publish` raises, and ValueError on a header that would break its line.
-        """
+    def write(self, command: bytes) -> None:
+        """Put a frame into the buffer; it is flushed in this turn of the loop. Raises what `publish` raises."""
         if self._status != Client.CONNECTED:
-            self._check_writable(len(payload))
-        await self._send_command(frame(subject, payload, reply, headers))
-        if self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
+            self._check_writable(len(command))
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        queue = self._flush_queue
+        if queue is not None and queue.empty() and self._status == Client.CONNECTED:
+            queue.put_nowait(asyncio.get_running_loop().create_future())
 
-    async def send_frames(self, frames: list[bytes]) -> None:
-        """Publish many frames with one write."""
-        data = b"".join(frames)
-        if self._status != Client.CONNECTED:
-            self._check_writable(len(data))
-        await self._send_command(data)
-        await self._flush_pending()
+    async def room(self) -> None:
+        """Wait while more is buffered than may be: for those who write much."""
+        while self._pending_data_size > self._max_pending_size and self.is_connected:
+            await self._flush_pending(force_flush=True)
 
     def _check_writable(self, size: int) -> None:
         if self.is_closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 import nats.errors
@@ -69,20 +70,17 @@ class LanePuller:
     @property
     def blocked(self) -> bool:
         """Whether the server refused the last request so recently that asking again would be a hot loop."""
-        return asyncio.get_running_loop().time() < self._blocked_until
+        return time.monotonic() < self._blocked_until
 
-    async def ask(self, count: int, *, backlog: bool) -> None:
+    def ask(self, count: int, *, backlog: bool) -> None:
         """Ask for up to `count` jobs. With a backlog the request is filled at once or given up after a second,
         so that slots are not kept for a lane that others have emptied; without one it waits, with heartbeats.
         """
         if not self.owed:
-            self._heard_at = asyncio.get_running_loop().time()
-        self.owed += count
-        body = _BACKLOG % count if backlog else _WAIT % count
-        try:
-            await self._connection.nc.send(self._next, body, self._inbox)
-        except nats.errors.Error:
-            self.owed -= count  # disconnected: `reset` asks again once the connection is back
+            self._heard_at = time.monotonic()
+        # Disconnected: `reset` asks again once the connection is back.
+        if self._connection.post(self._next, _BACKLOG % count if backlog else _WAIT % count, self._inbox):
+            self.owed += count
 
     async def reset(self) -> None:
         """Forget what is owed and start on a fresh inbox: requests made on the old one must not be filled twice."""
@@ -94,7 +92,7 @@ class LanePuller:
     async def _subscribe(self) -> None:
         nc = self._connection.nc
         self._inbox = nc.new_inbox()
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = time.monotonic()
         self._sid = await nc.listen(self._inbox, self._on_message)
 
     async def _unsubscribe(self) -> None:
@@ -106,7 +104,7 @@ class LanePuller:
 
     def _on_message(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
         if reply.startswith("$JS.ACK."):
-            self._heard_at = asyncio.get_running_loop().time()
+            self._heard_at = time.monotonic()
             if self.owed:
                 self.owed -= 1
             delivery = Delivery(self._connection, subject, reply, data, headers)
@@ -116,8 +114,7 @@ class LanePuller:
             self._on_status(headers)
 
     def _on_status(self, headers: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
+        now = self._heard_at = time.monotonic()
         status, description = read_status(headers)
         if status == "100":
             return
@@ -128,15 +125,15 @@ class LanePuller:
         problem = ""
         if status not in ("404", "408"):
             problem = f"{status} {description}".strip()
-            self._blocked_until = loop.time() + _RETRY_S
-            loop.call_later(_RETRY_S, self._on_change, self, "")
+            self._blocked_until = now + _RETRY_S
+            asyncio.get_running_loop().call_later(_RETRY_S, self._on_change, self, "")
         self._on_change(self, problem)
 
     async def _watch(self) -> None:
         """Notice requests the server has forgotten: no delivery and no heartbeat for too long."""
         while True:
             await asyncio.sleep(HEARTBEAT_S / 2)
-            silent_s = asyncio.get_running_loop().time() - self._heard_at
+            silent_s = time.monotonic() - self._heard_at
             if self.owed and silent_s > _PATIENCE_S and self._connection.nc.is_connected:
                 self._on_change(self, f"no heartbeat for {silent_s:.0f} s")
                 with contextlib.suppress(nats.errors.Error):

@@ -65,10 +65,10 @@ class Results:
         bucket = self._names.done_bucket(queue)
         return await last_on(self._connection, kv_stream(bucket), kv_subject(bucket, f"{task}.{job_id}"))
 
-    async def tell(self, job: Job, record: bytes) -> None:
+    def tell(self, job: Job, record: bytes) -> None:
         """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
         if _INBOX.fullmatch(job.reply) and len(record) <= self._connection.max_payload:
-            await self._connection.post(job.reply, record)
+            self._connection.post(job.reply, record)
 
 
 def _guard(ttl_s: int, expected: int) -> bytes:

@@ -53,13 +53,13 @@ class Dispatcher:
         self._asking = True
         try:
             while True:
-                await self._ask()
+                self._ask()
                 await self._wake.wait()
                 self._wake.clear()
         finally:
             self._asking = False
 
-    async def _ask(self) -> None:
+    def _ask(self) -> None:
         able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
         for puller, lane in able:
             lane.pending, lane.owed = puller.pending, puller.owed
@@ -68,7 +68,7 @@ class Dispatcher:
         asks = share([lane for _, lane in able], free, free_for)
         for (puller, lane), count in zip(able, asks, strict=True):
             if count:
-                await puller.ask(count, backlog=lane.pending > lane.owed)
+                puller.ask(count, backlog=lane.pending > lane.owed)
 
     # Called by the pullers
 

@@ -78,13 +78,13 @@ class Leases:
                 await asyncio.sleep(min(TICK_S, self.lease_s / 6))
                 now = time.monotonic()
                 for attempt in self.held:
-                    await self._tend(attempt, now)
+                    self._tend(attempt, now)
                 each_tick()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def _tend(self, attempt: Attempt, now: float) -> None:
+    def _tend(self, attempt: Attempt, now: float) -> None:
         if now >= attempt.leased_until:
             self._lose(attempt)
             return
@@ -98,11 +98,11 @@ class Leases:
         first = attempt.beat_at == attempt.received_at
         early = first and age >= min(EARLY_BEAT_S, self.lease_s / 6) and queued_s > self.lease_s / 2
         show = attempt.running and not attempt.shown and now - attempt.started_at >= SHOWN_AFTER_S
-        if (beat_due or early) and await attempt.delivery.extend():
+        if (beat_due or early) and attempt.delivery.extend():
             attempt.beat_at = now
             attempt.leased_until = now + self.lease_s
         if show or (beat_due and attempt.shown):
-            await self._show(attempt)
+            self._show(attempt)
 
     def _lose(self, attempt: Attempt) -> None:
         self.let_go(attempt)
@@ -113,7 +113,7 @@ class Leases:
 
     # The `running` record: only of jobs that last, and gone by itself when the worker is.
 
-    async def _show(self, attempt: Attempt) -> None:
+    def _show(self, attempt: Attempt) -> None:
         job = attempt.job
         if job is None:
             return
@@ -129,10 +129,10 @@ class Leases:
         }
         subject = kv_subject(self._bucket, job.id)
         ttl = f"{max(1, round(2 * self.lease_s))}s"
-        await self._connection.post(subject, json.dumps(record).encode(), {n.TTL: ttl})
+        self._connection.post(subject, json.dumps(record).encode(), headers={n.TTL: ttl})
 
-    async def hide(self, attempt: Attempt) -> None:
+    def hide(self, attempt: Attempt) -> None:
         """Take the record away, a second later: readers in between see that the job is ending."""
         if attempt.shown and attempt.job is not None:
             subject = kv_subject(self._bucket, attempt.job.id)
-            await self._connection.post(subject, b"", {"KV-Operation": "DEL", n.TTL: "1s"})
+            self._connection.post(subject, b"", headers={"KV-Operation": "DEL", n.TTL: "1s"})

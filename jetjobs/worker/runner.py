@@ -118,7 +118,10 @@ class Runner:
         error: BaseException
         attempt.running = True
         try:
-            value = await self._call(context, task, arguments)
+            if task.is_async and not task.signature.dependencies and not self._middlewares:
+                value = await task.function(**arguments)  # nothing in between: the usual case
+            else:
+                value = await self._call(context, task, arguments)
         except asyncio.CancelledError as cancelled:
             attempt.running = False
             why = attempt.interrupt
@@ -160,11 +163,6 @@ class Runner:
             return await self._through_middleware(context, task, arguments)
 
     async def _through_middleware(self, context: Context, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
-        if not self._middlewares:
-            if task.is_async:
-                return await task.function(**arguments)
-            return await self._in_thread(task, arguments)
-
         async def innermost() -> Any:
             if task.is_async:
                 return await task.function(**arguments)

@@ -43,7 +43,7 @@ class Settlement:
             await self._bury(attempt, job, outcome)
         elif isinstance(outcome, LetGo) and not outcome.ack:
             return
-        await attempt.delivery.ack()
+        attempt.delivery.ack()
         if job.payload and isinstance(outcome, Succeeded):
             await self._jetstream.payloads.delete(job.payload)
 
@@ -59,7 +59,7 @@ class Settlement:
         except StorageFull:
             pass  # the work is done: ack without its record, so that space can come free
         if job.reply:
-            await self._jetstream.results.tell(job, record)
+            self._jetstream.results.tell(job, record)
 
     async def _retry(self, job: Job, outcome: Retried) -> None:
         now = time.time()
@@ -74,7 +74,7 @@ class Settlement:
         buried = with_error(job, outcome.error, self._worker, now)
         await self._jetstream.dead.add(buried, outcome, origin, self._worker, now, self._timeout_s)
         if job.reply:
-            await self._jetstream.results.tell(job, _dead_record(job, outcome))
+            self._jetstream.results.tell(job, _dead_record(job, outcome))
 
     async def _move(self, job: Job, due_at: float | None) -> None:
         publisher = self._jetstream.publisher

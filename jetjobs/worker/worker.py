@@ -220,7 +220,7 @@ class Worker:
             job, outcome = await self._runner.run(attempt)
             await self._settlement.settle(attempt, job, outcome)
             if attempt.shown:
-                await self._leases.hide(attempt)
+                self._leases.hide(attempt)
             self._tell(attempt, job, outcome)
         except BrokerError as error:
             self._settle_failed(attempt, error)
