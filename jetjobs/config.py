@@ -62,7 +62,7 @@ def load_settings(
         layers.append(("env NATS_URL", {"nats.url": environ["NATS_URL"]}))
     if dotenv and (where / ".env").is_file():
         layers.append((".env", dict(_dotted(DotEnvSettingsSource(_Environment, env_file=where / ".env")()))))
-    layers.append(_file(config or _find_file(environ, where)))
+    layers.append(_file(config or find_file(where)))
     _check_environ(environ)
     for key, value in _dotted(EnvSettingsSource(_Environment)()):
         layers.append((f"env {PREFIX}{key.upper().replace('.', '__')}", {key: value}))
@@ -118,7 +118,9 @@ def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, di
     return f"nats context {name}", values
 
 
-def _find_file(environ: Mapping[str, str], where: Path) -> Path | None:
+def find_file(where: Path) -> Path | None:
+    """The configuration file in use: named by JETJOBS_CONFIG, or the nearest upward."""
+    environ = os.environ
     if environ.get("JETJOBS_CONFIG"):
         return Path(environ["JETJOBS_CONFIG"])
     for folder in (where, *where.parents):

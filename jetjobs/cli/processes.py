@@ -1,0 +1,94 @@
+"""`--processes N`: run N workers as child processes, restart one that dies, stop them together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from jetjobs.cli.output import APP_BROKEN, DONE, REFUSED, UNREACHABLE, USAGE
+from jetjobs.model.settings import Settings
+
+_FINAL = frozenset({USAGE, APP_BROKEN, REFUSED})
+"""A child that ends so would end so again: stop all and say the same."""
+_STEADY_S = 5.0
+"""A child that lived this long was up and running: it is restarted at once."""
+_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class _Child:
+    def __init__(self, arguments: Sequence[str], number: int) -> None:
+        self._arguments = arguments
+        self.number = number
+        self.failures = 0
+        self.start_at = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started = 0.0
+
+    def start(self) -> None:
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jetjobs", *self._arguments],
+            env={**os.environ, "JETJOBS_CHILD": str(self.number)},
+            # A session of its own: the terminal's Ctrl-C reaches it through us, once.
+            start_new_session=True,
+        )
+
+
+def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
+    """Run `count` children with the same command line until they are done or we are told to stop."""
+    children = [_Child(arguments, number) for number in range(1, count + 1)]
+    signals = 0
+    woken = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        for child in children:
+            if child.process is not None and child.process.poll() is None:
+                child.process.send_signal(signal.SIGTERM if signals < 3 else signal.SIGKILL)
+        woken.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    for child in children:
+        child.start()
+    worst = DONE
+    while any(child.process is not None or child.start_at for child in children):
+        woken.wait(0.1)
+        woken.clear()
+        for child in children:
+            code = child.process.poll() if child.process is not None else None
+            if code is not None:
+                worst = max(worst, _ended(child, code, stopping=signals > 0))
+                if code in _FINAL and not signals:
+                    on_signal(signal.SIGTERM, None)
+            elif child.process is None and child.start_at and not signals and time.monotonic() >= child.start_at:
+                child.start_at = 0.0
+                child.start()
+            elif signals:
+                child.start_at = 0.0
+    return worst
+
+
+def _ended(child: _Child, code: int, *, stopping: bool) -> int:
+    """Plan a restart unless the child is done. What it adds to our own exit code is returned."""
+    child.process = None
+    if stopping or code == DONE:
+        return max(code, 1) if code else DONE
+    if code in _FINAL:
+        return code
+    lived = time.monotonic() - child.started
+    child.failures = 0 if lived >= _STEADY_S else child.failures + 1
+    if code == UNREACHABLE and child.failures == 1 and lived < _STEADY_S:
+        print(f"worker {child.number} cannot reach NATS; trying again", file=sys.stderr)
+    pause = _PAUSES_S[min(child.failures, len(_PAUSES_S) - 1)] if child.failures else 0.0
+    cause = f"signal {-code}" if code < 0 else f"exit code {code}"
+    print(f"worker {child.number} died ({cause}); restarting in {pause:g} s", file=sys.stderr)
+    child.start_at = time.monotonic() + pause
+    return DONE

@@ -1,0 +1,68 @@
+"""`jetjobs setup`: what the app needs on the server, shown as a difference, and made so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jetjobs.cli.state import run_async, state
+
+if TYPE_CHECKING:
+    from jetjobs.jetstream.topology import Change
+
+commands = typer.Typer(help="Streams, lanes and buckets on the server.", no_args_is_help=True)
+App = Annotated[str | None, typer.Argument(help="MODULE:NAME of the app; found by itself when there is one.")]
+Queues = Annotated[str | None, typer.Option("-q", "--queues", help="Queues beside those of the tasks: a,b,c.")]
+Replicas = Annotated[int | None, typer.Option(help="Copies of each stream: 1, 3 or 5.", min=1, max=5)]
+
+
+def add_to(tree: typer.Typer) -> None:
+    tree.add_typer(commands, name="setup")
+
+
+@commands.command()
+def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
+    """Show what `setup apply` would create or change. Changes nothing."""
+    _show(run_async(lambda: _compare(app, queues, replicas, apply=False)), applied=False)
+
+
+@commands.command()
+def apply(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
+    """Create or update what the app needs. Safe to repeat, and to run from many places at once."""
+    _show(run_async(lambda: _compare(app, queues, replicas, apply=True)), applied=True)
+
+
+async def _compare(name: str | None, queues: str | None, replicas: int | None, *, apply: bool) -> list[Change]:
+    from jetjobs.model.names import check_token
+
+    app = state.load_app(name, state.settings({"queues.replicas": replicas}))
+    extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
+    wanted = sorted({*app.queues, *extra})
+    async with app:
+        return await (app.provision(wanted) if apply else app.plan(wanted))
+
+
+def _show(changes: list[Change], *, applied: bool) -> None:
+    out = state.out
+    if out.as_json:
+        items = [{"what": c.wanted.label, "action": c.action, "diff": c.diff} for c in changes]
+        out.json({"applied": applied, "items": items})
+        return
+    for change in changes:
+        if change.action == "create":
+            out.data(out.paint(f"+ {change.wanted.label}", "32"))
+        elif change.action == "update":
+            out.data(out.paint(f"~ {change.wanted.label}", "33"))
+            for key, (there, wanted) in sorted(change.diff.items()):
+                out.data(f"    {key}: {_value(there)} -> {_value(wanted)}")
+        else:
+            out.data(f"= {change.wanted.label}")
+    create = sum(c.action == "create" for c in changes)
+    update = sum(c.action == "update" for c in changes)
+    words = ("created", "updated") if applied else ("to create", "to update")
+    out.note(f"{create} {words[0]}, {update} {words[1]}, {len(changes) - create - update} unchanged")
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else str(value)

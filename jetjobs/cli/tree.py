@@ -1,0 +1,112 @@
+"""The tree of commands and its global options. Imports nothing heavy: `--help` must be quick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jetjobs import __version__
+from jetjobs.cli import config, dev, enqueue, setup, worker
+from jetjobs.cli.output import APP_BROKEN, DONE, FAILED, INTERRUPTED, USAGE, AppImportError, Output, exit_code, user_traceback
+from jetjobs.cli.state import state
+
+tree = typer.Typer(
+    name="jetjobs",
+    help="Jobs on NATS JetStream: run workers, enqueue jobs, set up streams.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+dev.add_to(tree)
+worker.add_to(tree)
+enqueue.add_to(tree)
+setup.add_to(tree)
+config.add_to(tree)
+
+# Global options may stand anywhere in the line; these take a value.
+_WITH_VALUE = frozenset({"--app", "-s", "--server", "--context", "--creds", "--config", "--timeout"})
+_WITHOUT = frozenset({"--json", "--no-color"})
+
+
+@tree.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    app: Annotated[str | None, typer.Option(help="MODULE:NAME of the app.", metavar="M:O")] = None,
+    server: Annotated[str | None, typer.Option("-s", "--server", help="URL of the NATS server.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the nats command line to use.")] = None,
+    creds: Annotated[str | None, typer.Option(help="Path of a NATS credentials file.")] = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="Configuration file.")] = None,
+    timeout: Annotated[str, typer.Option(help="How long to wait for the server.")] = "5s",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colour.")] = False,
+) -> None:
+    """Global options may stand before or after the command."""
+    from jetjobs.model.durations import parse_duration
+
+    state.app, state.server, state.context, state.creds, state.config = app, server, context, creds, config_file
+    state.out = Output(as_json=as_json, colour=not no_color)
+    try:
+        state.timeout_s = parse_duration(timeout).total_seconds()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
+    from jetjobs.model.errors import JetJobsError
+
+    ordered = hoist(arguments)
+    if ordered[:1] == ["--version"]:
+        print(f"jetjobs {__version__}")
+        return DONE
+    state.out = Output(as_json="--json" in ordered)
+    try:
+        code = tree(args=ordered, prog_name="jetjobs", standalone_mode=False)
+        return code if isinstance(code, int) else DONE
+    except JetJobsError as error:
+        number = exit_code(error)
+        state.out.error(str(error), error.hint, number)
+        return number
+    except AppImportError as error:
+        assert error.__cause__ is not None
+        state.out.note(user_traceback(error.__cause__).rstrip())
+        state.out.error(f"the app {str(error)!r} cannot be imported", None, APP_BROKEN)
+        return APP_BROKEN
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return FAILED
+    except Exception as error:
+        shown = getattr(error, "format_message", None)  # typer's own usage errors
+        if shown is None:
+            raise
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "jetjobs"
+        state.out.error(shown(), f"{command} --help", USAGE)
+        return USAGE
+
+
+def hoist(arguments: Sequence[str]) -> list[str]:
+    """Move global options to the front, where the parser wants them.
+
+    >>> hoist(["enqueue", "greet", "name=Ada", "--json"])
+    ['--json', 'enqueue', 'greet', 'name=Ada']
+    """
+    front: list[str] = []
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        if item == "--":
+            rest.extend([item, *items])
+        elif item in _WITHOUT or (item.startswith("--") and item.partition("=")[0] in _WITH_VALUE and "=" in item):
+            front.append(item)
+        elif item in _WITH_VALUE:
+            front.extend([item, *[value for value in [next(items, None)] if value is not None]])
+        else:
+            rest.append(item)
+    return front + rest

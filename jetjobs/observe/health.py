@@ -1,0 +1,73 @@
+"""/livez, /readyz and /metrics from a thread, so that a blocked event loop is seen and not hidden."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from jetjobs.model.errors import ConfigError
+
+BLOCKED_AFTER_S = 30.0
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes come every few seconds; they are not news."""
+
+
+class Health:
+    """The worker's HTTP port. `tick` is called by the event loop; readiness is asked of `ready`."""
+
+    def __init__(self, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+        self._metrics = make_wsgi_app(registry)
+        self._ready = ready
+        self._ticked = time.monotonic()
+        self._server: WSGIServer | None = None
+
+    def tick(self) -> None:
+        self._ticked = time.monotonic()
+
+    def start(self, address: str) -> str:
+        """Serve on HOST:PORT; the address in use is returned, for port 0."""
+        host, _, port = address.rpartition(":")
+        try:
+            self._server = make_server(
+                host or "127.0.0.1", int(port), self._answer, server_class=_Server, handler_class=_Quiet
+            )
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigError(f"cannot serve HTTP on {address!r}: {error}", hint="--http HOST:PORT, or off") from error
+        threading.Thread(target=self._server.serve_forever, name="jetjobs-http", daemon=True).start()
+        return f"{self._server.server_address[0]!s}:{self._server.server_port}"
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            return self._metrics(environ, start_response)
+        if path == "/livez":
+            silent = time.monotonic() - self._ticked
+            return _plain(start_response, silent < BLOCKED_AFTER_S, f"event loop ticked {silent:.1f} s ago")
+        if path == "/readyz":
+            ready = self._ready()
+            return _plain(start_response, ready, "ready" if ready else "not ready")
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"there is /livez, /readyz and /metrics\n"]
+
+
+def _plain(start_response: Any, good: bool, text: str) -> Iterable[bytes]:
+    start_response("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
+    return [f"{text}\n".encode()]
