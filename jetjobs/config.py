@@ -113,7 +113,14 @@ def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, di
         if asked:
             raise ConfigError(f"nats context {name!r} cannot be read: {error}") from error
         return "", {}
-    keys = {"url": "url", "creds": "creds", "user": "user", "password": "password", "token": "token", "ca": "tls_ca"}
+    keys = {
+        "url": "url",
+        "creds": "creds",
+        "user": "user",
+        "password": "password",
+        "token": "token",
+        "ca": "tls_ca",
+    }
     values = {f"nats.{ours}": found[theirs] for theirs, ours in keys.items() if found.get(theirs)}
     return f"nats context {name}", values
 

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -125,7 +126,7 @@ def announce(folder: Path, url: str, pid: int) -> Path:
     return path
 
 
-def _die_with_parent() -> object:
+def _die_with_parent() -> Callable[[], None] | None:
     """On Linux, a hook for the child: however we end, it gets SIGTERM."""
     if sys.platform != "linux":
         return None

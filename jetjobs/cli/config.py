@@ -33,7 +33,9 @@ def path() -> None:
 
     found = state.config or find_file(Path.cwd())
     if found is None:
-        raise ConfigError("there is no configuration file", hint="jetjobs.toml, or [tool.jetjobs] in pyproject.toml")
+        raise ConfigError(
+            "there is no configuration file", hint="jetjobs.toml, or [tool.jetjobs] in pyproject.toml"
+        )
     if state.out.as_json:
         state.out.json({"path": str(found)})
     else:

@@ -25,8 +25,12 @@ def add_to(tree: typer.Typer) -> None:
 
 def enqueue(
     task: Annotated[str, typer.Argument(help="Name of the task.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="k=text or k:=json.", metavar="[k=v | k:=json]...")] = None,
-    data: Annotated[str | None, typer.Option(help="All arguments as JSON, @file, or - for standard input.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="k=text or k:=json.", metavar="[k=v | k:=json]...")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="All arguments as JSON, @file, or - for standard input.")
+    ] = None,
     queue: Annotated[str | None, typer.Option(help="Queue to use instead of the task's.")] = None,
     priority: Annotated[str | None, typer.Option(help="high, normal or low.")] = None,
     delay: Annotated[str | None, typer.Option(help="Run after this long: 10s, 5m, 2h.")] = None,
@@ -73,7 +77,9 @@ async def _enqueue(
 
 def _show_stored(handle: JobHandle[Any]) -> None:
     if state.out.as_json:
-        state.out.json({"id": handle.id, "queue": handle.queue, "task": handle.task, "duplicate": handle.duplicate})
+        state.out.json(
+            {"id": handle.id, "queue": handle.queue, "task": handle.task, "duplicate": handle.duplicate}
+        )
     else:
         state.out.data(f"{handle.id} {'was there already' if handle.duplicate else 'enqueued'} on {handle.queue}")
 
@@ -86,7 +92,12 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
         value = await handle.result(patience)
     except JobFailed as error:
         if state.out.as_json:
-            failure = {"reason": error.reason, "type": error.error_type, "text": error.text, "traceback": error.traceback}
+            failure = {
+                "reason": error.reason,
+                "type": error.error_type,
+                "text": error.text,
+                "traceback": error.traceback,
+            }
             state.out.json({"id": handle.id, "state": "dead", "error": failure})
         else:
             state.out.data(f"{handle.id} dead ({error.reason}): {error.error_type}: {error.text}")
@@ -138,7 +149,13 @@ def _read_data(data: str) -> dict[str, Any]:
 
 
 def _options(
-    *, queue: str | None, priority: str | None, delay: str | None, at: str | None, key: str | None, job_id: str | None
+    *,
+    queue: str | None,
+    priority: str | None,
+    delay: str | None,
+    at: str | None,
+    key: str | None,
+    job_id: str | None,
 ) -> EnqueueOptions:
     from datetime import datetime
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +59,8 @@ state = State()
 
 def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run on uvloop where it is installed."""
+    import asyncio
+
     try:
         import uvloop
     except ImportError:

@@ -10,7 +10,17 @@ import typer
 
 from jetjobs import __version__
 from jetjobs.cli import config, dev, enqueue, setup, worker
-from jetjobs.cli.output import APP_BROKEN, DONE, FAILED, INTERRUPTED, USAGE, AppImportError, Output, exit_code, user_traceback
+from jetjobs.cli.output import (
+    APP_BROKEN,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    AppImportError,
+    Output,
+    exit_code,
+    user_traceback,
+)
 from jetjobs.cli.state import state
 
 tree = typer.Typer(
@@ -18,6 +28,7 @@ tree = typer.Typer(
     help="Jobs on NATS JetStream: run workers, enqueue jobs, set up streams.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 dev.add_to(tree)

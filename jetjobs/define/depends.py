@@ -103,7 +103,5 @@ def check(dependency: Depends, seen: tuple[Callable[..., Any], ...] = ()) -> Non
         check(sub, (*seen, dependency.factory))
 
 
-
-
 def _name(factory: Callable[..., Any]) -> str:
     return getattr(factory, "__qualname__", repr(factory))

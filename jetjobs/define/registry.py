@@ -24,7 +24,7 @@ class TaskDecorator(Protocol):
     """What `@app.task(...)` returns: keeps the function's parameters and result in the task's type."""
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
 
@@ -38,14 +38,17 @@ class Router:
         self._outlet: Send | None = None
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
     def task(self, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
 
-    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+    def task(  # type: ignore[misc]
+        self, function: Callable[..., Any] | None = None, /, **given: Any
+    ) -> Any:
         """Register a function: `@app.task` or `@app.task(queue="mail", timeout=...)`."""
+        options = cast("TaskOptions", given)
         if unknown := options.keys() - _KNOWN:
             raise DefinitionError(
                 f"unknown task option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}"

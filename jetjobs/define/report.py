@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ from jetjobs.define.task import JobRequest
 from jetjobs.model.errors import JetJobsError
 
 
-class Refusal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Refusal:
     """A request that is not known to be stored, and why."""
 
     index: int
@@ -28,7 +30,7 @@ class Entry(NamedTuple):
 
 
 class EnqueueReport:
-    """One answer for each request. Handles are made when asked for: who stores a million jobs rarely wants them."""
+    """One answer for each request. Handles are made when asked for: a million jobs rarely need theirs."""
 
     def __init__(
         self,

@@ -5,20 +5,18 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, NotRequired, get_args, get_origin
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticSerializationError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from jetjobs.define.depends import Depends
 from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, ResultNotSerializable
 
 # NaN and bytes have no JSON form of their own; these keep them whole over the round trip.
-_CONFIG = ConfigDict(
-    extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64"
-)
+_CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class Signature:
@@ -85,11 +83,13 @@ class Signature:
             problems = problems or [("", str(error))]
             names = ", ".join(repr(n) for n, _ in problems if n) or "an argument"
             raise InvalidArguments(
-                f"task {self.task!r}: {names} cannot be written as JSON: {error}", task=self.task, problems=problems
+                f"task {self.task!r}: {names} cannot be written as JSON: {error}",
+                task=self.task,
+                problems=problems,
             ) from None
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """The arguments in `body`. MalformedJob when it is no JSON object, InvalidArguments when they do not fit."""
+        """The arguments in `body`: MalformedJob when it is no JSON object, InvalidArguments when one is wrong."""
         try:
             return typing.cast("dict[str, Any]", self._validate_json(body))
         except ValidationError as error:
@@ -148,7 +148,7 @@ def _dependency(hint: Any) -> Depends | None:
 
 
 def _typed_dict(task: str, fields: dict[str, Any]) -> Any:
-    made = TypedDict(f"{task}_arguments", fields)  # type: ignore[operator,misc]
+    made = TypedDict(f"{task}_arguments", fields)  # type: ignore[misc]
     made.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
     return made
 
@@ -156,7 +156,9 @@ def _typed_dict(task: str, fields: dict[str, Any]) -> Any:
 def _result_config(hint: Any) -> ConfigDict | None:
     # A model, dataclass or TypedDict brings its own configuration; pydantic refuses a second one.
     has_own = isinstance(hint, type) and (
-        hasattr(hint, "__pydantic_validator__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
+        hasattr(hint, "__pydantic_validator__")
+        or hasattr(hint, "__dataclass_fields__")
+        or hasattr(hint, "__total__")
     )
     return None if has_own else ConfigDict(**{k: v for k, v in _CONFIG.items() if k != "extra"})  # type: ignore[typeddict-item]
 

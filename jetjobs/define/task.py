@@ -184,7 +184,9 @@ def check_options(options: EnqueueOptions) -> None:
     for name in ("run_at", "deadline"):
         moment = options.get(name)
         if isinstance(moment, datetime) and moment.tzinfo is None:
-            raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
+            raise DefinitionError(
+                f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)"
+            )
     if options.get("max_attempts", 1) < 1:
         raise DefinitionError("max_attempts must be at least 1")
     if "key" in options:

@@ -24,10 +24,7 @@ MAX_HEADERS = 32 * 1024
 
 def encode_headers(job: Job) -> dict[str, str]:
     """The headers of this hop. Defaults are left out: what is absent has its default."""
-    headers: dict[str, str] = {}
-    for name, value in job.headers.items():
-        if name in _KEPT or not name.lower().startswith(n.OWN_PREFIXES):
-            headers[name] = value
+    headers = {k: v for k, v in job.headers.items() if k in _KEPT or not k.lower().startswith(n.OWN_PREFIXES)}
     headers[n.MSG_ID] = f"{job.id}.{job.run}.{job.hop}"
     headers[n.RUN] = job.run
     if job.hop:

@@ -72,7 +72,7 @@ class Connection:
             if not connecting.done():
                 raise self._connect_error(limit)
             connecting.result()
-        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
+        except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
             raise from_exception(error, f"cannot connect to {show_url(self._settings.url)}") from error
         finally:
             if not connecting.done():
@@ -190,7 +190,9 @@ class Connection:
             return False
         return True
 
-    async def api(self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+    async def api(
+        self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
+    ) -> dict[str, Any]:
         """A JetStream API call. BrokerError when the server refuses it."""
         payload = json.dumps(body).encode() if body else b""
         try:
@@ -230,7 +232,11 @@ class Connection:
     @property
     def server(self) -> str:
         """Name and version for people."""
-        return f"nats-server {self.version} at {show_url(self.nc.connected_url.geturl())}"
+        return f"nats-server {self.version} at {self._where()}"
+
+    def _where(self) -> str:
+        url = self.nc.connected_url
+        return show_url(url.geturl()) if url is not None else "nowhere"
 
     @property
     def version(self) -> str:
@@ -272,7 +278,7 @@ class Connection:
 
     async def _on_reconnected(self) -> None:
         outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
-        self._observe(ConnectionRestored(outage, show_url(self.nc.connected_url.geturl())))
+        self._observe(ConnectionRestored(outage, self._where()))
         # What was written to the dying socket is gone: whoever waits asks again, under the same message id.
         self._fail_all(BrokerUnavailable("the connection was lost"))
         for callback in self._on_reconnect:

@@ -28,7 +28,9 @@ class DeadLetters:
         self._payloads = payloads
         self._names = names
 
-    async def add(self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float, timeout_s: float) -> None:
+    async def add(
+        self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float, timeout_s: float
+    ) -> None:
         """Bury `job`. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
         subject, body, headers = await self._letter(job, outcome, origin, worker, now)
         stream = self._names.dead_stream

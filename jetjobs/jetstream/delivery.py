@@ -16,7 +16,18 @@ _NONE: Mapping[str, str] = {}
 class Delivery:
     """A job handed to us. Everything but the acks is read from the message itself."""
 
-    __slots__ = ("_connection", "ack_subject", "data", "delivered", "fence", "headers", "pending", "sequence", "stored_at", "subject")
+    __slots__ = (
+        "_connection",
+        "ack_subject",
+        "data",
+        "delivered",
+        "fence",
+        "headers",
+        "pending",
+        "sequence",
+        "stored_at",
+        "subject",
+    )
 
     def __init__(
         self, connection: Connection, subject: str, ack_subject: str, data: bytes, headers: bytes | None
@@ -40,7 +51,7 @@ class Delivery:
         """How many are left behind it in its lane."""
 
     def ack(self) -> None:
-        """The job stands in its next place; forget it here. If this is lost the job comes again, and is not run."""
+        """The job stands in its next place; forget it here. If this is lost it comes again, and is not run."""
         self._connection.post(self.ack_subject, ACK)
 
     def extend(self) -> bool:

@@ -103,7 +103,12 @@ def is_denial(text: str) -> bool:
     lowered = text.lower()
     return any(
         phrase in lowered
-        for phrase in ("authorization violation", "permissions violation", "authentication", "user authentication expired")
+        for phrase in (
+            "authorization violation",
+            "permissions violation",
+            "authentication",
+            "user authentication expired",
+        )
     )
 
 

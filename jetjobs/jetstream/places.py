@@ -51,7 +51,10 @@ class Places:
             live = await self.find_live(queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
-            for found in (await self._done_status(queue, task, job_id), await self._dead_status(queue, task, job_id)):
+            for found in (
+                await self._done_status(queue, task, job_id),
+                await self._dead_status(queue, task, job_id),
+            ):
                 if found is not None:
                     return found
         return JobStatus(job_id, None, queue, task)

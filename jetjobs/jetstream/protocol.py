@@ -64,9 +64,7 @@ class FastClient(Client):
             raise OutboundBufferLimitError
 
     # Called by nats-py's parser for every message.
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None:
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         sink = self._sinks.get(sid)
         if sink is None:
             await super()._process_msg(sid, subject, reply, data, headers)

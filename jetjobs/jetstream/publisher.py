@@ -215,9 +215,7 @@ class Publisher:
 
 
 def _block(message: Staged, batch: str, number: int, extra: str = "") -> bytes:
-    return (
-        f"NATS/1.0\r\n{message.lines}{n.BATCH_ID}: {batch}\r\n{n.BATCH_SEQ}: {number}\r\n{extra}\r\n"
-    ).encode()
+    return (f"NATS/1.0\r\n{message.lines}{n.BATCH_ID}: {batch}\r\n{n.BATCH_SEQ}: {number}\r\n{extra}\r\n").encode()
 
 
 def _raise_refusal(data: bytes, subject: str) -> None:

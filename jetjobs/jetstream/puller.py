@@ -83,7 +83,7 @@ class LanePuller:
             self.owed += count
 
     async def reset(self) -> None:
-        """Forget what is owed and start on a fresh inbox: requests made on the old one must not be filled twice."""
+        """Forget what is owed and start on a fresh inbox: old requests must not be filled beside new ones."""
         self.owed = 0
         await self._unsubscribe()
         await self._subscribe()

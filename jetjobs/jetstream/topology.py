@@ -248,7 +248,9 @@ async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
 
 
 async def _config_of(connection: Connection, wanted: Wanted) -> dict[str, Any] | None:
-    subject = f"CONSUMER.INFO.{wanted.stream}.{wanted.consumer}" if wanted.consumer else f"STREAM.INFO.{wanted.stream}"
+    subject = (
+        f"CONSUMER.INFO.{wanted.stream}.{wanted.consumer}" if wanted.consumer else f"STREAM.INFO.{wanted.stream}"
+    )
     try:
         config: dict[str, Any] = (await connection.api(subject))["config"]
     except TopologyMissing:

@@ -68,7 +68,9 @@ class Waiting:
         try:
             return decode(json.dumps(record["result"]).encode())
         except ValueError as error:
-            raise ResultError(f"job {handle.id}: the result does not fit the task's annotation: {error}") from error
+            raise ResultError(
+                f"job {handle.id}: the result does not fit the task's annotation: {error}"
+            ) from error
 
     async def _record(self, handle: Asked, timeout_s: float) -> dict[str, Any]:
         await self._subscribe()
@@ -104,9 +106,9 @@ class Waiting:
 
     async def _check_alive(self, handle: Asked) -> None:
         """ResultExpired when the job is nowhere any more. The order of looks is that of a job's life."""
-        if await self._places.find_live(handle.queue, handle.task, handle.id) is None:
-            if await self._ended(handle) is None:
-                raise ResultExpired(f"job {handle.id} has ended and its record is gone")
+        live = await self._places.find_live(handle.queue, handle.task, handle.id)
+        if live is None and await self._ended(handle) is None:
+            raise ResultExpired(f"job {handle.id} has ended and its record is gone")
 
     async def _subscribe(self) -> None:
         if self._subscribed is None:

@@ -97,7 +97,11 @@ _REASONS: dict[type[BaseException], DeadReason] = {
 def describe(error: BaseException) -> ErrorInfo:
     """The error as capped text. Our own errors need no traceback: they say what is wrong."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     try:
         text = str(error)
     except Exception:  # a broken __str__ must not take the worker down

@@ -45,7 +45,9 @@ class Health:
                 host or "127.0.0.1", int(port), self._answer, server_class=_Server, handler_class=_Quiet
             )
         except (OSError, ValueError, OverflowError) as error:
-            raise ConfigError(f"cannot serve HTTP on {address!r}: {error}", hint="--http HOST:PORT, or off") from error
+            raise ConfigError(
+                f"cannot serve HTTP on {address!r}: {error}", hint="--http HOST:PORT, or off"
+            ) from error
         threading.Thread(target=self._server.serve_forever, name="jetjobs-http", daemon=True).start()
         return f"{self._server.server_address[0]!s}:{self._server.server_port}"
 
@@ -57,7 +59,8 @@ class Health:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path == "/metrics":
-            return self._metrics(environ, start_response)
+            page: Iterable[bytes] = self._metrics(environ, start_response)
+            return page
         if path == "/livez":
             silent = time.monotonic() - self._ticked
             return _plain(start_response, silent < BLOCKED_AFTER_S, f"event loop ticked {silent:.1f} s ago")

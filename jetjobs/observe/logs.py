@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from jetjobs.model.durations import show_duration
 from jetjobs.model.events import (
@@ -27,7 +27,12 @@ _log = logging.getLogger("jetjobs.worker")
 
 # Attributes of every record; whatever else is there came by `extra`.
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_LEVELS = {"succeeded": logging.INFO, "retried": logging.INFO, "released": logging.INFO, "dead_lettered": logging.ERROR}
+_LEVELS = {
+    "succeeded": logging.INFO,
+    "retried": logging.INFO,
+    "released": logging.INFO,
+    "dead_lettered": logging.ERROR,
+}
 _MARKS = {"succeeded": "✓", "retried": "↻", "released": "↩", "dead_lettered": "✗"}
 
 JobFields = Callable[[], Mapping[str, Any]]
@@ -46,7 +51,9 @@ def log_event(event: Event) -> None:
     elif isinstance(event, LeaseLostEvent):
         _log.warning("lease lost", extra={"event": "job.lease_lost", **event._asdict()})
     elif isinstance(event, SettleFailed):
-        _log.error("a job could not be moved and comes again", extra={"event": "job.settle_failed", **event._asdict()})
+        _log.error(
+            "a job could not be moved and comes again", extra={"event": "job.settle_failed", **event._asdict()}
+        )
     elif isinstance(event, ConnectionLost):
         _log.warning("connection lost", extra={"event": "nats.lost", "error": event.error})
     elif isinstance(event, ConnectionRestored):
@@ -97,7 +104,7 @@ class JsonFormatter(logging.Formatter):
 class ConsoleFormatter(logging.Formatter):
     """Short lines for people; colour only where asked for."""
 
-    _COLOURS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.DEBUG: "2"}
+    _COLOURS: ClassVar = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.DEBUG: "2"}
 
     def __init__(self, colour: bool) -> None:
         super().__init__()
@@ -116,7 +123,9 @@ class ConsoleFormatter(logging.Formatter):
         outcome = extra.get("outcome")
         if record.name == _log.name and outcome is not None:
             return _finished_line(outcome, extra)
-        facts = " ".join(f"{k}={v}" for k, v in extra.items() if k not in ("event", "worker") and v not in ("", None))
+        facts = " ".join(
+            f"{k}={v}" for k, v in extra.items() if k not in ("event", "worker") and v not in ("", None)
+        )
         name = "" if record.name.startswith("jetjobs") else f"{record.name}: "
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         return f"{level}{name}{record.getMessage()}" + (f"  {facts}" if facts else "")

@@ -1,4 +1,4 @@
-"""Prometheus metrics from events. Counted in plain dicts and rendered at the scrape: a job pays a few additions."""
+"""Prometheus metrics from events. Counted in plain dicts, rendered at the scrape: cheap for each job."""
 
 from __future__ import annotations
 
@@ -94,9 +94,18 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape, from the HTTP thread: it reads copies."""
-        yield _counter("jobs_enqueued", "Jobs stored by this process", ("queue", "task", "result"), self._enqueued.copy().items())
-        yield _counter("attempts", "Attempts that ended", ("queue", "task", "outcome"), self._attempts.copy().items())
-        yield _counter("dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), self._dead.copy().items())
+        yield _counter(
+            "jobs_enqueued",
+            "Jobs stored by this process",
+            ("queue", "task", "result"),
+            self._enqueued.copy().items(),
+        )
+        yield _counter(
+            "attempts", "Attempts that ended", ("queue", "task", "outcome"), self._attempts.copy().items()
+        )
+        yield _counter(
+            "dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), self._dead.copy().items()
+        )
         ran = HistogramMetricFamily(
             "jetjobs_attempt_duration_seconds", "How long attempts ran", labels=("queue", "task")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -54,10 +55,9 @@ class Settlement:
         started_at = ended_at - (time.monotonic() - attempt.started_at)
         record = success_record(job, outcome.result, self._worker, started_at, ended_at)
         ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
-        try:
+        # Storage full: the work is done, so ack without its record; then space can come free.
+        with contextlib.suppress(StorageFull):
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s)
-        except StorageFull:
-            pass  # the work is done: ack without its record, so that space can come free
         if job.reply:
             self._jetstream.results.tell(job, record)
 

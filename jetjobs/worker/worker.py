@@ -152,7 +152,12 @@ class Worker:
             await stack.enter_async_context(lifespan())
         self._pullers = [
             LanePuller(
-                connection, queue, lane, names.work_stream(queue), self._dispatcher.on_delivery, self._dispatcher.on_change
+                connection,
+                queue,
+                lane,
+                names.work_stream(queue),
+                self._dispatcher.on_delivery,
+                self._dispatcher.on_change,
             )
             for queue in self.options.queues
             for lane in n.PRIORITIES
@@ -269,9 +274,7 @@ class Worker:
             extra = {"retry_in_s": outcome.delay_s, "error": outcome.error}
         else:
             extra = {}
-        self._observe(
-            JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra)
-        )
+        self._observe(JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra))
 
     def _tick(self) -> None:
         self._dispatcher.release_surplus()

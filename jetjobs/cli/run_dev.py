@@ -1,0 +1,128 @@
+"""The processes behind `jetjobs dev`: server first, then the worker; stopped the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from jetjobs import __version__
+from jetjobs.app import JetJobs
+from jetjobs.cli.state import state
+from jetjobs.config import find_dev_server
+from jetjobs.devserver import INSTALL, EmbeddedServer, announce
+from jetjobs.jetstream.connection import show_url
+from jetjobs.model.errors import ConfigError
+
+
+class DevOptions(NamedTuple):
+    """The command's options."""
+
+    app: str | None
+    reload: bool
+    store: str
+    fresh: bool
+    slots: int
+
+
+async def run_dev(options: DevOptions) -> int:
+    """Until Ctrl-C; the exit code."""
+    loaded = state.settings(dotenv=True)
+    if loaded.settings.env == "production":
+        raise ConfigError("`jetjobs dev` does not run with env = production", hint="use `jetjobs worker`")
+    app = state.load_app(options.app, loaded)
+    if options.reload and find_spec("watchfiles") is None:
+        raise ConfigError("reloading needs watchfiles", hint=f"{INSTALL}, or --no-reload")
+    with contextlib.ExitStack() as stack:
+        url, server = loaded.settings.nats.url, None
+        # A server that was named is used; only where none is, one is started.
+        if loaded.sources.get("nats.url", "default") in ("default", ".jetjobs/dev.json"):
+            server = _start_server(stack, options)
+            url = server.url
+        _banner(app, options, url, embedded=server is not None)
+        return await _keep_worker(options, url)
+
+
+def _start_server(stack: contextlib.ExitStack, options: DevOptions) -> EmbeddedServer:
+    running = find_dev_server(Path.cwd())
+    if running is not None:
+        raise ConfigError(
+            f"a dev server runs here already: {running['url']} (pid {running['pid']})",
+            hint="stop it, or run `jetjobs worker` beside it",
+        )
+    folder = None if options.store == "memory" else Path(options.store)
+    if options.fresh and folder is not None and folder.is_dir():
+        shutil.rmtree(folder)
+    server = EmbeddedServer(folder)
+    stack.callback(server.remove)
+    server.start()
+    assert server.process is not None
+    announced = announce(Path.cwd(), server.url, server.process.pid)
+    stack.callback(announced.unlink, missing_ok=True)
+    return server
+
+
+def _banner(app: JetJobs, options: DevOptions, url: str, *, embedded: bool) -> None:
+    out = state.out
+    tasks = f"{len(app.tasks)} task{'' if len(app.tasks) == 1 else 's'}"
+    kept = "data in a temporary folder" if options.store == "memory" else f"data in {options.store} (kept)"
+    out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"))
+    out.note(f"NATS    {f'embedded nats-server at {url}, {kept}' if embedded else show_url(url)}")
+    reload = "on" if options.reload else "off"
+    out.note(f"Worker  1 process, {options.slots} slots, queues {', '.join(app.queues) or '-'}, reload {reload}")
+    if app.tasks:
+        first = next(iter(app.tasks.values()))
+        arguments = " ".join(f"{argument}=…" for argument in first.signature.names)
+        out.note(f"Try     jetjobs enqueue {first.name} {arguments}".rstrip() + " --wait")
+
+
+async def _keep_worker(options: DevOptions, url: str) -> int:
+    """Run a worker process; start it anew when a file changes; end it on a signal."""
+    command = [sys.executable, "-m", "jetjobs", "--server", url, "worker", "--slots", str(options.slots)]
+    command += ["--log-format", "console", *([options.app] if options.app else [])]
+    stopping, changed = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    watching = asyncio.create_task(_watch(changed, stopping)) if options.reload else None
+    code = 0
+    try:
+        while not stopping.is_set():
+            changed.clear()
+            child = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+            ended = asyncio.create_task(child.wait())
+            await _first_of(ended, stopping, changed)
+            if not ended.done():
+                child.terminate()
+            code = await ended
+            if not stopping.is_set() and not changed.is_set():
+                if not options.reload:
+                    return code
+                state.out.note("the worker has ended; waiting for a change")
+                await _first_of(None, stopping, changed)
+            if changed.is_set() and not stopping.is_set():
+                state.out.note("reloading")
+    finally:
+        if watching is not None:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    return 0
+
+
+async def _first_of(task: asyncio.Task[int] | None, *events: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait({*waiting, *([task] if task is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
+
+
+async def _watch(changed: asyncio.Event, stopping: asyncio.Event) -> None:
+    from watchfiles import PythonFilter, awatch  # only in the dev extra
+
+    async for _ in awatch(Path.cwd(), watch_filter=PythonFilter(), stop_event=stopping):
+        changed.set()
