@@ -72,7 +72,9 @@ def needs(dependency: Depends) -> dict[str, Depends]:
     try:
         hints = typing.get_type_hints(factory, include_extras=True)
         parameters = inspect.signature(factory).parameters
-    except (NameError, TypeError, ValueError):
+    except NameError as error:
+        raise DefinitionError(f"dependency {_name(factory)}: an annotation cannot be read: {error}") from error
+    except (TypeError, ValueError):
         return {}  # a class or builtin without a readable signature takes nothing
     found: dict[str, Depends] = {}
     for name, parameter in parameters.items():

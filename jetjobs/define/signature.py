@@ -138,7 +138,10 @@ def _hints(task: str, function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise DefinitionError(f"task {task!r}: an annotation cannot be read: {error}") from error
+        raise DefinitionError(
+            f"task {task!r}: an annotation cannot be read: {error}",
+            hint="names in annotations must be known in the module, not only inside a function",
+        ) from error
 
 
 def _dependency(hint: Any) -> Depends | None:

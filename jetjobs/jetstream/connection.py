@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import nats.errors
 from nats.aio.client import Server
 
-from jetjobs.jetstream.faults import from_exception, from_response, is_denial
+from jetjobs.jetstream.faults import from_exception, from_response, is_denial, is_transient
 from jetjobs.jetstream.protocol import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
@@ -26,6 +26,8 @@ HEADER_ROOM = 64 * 1024
 
 MIN_VERSION = (2, 12)
 _SWEEP_S = 0.25
+_NO_JETSTREAM_S = 1.5
+"""Nobody behind the API for this long is no restart any more: JetStream is off."""
 
 
 class _Waiting:
@@ -190,24 +192,30 @@ class Connection:
             return False
         return True
 
-    async def api(
-        self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
-    ) -> dict[str, Any]:
-        """A JetStream API call. BrokerError when the server refuses it."""
+    async def api(self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+        """A JetStream API call, repeated until it is answered or time is up: all that we use are idempotent.
+
+        BrokerError when the server refuses it.
+        """
         payload = json.dumps(body).encode() if body else b""
-        try:
-            reply = await self.ask(f"$JS.API.{subject}", payload, timeout_s=timeout_s)
-        except BrokerUnavailable as error:
-            if error.code == 503:
+        started = time.monotonic()
+        while True:
+            try:
+                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, timeout_s))
+                refusal = from_response(answer, subject)
+                if refusal is None:
+                    return answer
+            except BrokerUnavailable as error:
+                refusal = error
+            waited = time.monotonic() - started
+            if refusal.code == 503 and waited > _NO_JETSTREAM_S:
                 raise UnsupportedServer(
                     "JetStream is not enabled on the server or for this account",
                     hint="start nats-server with -js, or enable JetStream for the account",
-                ) from error
-            raise
-        answer: dict[str, Any] = json.loads(reply)
-        if (refusal := from_response(answer, subject)) is not None:
-            raise refusal
-        return answer
+                ) from refusal
+            if not is_transient(refusal) or waited > timeout_s or self.closed.is_set():
+                raise refusal
+            await asyncio.sleep(0.1)
 
     async def check_server(self) -> int:
         """Refuse a server that is too old or has no JetStream. The API level otherwise."""

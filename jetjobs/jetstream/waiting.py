@@ -40,7 +40,7 @@ class Waiting:
         self._dead = dead
         self._places = places
         self._inbox = ""
-        self._subscribed: asyncio.Task[None] | None = None
+        self._subscribed = False
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
 
     def reply_for(self, job_id: str) -> str:
@@ -111,14 +111,11 @@ class Waiting:
             raise ResultExpired(f"job {handle.id} has ended and its record is gone")
 
     async def _subscribe(self) -> None:
-        if self._subscribed is None:
+        if not self._subscribed:
+            self._subscribed = True
             self.reply_for("")
-            self._subscribed = asyncio.ensure_future(self._start())
-        await asyncio.shield(self._subscribed)
-
-    async def _start(self) -> None:
-        await self._connection.nc.listen(f"{self._inbox}.*", self._on_record)
-        await self._connection.nc.flush()
+            # No round trip: what we ask next on this connection is answered after the server has heard of it.
+            await self._connection.nc.listen(f"{self._inbox}.*", self._on_record)
 
     def _on_record(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
         told = self._expected.get(subject[len(self._inbox) + 1 :])

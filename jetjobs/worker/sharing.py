@@ -42,7 +42,7 @@ def share(lanes: Sequence[LaneShare], free: int, free_for: Mapping[str, int]) ->
                 room_for[lane.queue] -= lane.owed
     _share_backlog(lanes, asks, room, room_for)
     for index, lane in enumerate(lanes):
-        if not lane.owed and not asks[index] and free_for.get(lane.queue, 1) > 0:
+        if not lane.pending and not lane.owed and free_for.get(lane.queue, 1) > 0:
             asks[index] = 1
     return asks
 

@@ -1,0 +1,57 @@
+# `make` alone lists the targets. Each target makes the environment it needs.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The first Python of at least 3.11; name another with `make setup PYTHON=/path/to/python`.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
+UV := $(shell command -v uv 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench up down clean
+
+help: ## list the targets
+	@echo "jetjobs: make TARGET"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(STAMP) ## make .venv with everything for development
+
+demo: $(STAMP) ## run the demo: a server, a worker and some jobs
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP) ## run all tests; narrow with ARGS="tests/unit -k retry"
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## check format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+up: ## start nats, a worker and Prometheus in containers
+	docker compose up --build --detach
+
+down: ## stop the containers; the data stays in its volume
+	docker compose down
+
+clean: ## remove the environment and caches; .jetjobs is left alone
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Runs again when pyproject.toml has changed. The stamp comes last, so a failed install is repeated.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: make setup PYTHON=/path/to/python" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than Python 3.11, or does not run" >&2; exit 1; }
+ifneq ($(UV),)
+	@test -x $(BIN)/python || uv venv --python "$(PYTHON)" $(VENV)
+	uv pip install --python $(BIN)/python -e ".[dev,test]"
+else
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,test]"
+endif
+	@touch $(STAMP)

@@ -1,0 +1,94 @@
+"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME ...] [--backlog N] [--out FILE.json]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+import uvloop
+
+from benchmarks.backlog import backlog
+from benchmarks.bench import log_as_workers_do, prepared
+from benchmarks.measures import MEASURES
+from benchmarks.report import Row, Table, environment, header, write
+
+_ROUNDS = 3
+_MEASURE_S = 600.0
+"""A measurement that takes longer hangs."""
+_OUT = Path(__file__).parent / "results" / "latest.json"
+
+T = TypeVar("T")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="jetjobs beside plain nats-py")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the counts, one round")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*MEASURES, "backlog"], metavar="NAME", help=", ".join(MEASURES)
+    )
+    parser.add_argument("--backlog", type=int, default=0, metavar="N", help="also measure with N jobs queued")
+    parser.add_argument("--out", type=Path, default=_OUT, metavar="FILE", help="where the JSON goes")
+    return parser.parse_args()
+
+
+class _Session:
+    """One run of the suite: what was asked for, and what failed."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.rounds, self.scale = (1, 0.1) if options.quick else (_ROUNDS, 1.0)
+        self.names = [name for name in MEASURES if not options.only or name in options.only]
+        self.backlog: int = options.backlog
+        self.failures: dict[str, str] = {}
+
+    async def attempt(self, name: str, measuring: Awaitable[T], limit_s: float) -> T | None:
+        """What it measured, or None and a failure noted: the others are still worth having."""
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await measuring
+        except Exception as error:
+            self.failures[name] = f"{type(error).__name__}: {error}"
+            return None
+
+    async def run(self) -> tuple[str, list[Table]]:
+        """The server's version, and the tables."""
+        rows: list[Row] = []
+        async with prepared(self.rounds, self.scale) as bench:
+            server = bench.nc.connected_server_version
+            for name in self.names:
+                rows += await self.attempt(name, MEASURES[name](bench), _MEASURE_S) or []
+        tables = [Table("beside plain nats-py", "jetjobs", "nats-py", rows)] if rows else []
+        if self.backlog:
+            # A million take about a minute to enqueue.
+            limit_s = _MEASURE_S + self.backlog / 1_000
+            table = await self.attempt("backlog", backlog(self.backlog, self.rounds), limit_s)
+            tables += [table] if table else []
+        return f"{server.major}.{server.minor}.{server.patch}", tables
+
+
+async def _main(options: argparse.Namespace) -> int:
+    # A SIGTERM must also pass through every `finally`, or worker processes would outlive us.
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    log_as_workers_do()
+    session = _Session(options)
+    server, tables = await session.run()
+    facts = environment(server, session.rounds, session.scale)
+    print(header(facts))
+    for table in tables:
+        print(f"\n{table.text()}")
+    for name, failure in session.failures.items():
+        print(f"\nfailed: {name}: {failure}")
+    write(options.out, facts, tables, session.failures)
+    print(f"\nwritten to {options.out}", file=sys.stderr)
+    return 1 if session.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(_main(_arguments())))

@@ -1,0 +1,92 @@
+"""A long backlog beside a short one: does a worker start as soon, drain as fast and stay as small?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import NamedTuple
+
+from benchmarks.bench import opened
+from benchmarks.drainer import EARLY
+from benchmarks.processes import child
+from benchmarks.report import Row, Table, compared
+from benchmarks.tasks import app, stamp
+from jetjobs.devserver import EmbeddedServer
+
+SHORT = 1_000
+_JOBS = {1: 5_000, 100: 20_000}
+"""Jobs to drain from the long backlog, by slots: a few seconds' worth."""
+_CHUNK = 20_000
+_DRAIN_S = 300.0
+
+
+class Drained(NamedTuple):
+    """What one worker process told."""
+
+    start_s: float
+    """From the start of the process to the first line of its first job."""
+    rate: float
+    early_rate: float
+    rss_first: float
+    rss_last: float
+
+
+async def backlog(count: int, rounds: int) -> Table:
+    """Two servers, so that the short queue is not slowed by what lies beside it; only one at a time works."""
+    results: dict[tuple[int, bool], list[Drained]] = {
+        (slots, long): [] for slots in _JOBS for long in (True, False)
+    }
+    with EmbeddedServer() as full, EmbeddedServer() as small:
+        enqueued = await _fill(full.url, count)
+        for _ in range(rounds):
+            for slots, jobs in _JOBS.items():
+                # What the last one left stays: 100 more or less do not matter, an empty queue would.
+                await _fill(small.url, SHORT)
+                results[slots, False].append(await _drain(small.url, slots, EARLY))
+                results[slots, True].append(await _drain(full.url, slots, min(jobs, count // 10)))
+    return Table(
+        f"backlog of {count:,} ({enqueued:,.0f} jobs/s enqueued)", f"{count:,}", f"{SHORT:,}", _rows(results)
+    )
+
+
+def _rows(results: dict[tuple[int, bool], list[Drained]]) -> list[Row]:
+    rows = []
+    for slots in _JOBS:
+        long, short = results[slots, True], results[slots, False]
+        rows += [
+            _compared(f"slots {slots}: start to first job", "s", "start_s", long, short, limit=5.0),
+            _compared(f"slots {slots}: drain", "jobs/s", "rate", long, short, least=0.60),
+            _compared(f"slots {slots}: drain, first {EARLY}", "jobs/s", "early_rate", long, short),
+            _compared(f"slots {slots}: memory, first job", "MB", "rss_first", long, short),
+            _compared(f"slots {slots}: memory, after", "MB", "rss_last", long, short, most=1.20),
+        ]
+    return rows
+
+
+def _compared(name: str, unit: str, what: str, long: list[Drained], short: list[Drained], **bounds: float) -> Row:
+    return compared(name, unit, [getattr(d, what) for d in long], [getattr(d, what) for d in short], **bounds)
+
+
+async def _fill(url: str, count: int) -> float:
+    """Enqueue; the rate."""
+    started = time.perf_counter()
+    async with opened(url):
+        for first in range(0, count, _CHUNK):
+            chunk = [stamp.bind(i) for i in range(first, min(first + _CHUNK, count))]
+            report = await app.enqueue_many(chunk)
+            if report.refused:
+                raise RuntimeError(f"{len(report.refused)} jobs were refused: {report.refused[0].error}")
+    return count / (time.perf_counter() - started)
+
+
+async def _drain(url: str, slots: int, jobs: int) -> Drained:
+    started = time.monotonic()
+    async with child("benchmarks.drainer", url, str(slots), str(jobs), capture=True) as process:
+        async with asyncio.timeout(_DRAIN_S):
+            output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the draining process ended with status {process.returncode}")
+    told: dict[str, float] = json.loads(output)
+    start_s = told.pop("first_at") - started
+    return Drained(start_s=start_s, **told)

@@ -1,0 +1,127 @@
+"""The ground all measurements stand on: one server, both clients connected, queues to clear and watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+
+from benchmarks import raw
+from benchmarks.processes import LOG_LEVEL
+from benchmarks.tasks import app
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.names import Names, kv_stream
+from jetjobs.model.settings import build_settings
+from jetjobs.observe.logs import log_event, set_up
+
+QUEUE = "default"
+STREAM = Names().work_stream(QUEUE)
+LANE = raw.LANE
+_POLL_S = 0.005
+
+Measure = Callable[[], Awaitable[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a measurement needs. `scale` shrinks every count; `rounds` is how often each side is measured."""
+
+    url: str
+    nc: Client
+    rounds: int
+    scale: float
+
+    def count(self, full: int) -> int:
+        return max(1, int(full * self.scale))
+
+    async def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A JetStream API call, by plain nats-py."""
+        reply = await self.nc.request(f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=30)
+        answer: dict[str, Any] = json.loads(reply.data)
+        if "error" in answer:
+            raise RuntimeError(f"{subject}: {answer['error']}")
+        return answer
+
+    async def clear(self) -> None:
+        """No jobs and no results. Purged by subject, because each stream's first message must stay (ADR 1)."""
+        for queue in (QUEUE, raw.QUEUE):
+            everything = {"filter": Names().lane_filter(queue, LANE)}
+            await self.api(f"STREAM.PURGE.{Names().work_stream(queue)}", everything)
+        await self.api(f"STREAM.PURGE.{kv_stream(Names().done_bucket(QUEUE))}")
+        gc.collect()
+
+    async def settled(self, stream: str) -> None:
+        """Wait until the lane is empty and every ack has reached the server. Ends the timing on both sides."""
+        while True:
+            lane = await self.api(f"CONSUMER.INFO.{stream}.{LANE}")
+            if not lane["num_pending"] and not lane["num_ack_pending"]:
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def asked(self, stream: str, requests: int) -> None:
+        """Wait until the lane has that many open pull requests."""
+        while (await self.api(f"CONSUMER.INFO.{stream}.{LANE}"))["num_waiting"] < requests:
+            await asyncio.sleep(_POLL_S)
+
+    async def pause(self, stream: str) -> None:
+        until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        await self.api(f"CONSUMER.PAUSE.{stream}.{LANE}", {"pause_until": until})
+
+    async def resume(self, stream: str) -> None:
+        await self.api(f"CONSUMER.PAUSE.{stream}.{LANE}")
+
+    async def interleave(self, *measures: Measure) -> list[list[float]]:
+        """All measures once a round, so that what disturbs the machine disturbs each of them alike.
+
+        The order turns with every round: none always runs on what another left behind.
+        """
+        samples: list[list[float]] = [[] for _ in measures]
+        order = list(range(len(measures)))
+        for number in range(self.rounds):
+            for index in order if number % 2 == 0 else reversed(order):
+                await self.clear()
+                samples[index].append(await measures[index]())
+        return samples
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, queues: Sequence[str] | None = None) -> AsyncIterator[None]:
+    """The app connected to `url` and its queues provisioned while the block runs."""
+    app.configure(build_settings({"nats": {"url": url}}))
+    async with app:
+        await app.provision(queues)
+        yield
+
+
+@contextlib.asynccontextmanager
+async def prepared(rounds: int, scale: float) -> AsyncIterator[Bench]:
+    """A fresh server, and both clients connected to it."""
+    with EmbeddedServer() as server:
+        async with opened(server.url, [QUEUE, raw.QUEUE]):
+            nc = await nats.connect(server.url)
+            try:
+                yield Bench(server.url, nc, rounds, scale)
+            finally:
+                await nc.close()
+
+
+def log_as_workers_do() -> None:
+    """Workers started by command have this observer and level: one in this process is to pay the same."""
+    set_up(LOG_LEVEL, "auto", dict)
+    app.observe(log_event)
+
+
+async def rate(count: int, work: Awaitable[Any]) -> float:
+    """Units of work a second."""
+    started = time.perf_counter()
+    await work
+    return count / (time.perf_counter() - started)

@@ -1,0 +1,43 @@
+"""One worker in a process of its own that tells, as JSON, when its jobs began and how much memory it had."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import uvloop
+
+from benchmarks.bench import log_as_workers_do, opened
+from benchmarks.processes import rss_mb
+from benchmarks.tasks import app, stamps
+
+EARLY = 900
+"""Jobs after which a first rate is taken: as many as can be had of a queue of 1,000."""
+
+
+async def _main(url: str, slots: int, max_jobs: int) -> None:
+    log_as_workers_do()
+    async with opened(url):
+        working = asyncio.create_task(app.worker(slots=slots, max_jobs=max_jobs).run())
+        while not stamps and not working.done():
+            await asyncio.sleep(0.01)
+        rss_first = rss_mb()
+        await working
+    report = {
+        "first_at": stamps[0],
+        "rate": _rate(len(stamps)),
+        "early_rate": _rate(min(EARLY, len(stamps))),
+        "rss_first": rss_first,
+        "rss_last": rss_mb(),
+    }
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+def _rate(jobs: int) -> float:
+    """Over the first so many, from the start of the first to the start of the last."""
+    return (jobs - 1) / (stamps[jobs - 1] - stamps[0])
+
+
+if __name__ == "__main__":
+    uvloop.run(_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

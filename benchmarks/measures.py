@@ -1,0 +1,206 @@
+"""The measurements beside plain nats-py. Each clears the queues, prepares untimed, and times one thing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from benchmarks import raw
+from benchmarks.bench import QUEUE, STREAM, Bench, rate
+from benchmarks.processes import bare_command, child, rss_mb, worker_command
+from benchmarks.report import Row, compared
+from benchmarks.tasks import NAP_S, app, arrivals, nap, noop, noop_stored, touch
+from jetjobs import Task
+from jetjobs.worker.worker import running
+
+SLOTS = 200
+_NAP_SLOTS = 100
+_GAP_S = 0.003
+"""Between pickups: long enough for the puller to have asked again, so that every job finds it idle."""
+_SETTLE_S = 2.0
+"""After a process is ready, before its memory is read."""
+
+AnyTask = Task[Any, Any]
+
+
+async def enqueue(bench: Bench) -> list[Row]:
+    """One by one: every publish waits for its confirmation."""
+    count = bench.count(3_000)
+
+    async def ours() -> None:
+        for i in range(count):
+            await noop.enqueue(i)
+
+    mine, plain = await bench.interleave(
+        lambda: rate(count, ours()), lambda: rate(count, raw.publish_each(bench.nc, count))
+    )
+    return [compared("enqueue one by one", "jobs/s", mine, plain, least=0.80)]
+
+
+async def enqueue_many(bench: Bench) -> list[Row]:
+    """Many at once. The binding of arguments is part of it: a caller cannot do without."""
+    count = bench.count(20_000)
+    mine, plain = await bench.interleave(
+        lambda: rate(count, _fill(noop, count)), lambda: rate(count, raw.publish_pipelined(bench.nc, count))
+    )
+    return [compared("enqueue_many", "jobs/s", mine, plain, least=0.70)]
+
+
+async def drain(bench: Bench) -> list[Row]:
+    """No-op jobs through one worker in this process, beside a pull loop in this process."""
+    count = bench.count(20_000)
+
+    async def ours(task: AnyTask) -> float:
+        await _fill(task, count)
+        return await rate(count, _work_off(bench, SLOTS, count))
+
+    async def plain() -> float:
+        await raw.publish_pipelined(bench.nc, count)
+        return await rate(count, _pull_off(bench, count))
+
+    bare, stored, pulled = await bench.interleave(lambda: ours(noop), lambda: ours(noop_stored), plain)
+    return [
+        compared("drain, no results", "jobs/s", bare, pulled, least=0.50),
+        compared("drain, results stored", "jobs/s", stored, pulled, least=0.30),
+    ]
+
+
+async def drain_processes(bench: Bench) -> list[Row]:
+    """The same through two worker processes, beside two processes with a pull loop."""
+    count = bench.count(20_000)
+    worker, bare = worker_command(bench.url, SLOTS), bare_command(bench.url, SLOTS)
+
+    def ours(task: AnyTask) -> Awaitable[float]:
+        return _drain_by_two(bench, STREAM, worker, lambda: _fill(task, count), count)
+
+    def plain() -> Awaitable[float]:
+        fill = lambda: raw.publish_pipelined(bench.nc, count)  # noqa: E731
+        return _drain_by_two(bench, raw.STREAM, bare, fill, count)
+
+    kept, stored, pulled = await bench.interleave(lambda: ours(noop), lambda: ours(noop_stored), plain)
+    return [
+        compared("drain, 2 processes, no results", "jobs/s", kept, pulled),
+        compared("drain, 2 processes, results", "jobs/s", stored, pulled),
+    ]
+
+
+async def pickup(bench: Bench) -> list[Row]:
+    """From the start of a publish to the first line of its handler, while the worker is idle."""
+    count = bench.count(500)
+    spread: dict[int, tuple[list[float], list[float]]] = {p: ([], []) for p in (50, 95, 99)}
+
+    async def measure(latencies: Awaitable[list[float]], side: int) -> float:
+        cuts = statistics.quantiles(await latencies, n=100, method="inclusive")
+        for percentile, samples in spread.items():
+            samples[side].append(cuts[percentile - 1])
+        return cuts[49]
+
+    await bench.interleave(lambda: measure(_pickups(count), 0), lambda: measure(_plain_pickups(bench, count), 1))
+    return [
+        compared(f"idle pickup, p{p}", "ms", *samples, **({"most": 1.5} if p == 50 else {}))
+        for p, samples in spread.items()
+    ]
+
+
+async def sleep(bench: Bench) -> list[Row]:
+    """Jobs that wait 50 ms, beside the time that the slots alone would need."""
+    count = bench.count(2_000)
+    ideal = count * NAP_S / _NAP_SLOTS
+
+    async def ours() -> float:
+        await _fill(nap, count)
+        started = time.perf_counter()
+        await _work_off(bench, _NAP_SLOTS, count)
+        return time.perf_counter() - started
+
+    (mine,) = await bench.interleave(ours)
+    return [compared(f"{count:,} x 50 ms, {_NAP_SLOTS} slots", "s", mine, [ideal], most=1.15)]
+
+
+async def memory(bench: Bench) -> list[Row]:
+    """Resident memory of a worker process that is ready and idle, beside a bare one with a pull open."""
+    await bench.clear()
+    mine = await _idle_rss(bench, STREAM, worker_command(bench.url, 10))
+    plain = await _idle_rss(bench, raw.STREAM, bare_command(bench.url, 10))
+    return [compared("idle memory of a process", "MB", [mine], [plain])]
+
+
+async def _fill(task: AnyTask, count: int) -> None:
+    report = await app.enqueue_many([task.bind(i) for i in range(count)])
+    if report.refused:
+        raise RuntimeError(f"{len(report.refused)} jobs were refused: {report.refused[0].error}")
+
+
+async def _work_off(bench: Bench, slots: int, count: int) -> None:
+    """A worker's whole life: start, run, stop, and the last ack known to have arrived."""
+    await app.worker(slots=slots, max_jobs=count).run()
+    await bench.settled(STREAM)
+
+
+async def _pull_off(bench: Bench, count: int) -> None:
+    await raw.drain(bench.nc, count, SLOTS)
+    await bench.settled(raw.STREAM)
+
+
+async def _drain_by_two(
+    bench: Bench, stream: str, command: tuple[str, ...], fill: Callable[[], Awaitable[None]], count: int
+) -> float:
+    """The rate of two processes on a full lane.
+
+    Sound because nothing but draining is timed: both processes wait with a pull request open (the server
+    counts them), the lane is paused while it is filled, and the clock runs from the resume to the moment
+    the server has nothing left to deliver or to hear an ack for. The look every 5 ms is the error.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(child(*command))
+        await bench.asked(stream, 2)
+        await bench.pause(stream)
+        try:
+            await fill()
+        finally:
+            started = time.perf_counter()
+            await bench.resume(stream)
+        await bench.settled(stream)
+        return count / (time.perf_counter() - started)
+
+
+async def _pickups(count: int) -> list[float]:
+    latencies = []
+    async with running(app.worker(queues={QUEUE: None}, slots=10)):
+        for i in range(count):
+            await asyncio.sleep(_GAP_S)
+            started = time.perf_counter()
+            await touch.enqueue(i)
+            latencies.append((await arrivals.get() - started) * 1000)
+    return latencies
+
+
+async def _plain_pickups(bench: Bench, count: int) -> list[float]:
+    latencies = []
+    came: asyncio.Queue[float] = asyncio.Queue()
+    loop = raw.PullLoop(bench.nc, 1, lambda: came.put_nowait(time.perf_counter()))
+    await loop.start()
+    for _ in range(count):
+        await asyncio.sleep(_GAP_S)
+        started = time.perf_counter()
+        await raw.publish_each(bench.nc, 1)
+        latencies.append((await came.get() - started) * 1000)
+    await loop.stop()
+    return latencies
+
+
+async def _idle_rss(bench: Bench, stream: str, command: tuple[str, ...]) -> float:
+    async with child(*command) as process:
+        await bench.asked(stream, 1)
+        await asyncio.sleep(_SETTLE_S)
+        return rss_mb(process.pid)
+
+
+MEASURES: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
+    measure.__name__: measure for measure in (enqueue, enqueue_many, drain, drain_processes, pickup, sleep, memory)
+}

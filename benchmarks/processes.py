@@ -1,0 +1,57 @@
+"""Child processes: started from the repository's root, watched through /proc, stopped whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOG_LEVEL = "warning"
+_STOP_S = 10.0
+
+
+@contextlib.asynccontextmanager
+async def child(*module: str, capture: bool = False) -> AsyncIterator[Process]:
+    """`python -m MODULE ...` while the block runs. Its errors go to our standard error."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *module, cwd=ROOT, stdin=DEVNULL, stdout=PIPE if capture else DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        await _end(process)
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def worker_command(url: str, slots: int) -> tuple[str, ...]:
+    """The worker as users start it. No --http: the metrics behind it would be measured too."""
+    options = ("--slots", str(slots), "--log-level", LOG_LEVEL)
+    return ("jetjobs", "--server", url, "worker", "benchmarks.tasks:app", *options)
+
+
+def bare_command(url: str, batch: int) -> tuple[str, ...]:
+    return ("benchmarks.bare", url, str(batch))
+
+
+def rss_mb(pid: int | str = "self") -> float:
+    """Resident memory now, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} shows no resident memory: it has ended")

@@ -1,0 +1,105 @@
+"""The demo: a real server, a real worker process, and jobs of every kind, watched until they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from examples.shop import Order, app, charge, greet, import_feed, make_thumbnail, remind
+from jetjobs import JobFailed, JobHandle, JobState
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+
+LIMIT_S = 60.0
+FINAL = {JobState.SUCCEEDED, JobState.DEAD}
+
+
+async def main() -> int:
+    """0 when every job ended as it should."""
+    started = time.monotonic()
+    with EmbeddedServer() as server:
+        say(started, f"nats-server at {server.url}")
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "jetjobs", "--server", server.url, "worker", "examples.shop:app"]
+            + ["--log-level", "error", "--log-format", "console"]
+        )
+        say(started, f"worker with pid {worker.pid}")
+        try:
+            app.configure(build_settings({"nats": {"url": server.url}}))
+            async with app:
+                await app.provision()
+                return await show(started)
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            worker.wait(30)
+            say(started, f"worker stopped with exit code {worker.returncode}")
+
+
+async def show(started: float) -> int:
+    jobs: dict[str, JobHandle[Any]] = {
+        "greet": await greet.enqueue("Ada"),
+        "make_thumbnail": await make_thumbnail.enqueue("cat.png", width=64),
+        "charge": await charge.enqueue(Order(id=7, amount=19.9)),
+        "remind": await remind.options(delay=timedelta(seconds=2), key="remind-ada").enqueue("Ada"),
+        "import_feed": await import_feed.enqueue("https://example.org"),
+    }
+    for name, handle in jobs.items():
+        say(started, f"{name:<15} enqueued as {handle.id[-16:]}")
+    again = await remind.options(delay=timedelta(seconds=2), key="remind-ada").enqueue("Ada")
+    say(started, f"{'remind':<15} enqueued again with the same key: duplicate={again.duplicate}")
+    trails = await follow(started, jobs)
+    print("\nJOB              ATTEMPTS  STATE      RESULT")
+    expected = {name: JobState.SUCCEEDED for name in jobs} | {"import_feed": JobState.DEAD}
+    for name, handle in jobs.items():
+        status = await handle.status()
+        print(f"{name:<17}{status.attempt:>8}  {status.state or 'unknown':<9}  {await outcome(handle)}")
+    seen = {state for trail in trails.values() for state in trail}
+    wanted = {JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING, *FINAL}
+    good = all(trails[name][-1] == state for name, state in expected.items()) and wanted <= seen
+    print("\nAll as it should be." if good else f"\nNot as it should be: {trails}")
+    return 0 if good else 1
+
+
+async def follow(started: float, jobs: dict[str, JobHandle[Any]]) -> dict[str, list[JobState]]:
+    """The states each job was seen in. A job's state is the place where it stands, so this only looks."""
+    trails: dict[str, list[JobState]] = {name: [] for name in jobs}
+    while time.monotonic() - started < LIMIT_S:
+        for name, handle in jobs.items():
+            trail = trails[name]
+            if trail and trail[-1] in FINAL:
+                continue
+            status = await handle.status()
+            if status.state is not None and (not trail or trail[-1] != status.state):
+                trail.append(status.state)
+                say(started, f"{name:<15} {status.state}{detail(status.due_at, status.state)}")
+        if all(trail and trail[-1] in FINAL for trail in trails.values()):
+            break
+        await asyncio.sleep(0.02)
+    return trails
+
+
+def detail(due_at: Any, state: JobState) -> str:
+    if due_at is None or state not in (JobState.SCHEDULED, JobState.RETRYING):
+        return ""
+    return f", due in {max(0.0, due_at.timestamp() - time.time()):.1f} s"
+
+
+async def outcome(handle: JobHandle[Any]) -> str:
+    try:
+        return json.dumps(await handle.result(timedelta(seconds=1)))
+    except JobFailed as error:
+        return f"{error.error_type}: {error.text}"
+
+
+def say(started: float, text: str) -> None:
+    print(f"{time.monotonic() - started:6.2f} s  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

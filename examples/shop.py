@@ -1,0 +1,92 @@
+"""A small shop: what everyday tasks look like."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from jetjobs import INJECTED, CallNext, Context, Depends, JetJobs, RetryPolicy, current_job
+
+app = JetJobs("shop")
+
+
+class Order(BaseModel):
+    """Arguments may be pydantic models: they are checked when enqueued and again when run."""
+
+    id: int = Field(gt=0)
+    amount: float = Field(gt=0)
+
+
+class Ledger:
+    """Stands for a database."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    async def write(self, line: str) -> None:
+        self.lines.append(line)
+
+
+async def open_ledger() -> AsyncIterator[Ledger]:
+    """One for the worker's life; what follows the yield runs when it stops."""
+    ledger = Ledger()
+    yield ledger
+    ledger.lines.clear()
+
+
+@app.lifespan
+@asynccontextmanager
+async def warm_up() -> AsyncIterator[None]:
+    """Open before the first job, closed after the last."""
+    yield
+
+
+@app.middleware
+async def timed(job: Context, call_next: CallNext) -> object:
+    """Goes around every attempt."""
+    started = time.perf_counter()
+    try:
+        return await call_next()
+    finally:
+        job.logger.debug("attempt took %.3f s", time.perf_counter() - started)
+
+
+@app.task
+async def greet(name: str) -> str:
+    """The simplest task."""
+    return f"Hello, {name}!"
+
+
+@app.task(queue="images", timeout=timedelta(minutes=1))
+def make_thumbnail(path: str, width: int = 200) -> str:
+    """A plain function runs in a thread, so it may block."""
+    time.sleep(1.5)
+    return f"{path}@{width}"
+
+
+@app.task(retry=RetryPolicy(max_attempts=4, base=timedelta(seconds=1), jitter=False))
+async def charge(order: Order, ledger: Annotated[Ledger, Depends(open_ledger, scope="app")] = INJECTED) -> str:
+    """The bank does not answer at first; the retry does the rest."""
+    if current_job().attempt == 1:
+        raise ConnectionError("the bank does not answer")
+    await ledger.write(f"charged {order.id}")
+    return f"charged {order.amount:.2f} for order {order.id}"
+
+
+@app.task
+async def remind(customer: str) -> str:
+    """Enqueued with a delay; the server's own clock brings it."""
+    return f"reminded {customer}"
+
+
+@app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=500), jitter=False))
+async def import_feed(url: str) -> None:
+    """Never works, and so ends as a dead letter."""
+    await asyncio.sleep(0)
+    raise ValueError(f"{url} is no feed")

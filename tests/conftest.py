@@ -1,0 +1,71 @@
+"""Fixtures: a real nats-server for each test, an app on it, and the truth beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jetjobs import JetJobs, Settings
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+from tests.support.probe import Probe
+from tests.support.server import Truth
+
+MakeApp = Callable[..., JetJobs]
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedServer]:
+    """A fresh nats-server with an empty store; it is ready in milliseconds."""
+    with EmbeddedServer() as running:
+        yield running
+
+
+@pytest.fixture
+def settings_for(server: EmbeddedServer) -> Callable[..., Settings]:
+    """Settings for the test's server; groups may be overridden: settings_for(queues={"lease": "2s"})."""
+
+    def make(**groups: Any) -> Settings:
+        return build_settings({**groups, "nats": {"url": server.url, **groups.get("nats", {})}})
+
+    return make
+
+
+@pytest.fixture
+def make_app(settings_for: Callable[..., Settings]) -> MakeApp:
+    def make(name: str = "test", **groups: Any) -> JetJobs:
+        return JetJobs(name, settings=settings_for(**groups))
+
+    return make
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> JetJobs:
+    return make_app()
+
+
+@pytest.fixture
+async def truth(server: EmbeddedServer) -> AsyncIterator[Truth]:
+    connected = await Truth.connect(server.url)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+def probe(app: JetJobs) -> Probe:
+    """Told of everything that happens in `app`."""
+    watching = Probe()
+    app.observe(watching)
+    return watching
+
+
+@pytest.fixture(autouse=True)
+async def no_stray_errors() -> AsyncIterator[None]:
+    """A test fails when the loop saw an exception that nobody handled."""
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context))
+    yield
+    assert not seen, seen

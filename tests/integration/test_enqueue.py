@@ -1,0 +1,412 @@
+"""Enqueue: what stands on the server afterwards, and what stands there when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jetjobs import (
+    EnqueueUnconfirmed,
+    InvalidArguments,
+    JetJobs,
+    JobState,
+    JobTooLarge,
+    QueueNotFound,
+    RetryPolicy,
+    Router,
+)
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.ids import key_token
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.probe import Probe, eventually
+from tests.support.proxy import Proxy
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=10)
+
+
+async def test_a_job_is_one_message_with_its_arguments_by_name(app: JetJobs, truth: Truth) -> None:
+    @app.task(queue="mail")
+    async def send(to: str, copies: int = 1) -> None: ...
+
+    async with app:
+        await app.provision()
+        handle = await send.enqueue("ada@example.org", copies=2)
+        assert await truth.jobs("mail") == [f"jobs.work.mail.normal.send.-.{handle.id}"]
+        message = await truth.js.get_last_msg("jobs-work-mail", f"jobs.work.mail.normal.send.-.{handle.id}")
+        assert message.data == b'{"to":"ada@example.org","copies":2}'
+        assert message.headers is not None
+        assert message.headers["Nats-Msg-Id"] == f"{handle.id}.{handle.run}.0"
+        assert message.headers["Jetjobs-Producer"] == "test"
+        assert (await handle.status()).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"to": 7.5, "copies": "many"}, "copies"),
+        ({"to": "ada", "colour": "red"}, "colour"),
+        ({}, "to"),
+    ],
+)
+async def test_wrong_arguments_are_refused_and_nothing_is_stored(
+    app: JetJobs, truth: Truth, arguments: dict[str, Any], problem: str
+) -> None:
+    @app.task
+    async def send(to: str, copies: int = 1) -> None: ...
+
+    async with app:
+        await app.provision()
+        with pytest.raises(InvalidArguments) as caught:
+            await send.enqueue(**arguments)
+        assert problem in {name for name, _ in caught.value.problems}
+        assert await truth.jobs() == []
+
+
+async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def send(fine: int, payload: Any) -> None: ...
+
+    async with app:
+        await app.provision()
+        with pytest.raises(InvalidArguments, match="'payload' cannot be written as JSON"):
+            await send.enqueue(1, payload=object())
+        assert await truth.jobs() == []
+
+
+async def test_a_job_over_the_inline_limit_is_refused_before_it_is_sent(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def send(text: str) -> None: ...
+
+    async with app:
+        await app.provision()
+        limit = app.jetstream.connection.inline_limit
+        with pytest.raises(JobTooLarge) as caught:
+            await send.enqueue("x" * limit)
+        assert caught.value.size > caught.value.limit == limit
+        await send.enqueue("x" * (limit - 1000))
+        assert len(await truth.jobs()) == 1
+        assert app.jetstream.connection.connected
+
+
+async def test_headers_of_the_callers_own_travel_and_too_large_ones_are_refused(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    async with app:
+        await app.provision()
+        handle = await send.options(headers={"X-Tenant": "acme"}).enqueue()
+        message = await truth.js.get_last_msg("jobs-work-default", f"jobs.work.default.normal.send.-.{handle.id}")
+        assert (message.headers or {})["X-Tenant"] == "acme"
+        with pytest.raises(JobTooLarge):
+            await send.options(headers={"X-Big": "x" * 40_000}).enqueue()
+        assert len(await truth.jobs()) == 1
+
+
+async def test_a_queue_or_lane_that_does_not_exist_is_refused_at_once(app: JetJobs) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    async with app:
+        await app.provision()
+        async with asyncio.timeout(3):
+            with pytest.raises(QueueNotFound, match="nowhere"):
+                await send.options(queue="nowhere").enqueue()
+            with pytest.raises(QueueNotFound, match="nowhere"):
+                await send.options(queue="nowhere", delay=timedelta(seconds=5)).enqueue()
+            with pytest.raises(QueueNotFound, match="urgent"):
+                await send.options(priority="urgent").enqueue()
+            report = await app.enqueue_many([send.options(queue="nowhere").bind(), send.bind()])
+        assert [type(refusal.error) for refusal in report.refused] == [QueueNotFound]
+        assert [refusal.index for refusal in report.refused] == [0]
+        assert len(report.stored) == 1
+
+
+async def test_tasks_of_included_routers_are_enqueued_through_the_app(app: JetJobs, truth: Truth) -> None:
+    router = Router(queue="reports")
+
+    @router.task
+    async def build(day: str) -> None: ...
+
+    app.include(router)
+    async with app:
+        await app.provision()
+        handle = await build.enqueue("monday")
+        assert await truth.jobs("reports") == [f"jobs.work.reports.normal.build.-.{handle.id}"]
+
+
+# Keys
+
+
+async def test_a_key_blocks_while_its_job_is_scheduled_queued_running_and_retrying(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(seconds=1), jitter=False))
+    async def bill(attempt_fails: bool = True) -> str:
+        from jetjobs import current_job
+
+        entered.set()
+        await go_on.wait()
+        if current_job().attempt == 1:
+            raise RuntimeError("once")
+        return "paid"
+
+    async with app:
+        await app.provision()
+        keyed = bill.options(key="order 7")
+        first = await bill.options(key="order 7", delay=timedelta(milliseconds=700)).enqueue()
+        assert (await first.status()).state is JobState.SCHEDULED
+        assert (await keyed.enqueue()).id == first.id  # scheduled
+
+        async def is_queued() -> bool:
+            return (await first.status()).state is JobState.QUEUED
+
+        await eventually(is_queued)
+        second = await keyed.enqueue()  # queued
+        assert (second.id, second.duplicate) == (first.id, True)
+        async with running(app.worker()):
+            await entered.wait()
+            assert (await keyed.enqueue()).duplicate  # running
+            go_on.set()
+            await probe.finished(1, "retried")
+            assert (await first.status()).state is JobState.RETRYING
+            assert (await keyed.enqueue()).duplicate  # retrying
+            assert await second.result(SOON) == "paid"  # the duplicate's handle is the live job's
+        third = await keyed.enqueue()  # released: the job has ended
+        assert not third.duplicate
+        assert third.id != first.id
+        assert first.id.startswith(key_token("order 7"))
+        assert len(await truth.jobs()) == 1
+
+
+async def test_a_key_still_blocks_after_the_server_was_killed_and_restarted(app: JetJobs, server: EmbeddedServer) -> None:
+    @app.task
+    async def bill() -> None: ...
+
+    async with app:
+        await app.provision()
+        first = await bill.options(key="a").enqueue()
+        later = await bill.options(key="b", delay=timedelta(hours=1)).enqueue()
+        server.kill()
+        server.start()
+        again = await bill.options(key="a").enqueue()
+        assert (again.id, again.duplicate) == (first.id, True)
+        again = await bill.options(key="b").enqueue()
+        assert (again.id, again.duplicate) == (later.id, True)
+
+
+async def test_sixteen_enqueues_of_one_key_at_once_store_one_job(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def bill() -> None: ...
+
+    async with app:
+        await app.provision()
+        handles = await asyncio.gather(*(bill.options(key="k").enqueue() for _ in range(16)))
+        assert len({handle.id for handle in handles}) == 1
+        assert sum(not handle.duplicate for handle in handles) == 1
+        assert len(await truth.jobs()) == 1
+
+
+async def test_an_id_of_the_callers_own_is_stored_once_while_alive_and_again_afterwards(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def bill(n: int) -> int:
+        return n
+
+    async with app:
+        await app.provision()
+        first = await bill.options(job_id="order-7").enqueue(1)
+        again = await bill.options(job_id="order-7").enqueue(2)
+        assert (first.id, again.id, again.duplicate) == ("order-7", "order-7", True)
+        async with running(app.worker()):
+            assert await first.result(SOON) == 1
+            reused = await bill.options(job_id="order-7").enqueue(3)
+            assert not reused.duplicate
+            assert await reused.result(SOON) == 3  # the old record does not answer for the new run
+        assert {id: record["result"] for id, record in (await truth.done()).items()} == {"order-7": 3}
+
+
+# Later
+
+
+async def test_a_delayed_job_stands_in_later_and_runs_when_due_on_the_servers_clock(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    ran_at: list[datetime] = []
+
+    @app.task
+    async def remind() -> None:
+        ran_at.append(datetime.now(UTC))
+
+    async with app:
+        await app.provision()
+        due = datetime.now(UTC) + timedelta(seconds=1)
+        handle = await remind.options(run_at=due).enqueue()
+        assert await truth.jobs(lane="later") == [f"jobs.work.default.later.remind.-.{handle.id}"]
+        async with running(app.worker()):
+            await handle.result(SOON)
+        assert timedelta(0) <= ran_at[0] - due < timedelta(seconds=1)
+        assert await truth.jobs() == []
+
+
+async def test_a_delayed_job_survives_a_killed_server(app: JetJobs, server: EmbeddedServer) -> None:
+    @app.task
+    async def remind() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        handle = await remind.options(delay=timedelta(seconds=2)).enqueue()
+        server.kill()
+        server.start()
+        async with running(app.worker()):
+            assert await handle.result(SOON) == "done"
+
+
+# Many
+
+
+async def test_enqueue_many_stores_thousands_in_several_batches(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def send(n: int) -> None: ...
+
+    async with app:
+        await app.provision()
+        report = await app.enqueue_many([send.bind(n) for n in range(2500)])
+        assert report.refused == []
+        assert [handle.id for handle in report.handles if handle] == [handle.id for handle in report.stored]
+        on_server = await truth.jobs()
+        assert len(on_server) == 2500
+        assert {subject.rsplit(".", 1)[1] for subject in on_server} == {handle.id for handle in report.stored}
+
+
+async def test_enqueue_many_says_what_was_stored_what_was_there_and_what_was_refused(
+    app: JetJobs, truth: Truth
+) -> None:
+    @app.task
+    async def send(text: str) -> None: ...
+
+    async with app:
+        await app.provision()
+        there = await send.options(key="taken").enqueue("before")
+        keyed = send.options(key="new")
+        requests = [
+            send.bind("plain"),
+            send.options(key="taken").bind("again"),
+            keyed.bind("first"),
+            keyed.bind("second"),
+            send.bind("x" * app.jetstream.connection.max_payload),
+            send.options(delay=timedelta(hours=1)).bind("later"),
+        ]
+        report = await app.enqueue_many(requests)
+        handles = report.handles
+        assert [h.duplicate if h else None for h in handles] == [False, True, False, True, None, False]
+        assert handles[1] is not None
+        assert handles[1].id == there.id
+        assert [(r.index, type(r.error)) for r in report.refused] == [(4, JobTooLarge)]
+        with pytest.raises(JobTooLarge):
+            report.raise_for_refused()
+        assert len(await truth.jobs()) == 4
+        assert len(await truth.jobs(lane="later")) == 1
+
+
+# Trouble on the way
+
+
+async def test_an_enqueue_outlasts_a_server_restart_and_is_stored_once(
+    app: JetJobs, server: EmbeddedServer, truth: Truth
+) -> None:
+    @app.task
+    async def send(n: int) -> None: ...
+
+    async with app:
+        await app.provision()
+        server.stop()
+        enqueueing = asyncio.gather(*(send.enqueue(n) for n in range(20)))
+        await asyncio.sleep(0)
+        server.start()
+        handles = await enqueueing
+        assert sorted(await truth.jobs()) == sorted(f"jobs.work.default.normal.send.-.{h.id}" for h in handles)
+
+
+async def test_without_confirmation_the_error_says_the_outcome_is_unknown_and_how_to_ask_again(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    app = make_app(queues={"publish_timeout": "1s"})
+
+    @app.task
+    async def send() -> None: ...
+
+    async with app:
+        await app.provision()
+        server.stop()
+        with pytest.raises(EnqueueUnconfirmed, match="may or may not be stored") as caught:
+            await send.enqueue()
+        job_id = caught.value.job_id
+        assert job_id in (caught.value.hint or "")
+        server.start()
+        await send.options(job_id=job_id).enqueue()  # the hint, followed: one job, whatever became of the first
+        assert await truth.jobs() == [f"jobs.work.default.normal.send.-.{job_id}"]
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "k"}, {"job_id": "mine"}])
+async def test_a_lost_confirmation_leads_to_one_copy(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth, options: dict[str, Any]
+) -> None:
+    proxy = Proxy(server.url)
+    async with proxy.running():
+        app = make_app(nats={"url": proxy.url})
+
+        @app.task
+        async def send() -> None: ...
+
+        async with app:
+            await app.provision()
+            lost: list[bytes] = []
+
+            def lose_one(data: bytes) -> bytes:
+                if not lost and b'"stream":"jobs-work-default"' in data:
+                    lost.append(data)
+                    return b""
+                return data
+
+            proxy.to_client = lose_one
+            handle = await send.options(**options).enqueue()
+            assert lost, "the confirmation was not lost: the test proves nothing"
+            assert not handle.duplicate
+            assert [s.rsplit(".", 1)[1] for s in await truth.jobs()] == [handle.id.rsplit("-", 1)[-1]]
+
+
+async def test_a_batch_whose_confirmation_is_lost_is_stored_once(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    proxy = Proxy(server.url)
+    async with proxy.running():
+        app = make_app(nats={"url": proxy.url})
+
+        @app.task
+        async def send(n: int) -> None: ...
+
+        async with app:
+            await app.provision()
+            lost: list[bytes] = []
+
+            def lose_commit(data: bytes) -> bytes:
+                if not lost and b'"batch":' in data:
+                    lost.append(data)
+                    proxy.cut()  # as a dying connection does it: the answer never comes
+                    return b""
+                return data
+
+            proxy.to_client = lose_commit
+            report = await app.enqueue_many([send.bind(n) for n in range(100)])
+            assert lost, "the confirmation was not lost: the test proves nothing"
+            assert report.refused == []
+            assert len(await truth.jobs()) == 100

@@ -1,0 +1,50 @@
+"""An observer that tests can wait on: facts instead of sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from jetjobs.model.events import Event, JobFinished
+
+E = TypeVar("E")
+
+
+class Probe:
+    """Collects events; `wait` returns once enough of a kind are there."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    def of(self, kind: type[E], where: Callable[[E], bool] = lambda event: True) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind) and where(event)]
+
+    async def wait(
+        self, kind: type[E], count: int = 1, where: Callable[[E], bool] = lambda event: True, timeout: float = 15.0
+    ) -> list[E]:
+        """At least `count` events of `kind`, or AssertionError with what there was."""
+        try:
+            async with asyncio.timeout(timeout):
+                while len(found := self.of(kind, where)) < count:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise AssertionError(f"waited for {count} {kind.__name__}, saw {self.events[-20:]}") from None
+        return found
+
+    async def finished(self, count: int = 1, outcome: str | None = None, timeout: float = 15.0) -> list[JobFinished]:
+        return await self.wait(JobFinished, count, lambda e: outcome in (None, e.outcome), timeout)
+
+
+async def eventually(check: Callable[[], Awaitable[E | None]], timeout: float = 15.0) -> E:
+    """What `check` returns once it is neither None nor False: for facts that stand on the server only."""
+    async with asyncio.timeout(timeout):
+        while not (found := await check()):
+            await asyncio.sleep(0.01)
+    return found

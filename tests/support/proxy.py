@@ -1,0 +1,65 @@
+"""A TCP proxy in front of a real server that can lose, change or cut what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+Edit = Callable[[bytes], bytes]
+
+
+class Proxy:
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it."""
+
+    def __init__(self, target: str) -> None:
+        host, port = target.removeprefix("nats://").split(":")
+        self._target = (host, int(port))
+        self.to_client: Edit = lambda data: data
+        self.to_server: Edit = lambda data: data
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Proxy]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            self.cut()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Close every connection, as a dying network would."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, upstream_writer}
+        ways = (
+            self._pump(reader, upstream_writer, lambda data: self.to_server(data)),
+            self._pump(upstream_reader, writer, lambda data: self.to_client(data)),
+        )
+        for way in ways:
+            task = asyncio.create_task(way)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if passed := edit(data):
+                    writer.write(passed)
+                    await writer.drain()
+        self._writers.discard(writer)
+        writer.transport.abort()

@@ -1,0 +1,83 @@
+"""Facts as they stand on the server, read without jetjobs' own code paths."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import nats
+from nats.aio.client import Client
+from nats.js.errors import NotFoundError
+
+
+class Truth:
+    """A plain nats-py connection beside the app under test."""
+
+    def __init__(self, nc: Client) -> None:
+        self.nc = nc
+        self.js = nc.jetstream()
+
+    @classmethod
+    async def connect(cls, url: str) -> Truth:
+        return cls(await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.1))
+
+    async def close(self) -> None:
+        await self.nc.close()
+
+    async def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        reply = await self.nc.request(f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=5)
+        answer: dict[str, Any] = json.loads(reply.data)
+        return answer
+
+    async def subjects(self, stream: str, filter_subject: str = ">") -> dict[str, int]:
+        """How many messages stand on each subject."""
+        found: dict[str, int] = {}
+        while True:
+            body = {"subjects_filter": filter_subject, "offset": len(found)}
+            answer = await self.api(f"STREAM.INFO.{stream}", body)
+            if "error" in answer:
+                raise AssertionError(answer["error"])
+            page = answer["state"].get("subjects") or {}
+            found.update(page)
+            if not page or len(found) >= answer.get("total", len(found)):
+                return found
+
+    async def jobs(self, queue: str = "default", lane: str = "*") -> list[str]:
+        """Subjects of the jobs in a queue's work stream, the pin left out."""
+        found = await self.subjects(f"jobs-work-{queue}", f"jobs.work.{queue}.{lane}.>")
+        return sorted(subject for subject in found if ".tick." not in subject)
+
+    async def done(self, queue: str = "default") -> dict[str, dict[str, Any]]:
+        """Records of the done bucket by job id."""
+        bucket = f"jobs-done-{queue}"
+        subjects = await self.subjects(f"KV_{bucket}", f"$KV.{bucket}.>")
+        records = {}
+        for subject in subjects:
+            message = await self.js.get_last_msg(f"KV_{bucket}", subject)
+            records[subject.rsplit(".", 1)[1]] = json.loads(message.data or b"{}")
+        return records
+
+    async def dead(self) -> dict[str, dict[str, Any]]:
+        """Dead letters by job id: body, headers, and the cause in them."""
+        letters = {}
+        for subject in await self.subjects("jobs-dead", "jobs.dead.>"):
+            message = await self.js.get_last_msg("jobs-dead", subject)
+            headers = message.headers or {}
+            cause = json.loads(headers.get("Jetjobs-Cause", "{}"))
+            letters[subject.rsplit(".", 1)[1]] = {
+                "subject": subject,
+                "body": message.data or b"",
+                "headers": headers,
+                **cause,
+            }
+        return letters
+
+    async def consumer(self, lane: str = "normal", queue: str = "default") -> dict[str, Any]:
+        return await self.api(f"CONSUMER.INFO.jobs-work-{queue}.{lane}")
+
+    async def has_stream(self, name: str) -> bool:
+        try:
+            await self.js.stream_info(name)
+        except NotFoundError:
+            return False
+        return True
