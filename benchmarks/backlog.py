@@ -28,8 +28,8 @@ class Drained(NamedTuple):
     """From the start of the process to the first line of its first job."""
     rate: float
     early_rate: float
-    rss_first: float
-    rss_last: float
+    rss_before: float
+    rss_after: float
 
 
 async def backlog(count: int, rounds: int) -> Table:
@@ -58,13 +58,15 @@ def _rows(results: dict[tuple[int, bool], list[Drained]]) -> list[Row]:
             _compared(f"slots {slots}: start to first job", "s", "start_s", long, short, limit=5.0),
             _compared(f"slots {slots}: drain", "jobs/s", "rate", long, short, least=0.60),
             _compared(f"slots {slots}: drain, first {EARLY}", "jobs/s", "early_rate", long, short),
-            _compared(f"slots {slots}: memory, first job", "MB", "rss_first", long, short),
-            _compared(f"slots {slots}: memory, after", "MB", "rss_last", long, short, most=1.20),
+            _compared(f"slots {slots}: memory before", "MB", "rss_before", long, short),
+            _compared(f"slots {slots}: memory after", "MB", "rss_after", long, short, most=1.20),
         ]
     return rows
 
 
-def _compared(name: str, unit: str, what: str, long: list[Drained], short: list[Drained], **bounds: float) -> Row:
+def _compared(
+    name: str, unit: str, what: str, long: list[Drained], short: list[Drained], **bounds: float | None
+) -> Row:
     return compared(name, unit, [getattr(d, what) for d in long], [getattr(d, what) for d in short], **bounds)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 
@@ -19,17 +18,14 @@ EARLY = 900
 async def _main(url: str, slots: int, max_jobs: int) -> None:
     log_as_workers_do()
     async with opened(url):
-        working = asyncio.create_task(app.worker(slots=slots, max_jobs=max_jobs).run())
-        while not stamps and not working.done():
-            await asyncio.sleep(0.01)
-        rss_first = rss_mb()
-        await working
+        rss_before = rss_mb()
+        await app.worker(slots=slots, max_jobs=max_jobs).run()
     report = {
         "first_at": stamps[0],
         "rate": _rate(len(stamps)),
         "early_rate": _rate(min(EARLY, len(stamps))),
-        "rss_first": rss_first,
-        "rss_last": rss_mb(),
+        "rss_before": rss_before,
+        "rss_after": rss_mb(),
     }
     sys.stdout.write(json.dumps(report) + "\n")
 

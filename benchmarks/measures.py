@@ -78,8 +78,7 @@ async def drain_processes(bench: Bench) -> list[Row]:
         return _drain_by_two(bench, STREAM, worker, lambda: _fill(task, count), count)
 
     def plain() -> Awaitable[float]:
-        fill = lambda: raw.publish_pipelined(bench.nc, count)  # noqa: E731
-        return _drain_by_two(bench, raw.STREAM, bare, fill, count)
+        return _drain_by_two(bench, raw.STREAM, bare, lambda: raw.publish_pipelined(bench.nc, count), count)
 
     kept, stored, pulled = await bench.interleave(lambda: ours(noop), lambda: ours(noop_stored), plain)
     return [
@@ -101,8 +100,8 @@ async def pickup(bench: Bench) -> list[Row]:
 
     await bench.interleave(lambda: measure(_pickups(count), 0), lambda: measure(_plain_pickups(bench, count), 1))
     return [
-        compared(f"idle pickup, p{p}", "ms", *samples, **({"most": 1.5} if p == 50 else {}))
-        for p, samples in spread.items()
+        compared(f"idle pickup, p{percentile}", "ms", ours, plain, most=1.5 if percentile == 50 else None)
+        for percentile, (ours, plain) in spread.items()
     ]
 
 
@@ -152,7 +151,7 @@ async def _drain_by_two(
     """The rate of two processes on a full lane.
 
     Sound because nothing but draining is timed: both processes wait with a pull request open (the server
-    counts them), the lane is paused while it is filled, and the clock runs from the resume to the moment
+    counts them), the lane is paused while it is filled, and the clock runs from the end of the pause to the moment
     the server has nothing left to deliver or to hear an ack for. The look every 5 ms is the error.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -163,8 +162,7 @@ async def _drain_by_two(
         try:
             await fill()
         finally:
-            started = time.perf_counter()
-            await bench.resume(stream)
+            started = await bench.resume(stream)
         await bench.settled(stream)
         return count / (time.perf_counter() - started)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.processes import LOG_LEVEL
 
-_LINE = "{:<30} {:>10} {:>10} {:<7} {:>6} {:>6}  {}"
+_LINE = "{:<30} {:>10} {:>10} {:<6} {:>6} {:>6}  {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Row:
         return ""
 
 
-def compared(name: str, unit: str, ours: list[float], other: list[float], **bounds: float) -> Row:
+def compared(name: str, unit: str, ours: list[float], other: list[float], **bounds: float | None) -> Row:
     """A row of medians; the samples stay in the JSON."""
     samples = {"ours": ours, "other": other}
     return Row(name, unit, statistics.median(ours), statistics.median(other), **bounds, samples=samples)
@@ -69,7 +69,7 @@ class Table:
     rows: list[Row]
 
     def text(self) -> str:
-        lines = [self.title, _LINE.format("", self.ours, self.other, "unit", "ratio", "target", "")]
+        lines = [self.title, _LINE.format("", self.ours, self.other, "unit", "ratio", "target", "").rstrip()]
         for row in self.rows:
             other = _figure(row.other) if row.other is not None else "-"
             ratio = f"{row.ratio:.2f}" if row.ratio is not None else "-"

@@ -38,8 +38,11 @@ def find_binary() -> str:
 class EmbeddedServer:
     """A nats-server process with JetStream on loopback. Dies with this process."""
 
-    def __init__(self, store: Path | None = None, *, port: int = -1, extra: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, store: Path | None = None, *, port: int = -1, jetstream: bool = True, extra: tuple[str, ...] = ()
+    ) -> None:
         self._given_store = store
+        self._jetstream = jetstream
         self._port = port
         self._extra = extra
         self._folder: Path | None = None
@@ -55,7 +58,8 @@ class EmbeddedServer:
         store.mkdir(parents=True, exist_ok=True)
         for old in self._folder.glob("*.ports"):
             old.unlink()
-        command = [binary, "-js", "-sd", str(store), "-a", "127.0.0.1", "-p", str(self._port)]
+        command = [binary, "-a", "127.0.0.1", "-p", str(self._port)]
+        command += ["-js", "-sd", str(store)] if self._jetstream else []
         command += ["--ports_file_dir", str(self._folder), "-l", str(self._folder / "log"), *self._extra]
         # A session of its own: Ctrl-C in the terminal must stop the worker first, then the server.
         self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent())

@@ -45,18 +45,22 @@ class Places:
 
     async def status(self, queue: str, task: str, job_id: str) -> JobStatus:
         """Where the job stands now. State None: it never existed, or its record has expired."""
-        # A job is published to its next place before it leaves the old one. Looking in the order of its
-        # life therefore finds it, unless a replay runs against that order: hence once more.
+        # A job is published to its next place before it leaves the old one, so for a moment it stands in
+        # both: the record of its own run decides. And it may move while we look: then we look once more.
         for _ in range(2):
-            live = await self.find_live(queue, task, job_id)
+            live, done, dead = await asyncio.gather(
+                self.find_live(queue, task, job_id),
+                self._results.get(queue, task, job_id),
+                self._dead.get(queue, task, job_id),
+            )
+            record = read_record(done.data) if done is not None else {}
+            run = live.headers.get(n.RUN) if live is not None else None
+            if record and run in (None, record.get("run")):
+                return _done_status(record, queue, task, job_id)
+            if dead is not None and run in (None, dead.headers.get(n.RUN)):
+                return _dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
-            for found in (
-                await self._done_status(queue, task, job_id),
-                await self._dead_status(queue, task, job_id),
-            ):
-                if found is not None:
-                    return found
         return JobStatus(job_id, None, queue, task)
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
@@ -91,40 +95,35 @@ class Places:
             return {}
         return read_record(found.data) if found is not None else {}
 
-    async def _done_status(self, queue: str, task: str, job_id: str) -> JobStatus | None:
-        found = await self._results.get(queue, task, job_id)
-        record = read_record(found.data) if found is not None else {}
-        if not record:
-            return None
-        return JobStatus(
-            job_id,
-            JobState(record["state"]),
-            queue,
-            task,
-            int(record.get("attempt", 0)),
-            enqueued_at=at(record.get("enqueued_at", 0.0)),
-            started_at=at(record.get("started_at", 0.0)),
-            ended_at=at(record.get("ended_at", 0.0)),
-            worker=record.get("worker"),
-        )
 
-    async def _dead_status(self, queue: str, task: str, job_id: str) -> JobStatus | None:
-        found = await self._dead.get(queue, task, job_id)
-        if found is None:
-            return None
-        cause = read_cause(found.headers)
-        return JobStatus(
-            job_id,
-            JobState.DEAD,
-            queue,
-            task,
-            int(found.headers.get(n.ATTEMPT, "1")),
-            enqueued_at=at(float(found.headers.get(n.ENQUEUED_AT, "0"))),
-            ended_at=at(cause.get("at", 0.0)),
-            worker=cause.get("worker"),
-            reason=cause.get("reason"),
-            error=f"{cause.get('type')}: {cause.get('text')}",
-        )
+def _done_status(record: dict[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
+    return JobStatus(
+        job_id,
+        JobState(record["state"]),
+        queue,
+        task,
+        int(record.get("attempt", 0)),
+        enqueued_at=at(record.get("enqueued_at", 0.0)),
+        started_at=at(record.get("started_at", 0.0)),
+        ended_at=at(record.get("ended_at", 0.0)),
+        worker=record.get("worker"),
+    )
+
+
+def _dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
+    cause = read_cause(letter.headers)
+    return JobStatus(
+        job_id,
+        JobState.DEAD,
+        queue,
+        task,
+        int(letter.headers.get(n.ATTEMPT, "1")),
+        enqueued_at=at(float(letter.headers.get(n.ENQUEUED_AT, "0"))),
+        ended_at=at(cause.get("at", 0.0)),
+        worker=cause.get("worker"),
+        reason=cause.get("reason"),
+        error=f"{cause.get('type')}: {cause.get('text')}",
+    )
 
 
 def _hop(message: StoredMessage) -> int:

@@ -23,6 +23,7 @@ JetJobsError
     JobTimeout              the task ran longer than its timeout
     LeaseLost               the lease ran out under the running task
     ResultNotSerializable   the task returned what JSON cannot hold
+    ResultTooLarge          the task returned more than a message can hold
   ResultError             the result cannot be had
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
@@ -144,6 +145,10 @@ class LeaseLost(AttemptError):
 
 class ResultNotSerializable(AttemptError):
     """The task returned what JSON cannot hold."""
+
+
+class ResultTooLarge(AttemptError):
+    """The task returned more than a message can hold."""
 
 
 class ResultError(JetJobsError):

@@ -19,7 +19,7 @@ from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
-from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob
+from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, LetGo, Outcome, Released, Succeeded, decide
@@ -61,6 +61,7 @@ class Runner:
         self._leases = leases
         self._places = jetstream.places
         self._payloads = jetstream.payloads
+        self._connection = jetstream.connection
         self._observe = observe
         self._config = config
         self._created = config.streams_created
@@ -148,10 +149,19 @@ class Runner:
             if not task.store_result:
                 return Succeeded(None)
             try:
-                return Succeeded(task.signature.encode_result(value))
-            except Exception as unserialisable:
-                error = unserialisable
+                return Succeeded(self._encode(task, value))
+            except Exception as unusable:
+                error = unusable
         return decide(job, error, task.retry, time.time(), random.random())
+
+    def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
+        result = task.signature.encode_result(value)
+        limit = self._connection.inline_limit
+        if len(result) > limit:
+            raise ResultTooLarge(
+                f"task {task.name!r} returned {len(result):,} bytes, too large for a message (limit {limit:,})"
+            )
+        return result
 
     async def _call(self, context: Context, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
         dependencies = task.signature.dependencies

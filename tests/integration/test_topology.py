@@ -1,0 +1,192 @@
+"""Streams, lanes and buckets: made, compared, left alone, refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetjobs import AccessDenied, BrokerError, BrokerUnavailable, JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream import topology
+from jetjobs.model.errors import TopologyConflict, TopologyMissing, UnsupportedServer
+from jetjobs.model.settings import build_settings
+from tests.conftest import MakeApp
+from tests.support.proxy import Proxy
+from tests.support.server import Truth
+
+
+def with_task(app: JetJobs, queue: str = "default") -> JetJobs:
+    @app.task(queue=queue)
+    async def work() -> None: ...
+
+    return app
+
+
+async def test_a_second_apply_finds_nothing_to_change(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        first = await app.provision()
+        assert {change.action for change in first} == {"create"}
+        assert {change.action for change in await app.plan()} == {"none"}
+        await app.verify()
+
+
+async def test_the_first_message_of_a_work_stream_is_the_pin(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        await app.provision()
+        first = await truth.js.get_msg("jobs-work-default", 1)
+        assert first.subject == "jobs.work.default.tick._pin"
+        assert await truth.subjects("jobs-work-default") == {"jobs.work.default.tick._pin": 1}
+
+
+async def test_sixteen_applies_at_once_make_one_of_each(make_app: MakeApp, truth: Truth) -> None:
+    apps = [with_task(make_app(), queue) for queue in ("a", "b") for _ in range(8)]
+    for app in apps:
+        await app.open()
+    try:
+        await asyncio.gather(*(app.provision(["a", "b"]) for app in apps))
+        await asyncio.gather(*(app.verify(["a", "b"]) for app in apps))
+    finally:
+        for app in apps:
+            await app.close()
+    for queue in ("a", "b"):
+        assert await truth.subjects(f"jobs-work-{queue}") == {f"jobs.work.{queue}.tick._pin": 1}
+        assert (await truth.js.get_msg(f"jobs-work-{queue}", 1)).subject == f"jobs.work.{queue}.tick._pin"
+
+
+async def test_a_changed_setting_is_shown_as_a_difference_and_applied_to_the_lanes(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    async with with_task(make_app()) as app:
+        await app.provision()
+    async with with_task(make_app(queues={"lease": "10s"})) as app:
+        changes = [change for change in await app.plan() if change.action != "none"]
+        assert {change.wanted.label for change in changes} == {f"lane default/{lane}" for lane in ("high", "normal", "low")}
+        assert changes[0].diff == {"ack_wait": (30 * topology.NS, 10 * topology.NS)}
+        await app.provision()
+        assert (await truth.consumer())["config"]["ack_wait"] == 10 * topology.NS
+        await app.verify()
+
+
+async def test_what_an_operator_set_beside_is_left_alone(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        config = (await truth.api("STREAM.INFO.jobs-dead"))["config"]
+        await truth.api("STREAM.UPDATE.jobs-dead", {**config, "max_bytes": 10_000_000})
+        assert {change.action for change in await app.plan()} == {"none"}
+        await app.provision()
+        assert (await truth.api("STREAM.INFO.jobs-dead"))["config"]["max_bytes"] == 10_000_000
+
+
+async def test_verify_refuses_what_is_missing_and_creates_nothing(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        await truth.js.delete_stream("jobs-work-default")
+        with pytest.raises(TopologyMissing, match="jobs-work-default"):
+            await app.verify()
+        assert not await truth.has_stream("jobs-work-default")
+
+
+async def test_verify_refuses_drift(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        config = (await truth.api("STREAM.INFO.jobs-work-default"))["config"]
+        config["subjects"] = [subject for subject in config["subjects"] if ".low." not in subject]
+        await truth.js.delete_consumer("jobs-work-default", "low")
+        await truth.api("STREAM.UPDATE.jobs-work-default", config)
+        with pytest.raises((TopologyConflict, TopologyMissing)):
+            await app.verify()
+        await app.provision()
+        await app.verify()
+
+
+async def test_a_stream_that_cannot_become_what_is_wanted_is_a_clear_error(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    await truth.js.add_stream(name="jobs-work-default", subjects=["jobs.work.default.>"], storage="file")
+    async with app:
+        with pytest.raises(BrokerError, match="work stream jobs-work-default"):
+            await app.provision()
+
+
+# Servers that will not do
+
+
+@pytest.mark.parametrize(("version", "level"), [("2.11.9", 5), ("2.9.99", 5)])
+async def test_a_server_below_2_12_is_refused(make_app: MakeApp, server: EmbeddedServer, version: str, level: int) -> None:
+    proxy = Proxy(server.url)
+    proxy.to_client = lambda data: data.replace(b'"version":"2.15.1"', f'"version":"{version}"'.encode())
+    async with proxy.running(), with_task(make_app(nats={"url": proxy.url})) as app:
+        with pytest.raises(UnsupportedServer, match=f"{version} is too old"):
+            await app.provision()
+
+
+async def test_an_api_level_below_2_is_refused(make_app: MakeApp, server: EmbeddedServer) -> None:
+    proxy = Proxy(server.url)
+    proxy.to_client = lambda data: data.replace(b'"level":5', b'"level":1')
+    async with proxy.running(), with_task(make_app(nats={"url": proxy.url})) as app:
+        with pytest.raises(UnsupportedServer, match="API level is 1"):
+            await app.provision()
+
+
+async def test_a_server_without_jetstream_is_told_so(tmp_path: Path) -> None:
+    config = tmp_path / "plain.conf"
+    config.write_text("")
+    with EmbeddedServer(jetstream=False) as plain:
+        app = with_task(JetJobs("t", settings=build_settings({"nats": {"url": plain.url}})))
+        async with asyncio.timeout(8), app:
+            with pytest.raises(UnsupportedServer, match="JetStream is not enabled"):
+                await app.provision()
+
+
+async def test_no_server_is_said_within_seconds() -> None:
+    settings = build_settings({"nats": {"url": "nats://127.0.0.1:1", "connect_timeout": "1s"}})
+    async with asyncio.timeout(4):
+        with pytest.raises(BrokerUnavailable, match=r"no NATS server at nats://127.0.0.1:1 within 1 s") as caught:
+            await JetJobs("t", settings=settings).open()
+    assert "jetjobs dev" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("given", [{}, {"user": "a", "password": "wrong"}, {"token": "wrong"}])
+async def test_wrong_credentials_are_said_at_once_and_never_shown(tmp_path: Path, given: dict[str, Any]) -> None:
+    config = tmp_path / "auth.conf"
+    config.write_text('authorization { users: [{user: a, password: "right-secret"}] }')
+    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+        settings = build_settings({"nats": {"url": guarded.url, **given}})
+        async with asyncio.timeout(4):
+            with pytest.raises(AccessDenied) as caught:
+                await JetJobs("t", settings=settings).open()
+        assert "wrong" not in str(caught.value)
+        good = build_settings({"nats": {"url": guarded.url, "user": "a", "password": "right-secret"}})
+        async with JetJobs("t", settings=good) as app:
+            await with_task(app).provision()
+
+
+async def test_a_denied_subject_is_named_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "acl.conf"
+    config.write_text(
+        """authorization { users: [
+          {user: boss, password: b}
+          {user: poor, password: p, permissions: {publish: ["jobs.work.other.>"], subscribe: ["_INBOX.>"]}}
+        ] }"""
+    )
+    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+
+        def app_for(user: str) -> JetJobs:
+            return JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, "user": user, "password": user[0]}}))
+
+        async with with_task(app_for("boss")) as boss:
+            await boss.provision()
+        poor = with_task(app_for("poor"))
+        async with asyncio.timeout(4), poor:
+            with pytest.raises(AccessDenied, match="jobs.work.default.normal.work"):
+                await poor.tasks["work"].enqueue()
+            with pytest.raises(AccessDenied):
+                await poor.provision()

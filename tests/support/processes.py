@@ -1,0 +1,93 @@
+"""Real processes of the command line, with their output at hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This environment without settings that would reach the child."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JETJOBS_", "NATS_"))}
+    return {**kept, "NO_COLOR": "1", **extra}
+
+
+def run(arguments: Sequence[str], cwd: Path, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `jetjobs ARGUMENTS` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "jetjobs", *arguments],
+        cwd=cwd,
+        env=clean_environment(**environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+class Process:
+    """`jetjobs ARGUMENTS` running beside the test; killed if the test leaves it behind."""
+
+    def __init__(self, arguments: Sequence[str], cwd: Path, **environment: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "jetjobs", *arguments],
+            cwd=cwd,
+            env=clean_environment(**environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def wait_for(self, text: str, count: int = 1, timeout: float = 20) -> str:
+        """The `count`-th line that holds `text`. Blocks: for use from threads or plain tests."""
+        give_up = time.monotonic() + timeout
+        with self._news:
+            while len(found := [line for line in self.lines if text in line]) < count:
+                if time.monotonic() > give_up or (self.popen.poll() is not None and not self._reader.is_alive()):
+                    raise AssertionError(f"no {text!r} in:\n" + "\n".join(self.lines))
+                self._news.wait(0.2)
+            return found[count - 1]
+
+    def send(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def end(self, number: signal.Signals = signal.SIGTERM, timeout: float = 20) -> int:
+        """Send a signal and wait; the exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(number)
+        code = self.popen.wait(timeout)
+        self._reader.join(5)
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(10)
+        self._reader.join(5)
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()

@@ -1,0 +1,311 @@
+"""Where settings come from, and which source wins."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetjobs.config import find_dev_server, find_file, load_settings
+from jetjobs.jetstream.connection import show_url
+from jetjobs.model.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home and an environment without anything of ours."""
+    for name in list(os.environ):
+        if name.startswith(("JETJOBS_", "NATS_")) or name == "XDG_CONFIG_HOME":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands are run in. A jetjobs.toml above keeps the search within the test's own tree."""
+    (tmp_path / "jetjobs.toml").write_text("")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write_dev(folder: Path, content: Any) -> None:
+    (folder / ".jetjobs").mkdir()
+    (folder / ".jetjobs" / "dev.json").write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def write_context(home: Path, name: str, values: Any, *, selected: bool = True) -> None:
+    folder = home / ".config" / "nats" / "context"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(values))
+    if selected:
+        (folder.parent / "context.txt").write_text(f"{name}\n")
+
+
+def url_and_source(**arguments: Any) -> tuple[str, str]:
+    loaded = load_settings(**arguments)
+    return loaded.settings.nats.url, loaded.sources.get("nats.url", "default")
+
+
+def test_the_first_source_found_wins(project: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources are added from the lowest to the highest; each one added must win over all before it."""
+    assert url_and_source() == ("nats://127.0.0.1:4222", "default")
+    write_dev(project, {"url": "nats://dev:1", "pid": os.getpid()})
+    assert url_and_source() == ("nats://dev:1", ".jetjobs/dev.json")
+    write_context(home, "prod", {"url": "nats://context:1"})
+    assert url_and_source() == ("nats://context:1", "nats context prod")
+    monkeypatch.setenv("NATS_URL", "nats://plain:1")
+    assert url_and_source() == ("nats://plain:1", "env NATS_URL")
+    (project / ".env").write_text("JETJOBS_NATS__URL=nats://dotenv:1\n")
+    assert url_and_source() == ("nats://plain:1", "env NATS_URL"), ".env is for development only"
+    assert url_and_source(dotenv=True) == ("nats://dotenv:1", ".env")
+    (project / "jetjobs.toml").write_text('[nats]\nurl = "nats://toml:1"\n')
+    assert url_and_source(dotenv=True) == ("nats://toml:1", str(project / "jetjobs.toml"))
+    monkeypatch.setenv("JETJOBS_NATS__URL", "nats://env:1")
+    assert url_and_source(dotenv=True) == ("nats://env:1", "env JETJOBS_NATS__URL")
+    assert url_and_source(flags={"nats.url": "nats://flag:1"}) == ("nats://flag:1", "flag")
+
+
+def test_sources_are_told_for_each_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "jetjobs.toml").write_text('env = "staging"\n[queues]\nlease = "45s"\n[worker]\nslots = 3\n')
+    monkeypatch.setenv("JETJOBS_WORKER__SLOTS", "7")
+    loaded = load_settings({"worker.http": ":9000", "worker.timeout": None})
+    rows = {key: (value, source) for key, value, source in loaded.rows()}
+    file = str(project / "jetjobs.toml")
+    assert rows["env"] == ("staging", file)
+    assert rows["queues.lease"] == ("45s", file)
+    assert rows["worker.slots"] == ("7", "env JETJOBS_WORKER__SLOTS")
+    assert rows["worker.http"] == (":9000", "flag")
+    assert rows["worker.timeout"] == ("300s", "default"), "a flag that was not given is no source"
+    assert loaded.settings.queues.lease == timedelta(seconds=45)
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETJOBS_NATS__URLL", "nats://x")
+    with pytest.raises(ConfigError, match=r"nats\.urll") as caught:
+        load_settings()
+    assert caught.value.hint == "did you mean 'nats.url'?"
+
+
+@pytest.mark.parametrize("name", ["JETJOBS_SLOTS", "JETJOBS_WORKER_SLOTS", "JETJOBS_NATS", "JETJOBS_"])
+def test_a_variable_that_would_be_ignored_is_refused(
+    name: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "5")
+    with pytest.raises(ConfigError, match="the environment"):
+        load_settings()
+
+
+def test_variables_that_are_no_settings_are_let_through(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETJOBS_CHILD", "1")
+    assert url_and_source() == ("nats://127.0.0.1:4222", "default")
+
+
+def test_a_wrong_value_is_refused_with_its_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETJOBS_WORKER__SLOTS", "many")
+    with pytest.raises(ConfigError, match="JETJOBS_WORKER__SLOTS"):
+        load_settings()
+
+
+# Files
+
+
+def test_an_unknown_key_in_a_file_is_refused_with_the_nearest_name_and_the_file(project: Path) -> None:
+    (project / "jetjobs.toml").write_text("[worker]\nslotz = 3\n")
+    with pytest.raises(ConfigError, match=r"worker\.slotz.*jetjobs\.toml") as caught:
+        load_settings()
+    assert caught.value.hint == "did you mean 'worker.slots'?"
+
+
+@pytest.mark.parametrize("content", [b"[worker", b"\xff\xfe", b"a = ", b"worker = 5\n"])
+def test_an_unreadable_file_is_a_config_error_that_names_it(content: bytes, project: Path) -> None:
+    (project / "jetjobs.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"jetjobs\.toml"):
+        load_settings()
+
+
+@pytest.mark.parametrize("content", ["tool = 5\n", "[tool]\njetjobs = 5\n"])
+def test_a_pyproject_of_the_wrong_shape_is_a_config_error(content: str, project: Path) -> None:
+    (project / "pyproject.toml").write_text(content)
+    with pytest.raises(ConfigError):
+        load_settings()
+
+
+def test_a_named_file_that_is_not_there_is_a_config_error(project: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(config=project / "none.toml")
+
+
+def test_a_file_may_be_named_by_the_environment(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "jetjobs.toml").write_text("[worker]\nslots = 1\n")
+    other = tmp_path / "other.toml"
+    other.write_text("[worker]\nslots = 2\n")
+    monkeypatch.setenv("JETJOBS_CONFIG", str(other))
+    assert find_file(project) == other
+    assert load_settings().settings.worker.slots == 2
+
+
+def test_pyproject_holds_settings_in_its_own_table(project: Path) -> None:
+    (project / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.jetjobs.worker]\nslots = 4\n')
+    loaded = load_settings()
+    assert loaded.settings.worker.slots == 4
+    assert loaded.sources["worker.slots"] == str(project / "pyproject.toml")
+
+
+def test_a_jetjobs_file_wins_over_a_pyproject_beside_it(project: Path) -> None:
+    (project / "pyproject.toml").write_text("[tool.jetjobs.worker]\nslots = 4\n")
+    (project / "jetjobs.toml").write_text("[worker]\nslots = 5\n")
+    assert load_settings().settings.worker.slots == 5
+
+
+def test_the_nearest_file_upward_is_found(project: Path, tmp_path: Path) -> None:
+    deep = project / "a" / "b"
+    deep.mkdir(parents=True)
+    assert find_file(deep) == tmp_path / "jetjobs.toml"
+    (project / "jetjobs.toml").write_text("")
+    assert find_file(deep) == project / "jetjobs.toml"
+
+
+def test_an_unknown_key_in_a_dotenv_is_refused(project: Path) -> None:
+    (project / ".env").write_text("JETJOBS_NATS__URLL=x\n")
+    with pytest.raises(ConfigError, match="urll"):
+        load_settings(dotenv=True)
+
+
+def test_what_is_not_ours_in_a_dotenv_is_left_alone(project: Path) -> None:
+    (project / ".env").write_text("DATABASE_URL=x\nJETJOBS_WORKER__SLOTS=6\n")
+    assert load_settings(dotenv=True).settings.worker.slots == 6
+
+
+# The nats command line's contexts
+
+
+def test_a_context_brings_credentials(project: Path, home: Path) -> None:
+    values = {"url": "tls://a:1", "user": "u", "password": "p", "creds": "/c", "token": "", "ca": "/ca.pem"}
+    write_context(home, "prod", values)
+    nats = load_settings().settings.nats
+    assert nats.password is not None
+    assert (nats.url, nats.user, nats.password.get_secret_value()) == ("tls://a:1", "u", "p")
+    assert (nats.creds, nats.tls_ca, nats.token) == ("/c", "/ca.pem", None)
+
+
+def test_a_context_may_be_chosen_by_argument_or_environment(
+    project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two", "three"):
+        write_context(home, name, {"url": f"nats://{name}:1"}, selected=name == "one")
+    assert url_and_source()[0] == "nats://one:1"
+    monkeypatch.setenv("NATS_CONTEXT", "two")
+    assert url_and_source()[0] == "nats://two:1"
+    assert url_and_source(context="three") == ("nats://three:1", "nats context three")
+
+
+def test_a_context_that_was_asked_for_must_be_there(project: Path) -> None:
+    with pytest.raises(ConfigError, match="'prod'"):
+        load_settings(context="prod")
+
+
+def test_a_selected_context_that_is_gone_is_passed_over(project: Path, home: Path) -> None:
+    write_context(home, "gone", {})
+    (home / ".config" / "nats" / "context" / "gone.json").unlink()
+    assert url_and_source()[1] == "default"
+
+
+def test_a_context_of_the_wrong_shape_is_a_config_error(project: Path, home: Path) -> None:
+    write_context(home, "odd", ["nats://a:1"])
+    with pytest.raises(ConfigError, match="'odd'"):
+        load_settings(context="odd")
+
+
+# The dev server's file
+
+
+def dead_pid() -> int:
+    """Of a process that has ended."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return ended.pid
+
+
+def test_a_dev_server_is_found_from_folders_below(project: Path) -> None:
+    write_dev(project, {"url": "nats://dev:1", "pid": os.getpid()})
+    below = project / "a" / "b"
+    below.mkdir(parents=True)
+    assert find_dev_server(below) == {"url": "nats://dev:1", "pid": os.getpid()}
+    assert load_settings(start=below).settings.nats.url == "nats://dev:1"
+
+
+def test_a_dev_server_that_has_ended_is_ignored(project: Path) -> None:
+    write_dev(project, {"url": "nats://dev:1", "pid": dead_pid()})
+    assert find_dev_server(project) is None
+    assert url_and_source()[1] == "default"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "5",
+        '"text"',
+        "null",
+        '{"url": "nats://dev:1"}',
+        '{"url": "nats://dev:1", "pid": "x"}',
+        '{"url": "nats://dev:1", "pid": null}',
+        '{"url": "nats://dev:1", "pid": 99999999999999999999999}',
+        f'{{"pid": {os.getpid()}}}',
+    ],
+)
+def test_a_broken_dev_file_is_ignored(content: str, project: Path) -> None:
+    write_dev(project, content)
+    assert url_and_source() == ("nats://127.0.0.1:4222", "default")
+
+
+# Secrets
+
+
+def shown(key: str, flags: dict[str, Any]) -> str:
+    return next(value for name, value, _ in load_settings(flags).rows() if name == key)
+
+
+@pytest.mark.parametrize("key", ["nats.password", "nats.token"])
+def test_secrets_are_masked_in_rows(key: str, project: Path) -> None:
+    assert shown(key, {key: "s3cret"}) == "********"
+    assert shown(key, {}) == ""
+
+
+SECRET_URLS = [
+    "nats://user:s3cret@host:4222",
+    "nats://a:1,nats://user:s3cret@host:4222",
+    "nats://user:s3cret@a:1,nats://user:s3cret@b:1",
+    "nats://user:s3cr@s3cret@host:4222",
+    "nats://s3cret@host:4222",
+    "user:s3cret@host:4222",
+]
+
+
+@pytest.mark.parametrize("show", [lambda url: shown("nats.url", {"nats.url": url}), show_url], ids=["rows", "show_url"])
+@pytest.mark.parametrize("url", SECRET_URLS)
+def test_a_password_or_token_within_a_url_is_never_shown(
+    url: str, show: Callable[[str], str], project: Path
+) -> None:
+    text = show(url)
+    assert "s3cret" not in text
+    assert "host" in text or "b:1" in text
+
+
+def test_a_url_without_secrets_is_shown_whole(project: Path) -> None:
+    assert shown("nats.url", {"nats.url": "nats://a:1,tls://b:2"}) == "nats://a:1,tls://b:2"
+    assert show_url("nats://a:1,tls://b:2") == "nats://a:1,tls://b:2"

@@ -1,0 +1,30 @@
+"""The examples in docstrings are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import jetjobs.cli.tree
+import jetjobs.jetstream.protocol
+import jetjobs.model
+
+MODULES: list[ModuleType] = [
+    jetjobs.jetstream.protocol,
+    jetjobs.cli.tree,
+    *(importlib.import_module(f"jetjobs.model.{found.name}") for found in pkgutil.iter_modules(jetjobs.model.__path__)),
+]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_examples_are_true(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("name", ["durations", "retry"])
+def test_there_are_examples_where_arithmetic_is_explained(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"jetjobs.model.{name}")).attempted > 0

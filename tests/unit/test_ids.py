@@ -1,0 +1,127 @@
+"""Ids: one reading each, usable as subject tokens, sorted by time."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.ids import (
+    NO_KEY,
+    JobId,
+    adopted_id,
+    check_job_id,
+    is_id,
+    key_token,
+    new_run,
+    new_uid,
+    parse_id,
+    sequence_id,
+)
+
+KEYED = re.compile(r"k[a-z2-7]{26}-.+", re.ASCII)
+OWN_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True).filter(lambda text: not KEYED.fullmatch(text))
+UIDS = OWN_IDS | st.builds(new_uid) | st.builds(sequence_id, st.text(), st.integers(1, 2**63))
+KEYS = st.just(NO_KEY) | st.text(min_size=1, max_size=1024).map(key_token)
+
+
+@given(KEYS, UIDS)
+def test_an_id_is_read_back_as_the_tokens_it_was_made_of(key: str, uid: str) -> None:
+    assert parse_id(str(JobId(key, uid))) == JobId(key, uid)
+
+
+@given(st.text(min_size=1, max_size=1024), OWN_IDS)
+def test_a_job_with_a_key_and_an_id_of_its_own_has_a_usable_id(key: str, uid: str) -> None:
+    assert is_id(str(JobId(key_token(key), check_job_id(uid))))
+
+
+@given(st.text(max_size=200))
+def test_an_adopted_id_is_usable_whatever_the_message_id_was(text: str) -> None:
+    adopted = adopted_id(text)
+    assert is_id(adopted)
+    assert adopted == adopted_id(text)
+    assert str(parse_id(adopted)) == adopted
+    if is_id(text):
+        assert adopted == text
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_different_message_ids_are_adopted_as_different_ids(one: str, other: str) -> None:
+    assert (adopted_id(one) == adopted_id(other)) == (one == other)
+
+
+@given(st.text(), st.integers(1, 2**63))
+def test_a_sequence_id_is_usable_and_differs_between_streams(created: str, sequence: int) -> None:
+    made = sequence_id(created, sequence)
+    assert is_id(made)
+    assert made == sequence_id(created, sequence)
+    assert made != sequence_id(created + "x", sequence)
+    assert made != sequence_id(created, sequence + 1)
+
+
+def test_a_uid_is_a_uuid_of_version_7() -> None:
+    for _ in range(200):
+        uid = new_uid()
+        assert re.fullmatch(r"[0-9a-f]{32}", uid)
+        assert uid[12] == "7"
+        assert uid[16] in "89ab"
+        assert check_job_id(uid) == uid
+
+
+def test_uids_sort_by_the_time_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    uids = []
+    for millisecond in range(1_700_000_000_000, 1_700_000_000_500):
+        monkeypatch.setattr(time, "time", lambda now=millisecond: (now + 0.5) / 1000)
+        uids.append(new_uid())
+        assert int(uids[-1][:12], 16) == millisecond
+    assert uids == sorted(uids)
+
+
+def test_ids_and_runs_do_not_repeat() -> None:
+    assert len({new_uid() for _ in range(10_000)}) == 10_000
+    assert len({new_run() for _ in range(1_000)}) == 1_000
+    assert re.fullmatch(r"[0-9a-f]{10}", new_run())
+
+
+@given(OWN_IDS)
+def test_an_id_of_the_callers_own_is_kept(job_id: str) -> None:
+    assert check_job_id(job_id) == job_id
+
+
+@pytest.mark.parametrize(
+    "job_id",
+    ["", "a.b", "a b", " a", "a\r\n", "a\nb", "a\rb", "a\0b", "é", "*", ">", "x" * 129, "a/b", "a:b"],
+)
+def test_an_id_that_is_no_subject_token_is_refused(job_id: str) -> None:
+    with pytest.raises(DefinitionError, match="not usable"):
+        check_job_id(job_id)
+
+
+@pytest.mark.parametrize("job_id", [5, None, b"abc"])
+def test_an_id_that_is_no_text_is_refused(job_id: object) -> None:
+    with pytest.raises(DefinitionError):
+        check_job_id(job_id)  # type: ignore[arg-type]
+
+
+def test_an_id_in_the_form_of_keyed_jobs_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="reserved"):
+        check_job_id(f"{key_token('order-1')}-mine")
+
+
+def test_the_key_token_is_stable_across_versions() -> None:
+    # Changing this would let a second job of a live key in: it is part of the wire contract.
+    assert key_token("order-1") == KEY_TOKEN_OF_ORDER_1
+
+
+KEY_TOKEN_OF_ORDER_1 = "kpa5x5i2uyrlcp7fh3aqi7bpsfe"
+
+
+@given(st.text(), st.text())
+def test_a_key_token_is_27_characters_and_one_to_one(key: str, other: str) -> None:
+    token = key_token(key)
+    assert re.fullmatch(r"k[a-z2-7]{26}", token)
+    assert (token == key_token(other)) == (key == other)

@@ -1,0 +1,104 @@
+"""States and moves: the table in code, and the one in the docs."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import jetjobs
+from jetjobs.model.ids import NO_KEY, key_token
+from jetjobs.model.job import FINAL, TRANSITIONS, Job, JobState, JobStatus, at
+
+DOCUMENT = Path(jetjobs.__file__).parent.parent / "docs" / "state-machine.md"
+
+
+def moves() -> set[tuple[str, str]]:
+    return {(str(start), str(end)) for start, ends in TRANSITIONS.items() for end in ends}
+
+
+def test_every_state_has_its_moves_listed() -> None:
+    assert set(TRANSITIONS) == set(JobState)
+
+
+def test_nothing_leaves_a_final_state_by_itself() -> None:
+    assert {JobState.SUCCEEDED, JobState.DEAD, JobState.CANCELLED} == FINAL
+    leaving = {(start, end) for start, end in moves() if JobState(start) in FINAL}
+    assert leaving == {("dead", "queued")}, "only a replay leaves a final state"
+
+
+def test_every_live_state_can_be_reached_and_left() -> None:
+    for state in set(JobState) - FINAL:
+        assert TRANSITIONS[state], f"{state} is a dead end"
+    reached = {end for _, end in moves()}
+    assert {str(state) for state in JobState} - reached == {"scheduled"}, "where jobs begin, beside queued"
+
+
+def test_only_a_running_job_succeeds_retries_or_dies() -> None:
+    assert {start for start, end in moves() if end in ("succeeded", "retrying", "dead")} == {"running"}
+
+
+def test_a_job_may_be_cancelled_in_every_live_state() -> None:
+    assert {start for start, end in moves() if end == "cancelled"} == {str(s) for s in set(JobState) - FINAL}
+
+
+def test_no_state_moves_to_itself() -> None:
+    assert [state for state, ends in TRANSITIONS.items() if state in ends] == []
+
+
+def test_the_diagram_in_the_docs_shows_the_same_moves() -> None:
+    text = DOCUMENT.read_text()
+    documented = {(start, end) for start, end in re.findall(r"^\s*- (\w+) -> (\w+)", text, re.MULTILINE)}
+    assert documented == moves()
+
+
+# Job
+
+
+def a_job(**fields: object) -> Job:
+    return Job("u1", "greet", "mail", "normal", b"{}")._replace(**fields)  # type: ignore[arg-type]
+
+
+def test_the_uid_is_what_stands_behind_the_key() -> None:
+    key = key_token("order-1")
+    assert a_job().uid == "u1"
+    assert a_job().key == NO_KEY
+    assert a_job(id=f"{key}-u-2", key=key).uid == "u-2"
+
+
+def test_the_message_id_differs_with_every_hop_and_every_life() -> None:
+    jobs = [a_job(run="a"), a_job(run="a", hop=1), a_job(run="b"), a_job(id="u2", run="a")]
+    assert len({job.message_id for job in jobs}) == 4
+
+
+def test_carried_are_only_headers_of_the_callers_own() -> None:
+    headers = {
+        "Trace": "1",
+        "Nats-Msg-Id": "x",
+        "nats-ttl": "1s",
+        "NATS-SCHEDULE": "@every 1s",
+        "Jetjobs-Attempt": "3",
+        "jetjobs-anything": "x",
+        "Natsy": "kept",
+    }
+    assert a_job(headers=headers).carried == {"Trace": "1", "Natsy": "kept"}
+
+
+def test_a_job_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        a_job().attempt = 2  # type: ignore[misc]
+
+
+def test_times_are_aware_utc_and_zero_is_none() -> None:
+    assert at(0.0) is None
+    assert at(1.5) == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+
+
+def test_a_status_as_a_dict_holds_times_as_text() -> None:
+    status = JobStatus("u1", JobState.RUNNING, "mail", "greet", 2, started_at=at(1.0))
+    shown = status.as_dict()
+    assert shown["state"] == "running"
+    assert shown["started_at"] == "1970-01-01T00:00:01+00:00"
+    assert shown["ended_at"] is None

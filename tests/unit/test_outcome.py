@@ -1,0 +1,179 @@
+"""What follows a failed attempt."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.model.errors import DeliveryError, InvalidArguments, JobTimeout, MalformedJob, UnknownTask
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import (
+    MAX_TEXT,
+    MAX_TRACEBACK,
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    Retried,
+    decide,
+    describe,
+)
+from jetjobs.model.retry import RetryPolicy
+
+NOW = 1_000_000.0
+POLICY = RetryPolicy(max_attempts=3, base=timedelta(seconds=10), cap=timedelta(seconds=60), jitter=False)
+
+
+def a_job(attempt: int = 1, max_attempts: int = 0, deadline: float = 0.0) -> Job:
+    return Job("u1", "greet", "mail", "normal", b"{}", attempt=attempt, max_attempts=max_attempts, deadline=deadline)
+
+
+BOOM = ValueError("boom")
+
+CASES: list[tuple[str, Job, BaseException, float | DeadReason]] = [
+    ("the first failure waits the base", a_job(1), BOOM, 10.0),
+    ("the second twice as long", a_job(2), BOOM, 20.0),
+    ("the last attempt is the end", a_job(3), BOOM, DeadReason.EXHAUSTED),
+    ("an attempt beyond the last too", a_job(99), BOOM, DeadReason.EXHAUSTED),
+    ("a job may allow more than its task", a_job(3, max_attempts=5), BOOM, 40.0),
+    ("or less", a_job(1, max_attempts=1), BOOM, DeadReason.EXHAUSTED),
+    ("a deadline after the backoff does not matter", a_job(1, deadline=NOW + 10.5), BOOM, 10.0),
+    ("one that passes during the backoff is the end", a_job(1, deadline=NOW + 9.0), BOOM, DeadReason.EXPIRED),
+    ("one that passes as the backoff ends too", a_job(1, deadline=NOW + 10.0), BOOM, DeadReason.EXPIRED),
+    ("one that has passed too", a_job(1, deadline=NOW - 1.0), BOOM, DeadReason.EXPIRED),
+    ("exhausted is said before expired", a_job(3, deadline=NOW - 1.0), BOOM, DeadReason.EXHAUSTED),
+    ("a timeout is a failure like any other", a_job(1), JobTimeout("slow"), 10.0),
+    ("so is sys.exit in a task", a_job(1), SystemExit(1), 10.0),
+    ("what cannot be read never runs again", a_job(1), MalformedJob("x"), DeadReason.MALFORMED),
+    ("nor does an unknown task", a_job(1), UnknownTask("x"), DeadReason.UNKNOWN_TASK),
+    (
+        "nor do wrong arguments",
+        a_job(1),
+        InvalidArguments("x", task="greet", problems=[]),
+        DeadReason.INVALID_ARGUMENTS,
+    ),
+    ("nor any other delivery error", a_job(1), DeliveryError("x"), DeadReason.MALFORMED),
+    ("whatever attempts are left", a_job(1, max_attempts=99), UnknownTask("x"), DeadReason.UNKNOWN_TASK),
+]
+
+
+@pytest.mark.parametrize(("job", "error", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_decisions(job: Job, error: BaseException, expected: float | DeadReason) -> None:
+    outcome = decide(job, error, POLICY, NOW, 0.5)
+    if isinstance(expected, DeadReason):
+        assert isinstance(outcome, DeadLettered)
+        assert outcome.reason is expected
+    else:
+        assert isinstance(outcome, Retried)
+        assert outcome.delay_s == expected
+    assert outcome.error == describe(error)
+
+
+ERRORS = st.sampled_from([BOOM, JobTimeout("t"), MalformedJob("m"), UnknownTask("u"), SystemExit(2)])
+
+
+@given(
+    attempt=st.integers(1, 10**9),
+    own_limit=st.integers(0, 10**9),
+    limit=st.integers(1, 10**9),
+    deadline=st.floats(0, 2 * NOW),
+    draw=st.floats(0, 1),
+    error=ERRORS,
+)
+def test_a_retry_is_within_the_limit_and_before_the_deadline(
+    attempt: int, own_limit: int, limit: int, deadline: float, draw: float, error: BaseException
+) -> None:
+    outcome = decide(a_job(attempt, own_limit, deadline), error, RetryPolicy(max_attempts=limit), NOW, draw)
+    if isinstance(outcome, Retried):
+        assert attempt < (own_limit or limit)
+        assert not isinstance(error, DeliveryError)
+        assert 0.0 <= outcome.delay_s <= 3600.0
+        assert not deadline or NOW + outcome.delay_s < deadline
+    else:
+        assert isinstance(error, DeliveryError) or attempt >= (own_limit or limit) or deadline
+
+
+def test_the_default_policy_gives_five_attempts() -> None:
+    outcomes = [decide(a_job(attempt), BOOM, RetryPolicy(), NOW, 0.5).name for attempt in range(1, 6)]
+    assert outcomes == ["retried"] * 4 + ["dead_lettered"]
+
+
+# describe
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+class Broken(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+class NotText(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]
+
+
+def test_an_error_is_told_by_type_text_and_traceback() -> None:
+    info = describe(raised(ValueError("boom")))
+    assert info[:2] == ("ValueError", "boom")
+    assert info.traceback.startswith("Traceback (most recent call last)")
+    assert info.traceback.rstrip().endswith("ValueError: boom")
+
+
+def test_a_type_outside_of_builtins_is_told_with_its_module() -> None:
+    assert describe(Broken()).type == f"{__name__}.Broken"
+
+
+@pytest.mark.parametrize("error", [Broken("x"), NotText("x")])
+def test_an_error_that_cannot_be_printed_is_still_told(error: Exception) -> None:
+    info = describe(raised(error))
+    assert info.text == "<unprintable>"
+    assert "Traceback" in info.traceback
+
+
+def test_text_and_traceback_are_capped_and_the_end_of_the_traceback_is_kept() -> None:
+    info = describe(raised(ValueError("x" * 100_000 + " the end")))
+    assert info.text == "x" * MAX_TEXT
+    assert len(info.traceback) == MAX_TRACEBACK
+    assert info.traceback.rstrip().endswith("the end")
+
+
+def test_our_own_delivery_errors_come_without_a_traceback() -> None:
+    assert describe(raised(MalformedJob("no JSON"))) == ErrorInfo("jetjobs.model.errors.MalformedJob", "no JSON", "")
+
+
+def test_causes_are_told_too() -> None:
+    error = ValueError("outer")
+    error.__cause__ = KeyError("inner")
+    assert "KeyError: 'inner'" in describe(raised(error)).traceback
+
+
+def test_a_very_long_chain_of_causes_is_capped() -> None:
+    error: BaseException = ValueError("innermost")
+    for number in range(3_000):
+        outer = ValueError(f"number {number}")
+        outer.__cause__ = error
+        error = outer
+    info = describe(raised(error))
+    assert info.text == "number 2999"
+    assert len(info.traceback) <= MAX_TRACEBACK
+
+
+def test_an_exception_group_is_described() -> None:
+    info = describe(raised(ExceptionGroup("several", [ValueError("one"), KeyError("two")])))
+    assert info.type == "ExceptionGroup"
+    assert "ValueError: one" in info.traceback
+
+
+@given(st.text())
+def test_any_text_is_kept_up_to_its_cap(text: str) -> None:
+    assert describe(ValueError(text)).text == text[:MAX_TEXT]

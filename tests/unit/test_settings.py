@@ -1,0 +1,129 @@
+"""Settings: frozen, checked, with defaults that work."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.settings import QueueSettings, Settings, WorkerSettings, build_settings
+
+GROUPS = ["nats", "queues", "worker", "observe"]
+
+
+def test_the_defaults_are_valid_and_equal_to_nothing_given() -> None:
+    assert build_settings({}) == Settings()
+    assert Settings.model_validate(Settings().model_dump()) == Settings()
+
+
+def test_the_defaults_point_at_a_server_on_this_machine() -> None:
+    settings = Settings()
+    assert settings.nats.url == "nats://127.0.0.1:4222"
+    assert settings.queues.namespace == "jobs"
+    assert settings.queues.lease == timedelta(seconds=30)
+    assert settings.worker.provision == "apply"
+    assert settings.worker.http == "off"
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_frozen(group: str) -> None:
+    values: BaseModel = getattr(Settings(), group)
+    name = next(iter(type(values).model_fields))
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(values, name, getattr(values, name))
+
+
+def test_the_settings_themselves_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().env = "production"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_an_unknown_key_is_refused_by_name(group: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{group}\.colour"):
+        build_settings({group: {"colour": "red"}})
+
+
+def test_an_unknown_group_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="redis"):
+        build_settings({"redis": {}})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("queues.lease", "999ms"),
+        ("queues.lease", "0s"),
+        ("queues.lease", 0),
+        ("queues.lease", "soon"),
+        ("queues.lease", True),
+        ("queues.replicas", 0),
+        ("queues.replicas", 6),
+        ("queues.storage", "tape"),
+        ("queues.max_running", 0),
+        ("queues.max_crashes", 0),
+        ("queues.dead_max_age", "0s"),
+        ("queues.publish_timeout", -1),
+        ("queues.namespace", "a.b"),
+        ("queues.namespace", ""),
+        ("nats.connect_timeout", "0s"),
+        ("nats.connect_timeout", float("nan")),
+        ("nats.connect_timeout", 1e300),
+        ("nats.connect_timeout", "99999999999999999999"),
+        ("worker.slots", 0),
+        ("worker.slots", "many"),
+        ("worker.processes", 0),
+        ("worker.timeout", "0s"),
+        ("worker.provision", "maybe"),
+        ("observe.log_level", "loud"),
+        ("observe.log_format", "xml"),
+    ],
+)
+def test_a_value_that_cannot_work_is_a_config_error_that_names_its_key(key: str, value: Any) -> None:
+    group, name = key.split(".")
+    with pytest.raises(ConfigError, match=rf"{group}(\.{name})?") as caught:
+        build_settings({group: {name: value}})
+    assert name in str(caught.value)
+
+
+def test_every_wrong_key_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_settings({"worker": {"slots": 0, "processes": 0}, "nats": {"urll": ""}})
+    for key in ("worker.slots", "worker.processes", "nats.urll"):
+        assert key in str(caught.value)
+
+
+def test_a_wrong_secret_is_not_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_settings({"nats": {"password": ["s3cret"]}})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["30s", "0.5m", 30, 30.0, "30", timedelta(seconds=30)])
+def test_a_duration_may_be_text_or_seconds(value: Any) -> None:
+    assert build_settings({"worker": {"timeout": value}}).worker.timeout == timedelta(seconds=30)
+
+
+@given(st.integers(1, 10**6))
+def test_a_lease_of_a_second_or_more_is_accepted(milliseconds: int) -> None:
+    lease = timedelta(milliseconds=milliseconds)
+    if lease < timedelta(seconds=1):
+        with pytest.raises(ValidationError, match="at least 1s"):
+            QueueSettings(lease=lease)
+    else:
+        assert QueueSettings(lease=lease).lease == lease
+
+
+def test_a_worker_may_stop_at_once() -> None:
+    assert WorkerSettings(stop_timeout=timedelta(0)).stop_timeout == timedelta(0)
+
+
+def test_secrets_do_not_show_in_the_representation() -> None:
+    shown = repr(build_settings({"nats": {"password": "s3cret", "token": "t0ken"}}))
+    assert "s3cret" not in shown
+    assert "t0ken" not in shown
