@@ -133,7 +133,7 @@ async def test_a_record_is_gone_after_its_ttl_and_the_answer_says_so(app: JetJob
             assert await handle.result(SOON) == 1
 
             async def gone() -> bool:
-                return await truth.done() == {}
+                return await truth.subjects("KV_jobs-done-default") == {}
 
             await eventually(gone)
         with pytest.raises(ResultExpired):

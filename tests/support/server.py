@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import nats
+import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
@@ -25,9 +26,14 @@ class Truth:
         await self.nc.close()
 
     async def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        reply = await self.nc.request(f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=5)
-        answer: dict[str, Any] = json.loads(reply.data)
-        return answer
+        for _ in range(20):  # tests restart the server under us
+            try:
+                reply = await self.nc.request(f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=1)
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                continue
+            answer: dict[str, Any] = json.loads(reply.data)
+            return answer
+        raise AssertionError(f"no answer to {subject}")
 
     async def subjects(self, stream: str, filter_subject: str = ">") -> dict[str, int]:
         """How many messages stand on each subject."""

@@ -1,0 +1,41 @@
+"""Tasks of the end-to-end tests: each run appends a line to a file, so that effects can be counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+
+from jetjobs import JetJobs, RetryPolicy, current_job
+
+app = JetJobs("journal")
+
+
+def note(kind: str, n: int) -> None:
+    """One atomic append: many processes write at once."""
+    job = current_job()
+    line = f"{kind} {n} {job.id} {job.attempt} {job.delivery} {os.getpid()}\n"
+    descriptor = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+@app.task
+async def effect(n: int) -> int:
+    note("effect", n)
+    return n
+
+
+@app.task(store_result=False)
+async def wait(n: int, seconds: float) -> None:
+    note("begin", n)
+    await asyncio.sleep(seconds)
+    note("end", n)
+
+
+@app.task(retry=RetryPolicy(max_attempts=1))
+async def die(n: int) -> None:
+    note("die", n)
+    os._exit(9)

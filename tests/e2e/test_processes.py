@@ -1,0 +1,218 @@
+"""Workers as processes: signals, crashes, supervision, restarts in the middle of work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+from tests.e2e import journal_tasks
+from tests.support.probe import eventually
+from tests.support.processes import Process
+from tests.support.server import Truth
+
+ROOT = Path(__file__).parent.parent.parent
+APP = "tests.e2e.journal_tasks:app"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
+    journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
+    async with journal_tasks.app as opened:
+        await opened.provision()
+        yield opened
+
+
+def lines(journal: Path, kind: str) -> list[list[str]]:
+    return [line.split() for line in journal.read_text().splitlines() if line.startswith(f"{kind} ")]
+
+
+def worker(server: EmbeddedServer, journal: Path, *options: str, **environment: str) -> Process:
+    arguments = ["worker", APP, "--log-format", "json", *options]
+    return Process(arguments, ROOT, NATS_URL=server.url, JOURNAL=str(journal), **environment)
+
+
+async def until(process: Process, text: str, count: int = 1) -> str:
+    return await asyncio.to_thread(process.wait_for, text, count)
+
+
+async def until_journal(journal: Path, kind: str, count: int, timeout: float = 30) -> None:
+    async def enough() -> bool:
+        return len(lines(journal, kind)) >= count
+
+    await eventually(enough, timeout)
+
+
+async def test_sigterm_lets_the_running_job_finish_and_exits_0(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    with worker(server, journal) as process:
+        await until(process, "worker.ready")
+        await journal_tasks.wait.enqueue(1, 1.0)
+        await until_journal(journal, "begin", 1)
+        assert await asyncio.to_thread(process.end, signal.SIGTERM) == 0
+    assert len(lines(journal, "end")) == 1
+    assert await truth.jobs() == []
+
+
+async def test_past_the_stop_timeout_jobs_are_given_back_at_once_and_the_exit_code_is_1(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    with worker(server, journal, "--stop-timeout", "300ms") as process:
+        await until(process, "worker.ready")
+        await journal_tasks.wait.enqueue(1, 30.0)
+        await until_journal(journal, "begin", 1)
+        assert await asyncio.to_thread(process.end, signal.SIGINT) == 1
+    assert len(await truth.jobs(lane="normal")) == 1
+    assert (await truth.consumer())["num_ack_pending"] == 0
+    assert lines(journal, "end") == []
+
+
+async def test_a_second_signal_stops_at_once(server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth) -> None:
+    with worker(server, journal, "--stop-timeout", "60s") as process:
+        await until(process, "worker.ready")
+        await journal_tasks.wait.enqueue(1, 30.0)
+        await until_journal(journal, "begin", 1)
+        process.send(signal.SIGTERM)
+        await until(process, "worker.quiet")
+        assert await asyncio.to_thread(process.end, signal.SIGTERM, 10) == 1
+    assert (await truth.consumer())["num_ack_pending"] == 0
+
+
+async def test_processes_are_supervised_and_one_that_dies_is_restarted(
+    server: EmbeddedServer, app: JetJobs, journal: Path
+) -> None:
+    with worker(server, journal, "--processes", "2") as process:
+        await until(process, "worker.ready", 2)
+        await journal_tasks.die.enqueue(1)
+        await until(process, "restarting in")
+        await until(process, "worker.ready", 3)
+        handles = [await journal_tasks.effect.enqueue(n) for n in range(20)]
+        assert [await handle.result(timedelta(seconds=20)) for handle in handles] == list(range(20))
+        assert await asyncio.to_thread(process.end, signal.SIGTERM) == 0
+    assert sum("worker.stopped" in line for line in process.lines) == 2
+
+
+async def test_a_child_that_cannot_start_ends_the_supervisor_with_its_exit_code(server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("import nothing_of_that_name\n")
+    with Process(["worker", "--processes", "2"], tmp_path, NATS_URL=server.url) as process:
+        assert await asyncio.to_thread(process.popen.wait, 20) == 4
+
+
+async def test_health_and_metrics_are_served_and_readiness_goes_when_the_server_does(
+    server: EmbeddedServer, app: JetJobs, journal: Path, unused_tcp_port: int
+) -> None:
+    base = f"http://127.0.0.1:{unused_tcp_port}"
+
+    def get(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(base + path, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    with worker(server, journal, "--http", f"127.0.0.1:{unused_tcp_port}") as process:
+        await until(process, "worker.ready")
+        assert (await asyncio.to_thread(get, "/livez"))[0] == 200
+        assert await asyncio.to_thread(get, "/readyz") == (200, "ready\n")
+        await (await journal_tasks.effect.enqueue(1)).result(timedelta(seconds=10))
+        page = (await asyncio.to_thread(get, "/metrics"))[1]
+        assert 'jetjobs_attempts_total{outcome="succeeded",queue="default",task="effect"} 1.0' in page
+        server.stop()
+        await until(process, "nats.lost")
+        assert (await asyncio.to_thread(get, "/readyz"))[0] == 503
+        assert (await asyncio.to_thread(get, "/livez"))[0] == 200
+        server.start()
+        await until(process, "nats.restored")
+        assert await asyncio.to_thread(process.end) == 0
+
+
+async def test_ten_thousand_jobs_due_in_the_same_second_all_run_once(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=5)
+    call = journal_tasks.effect.options(run_at=due)
+    report = await app.enqueue_many([call.bind(n) for n in range(10_000)])
+    assert len(report.stored) == 10_000
+    with worker(server, journal, "--slots", "100", "--log-level", "warning"):
+        await until_journal(journal, "effect", 10_000, timeout=50)
+
+        async def empty() -> bool:
+            return await truth.jobs() == []
+
+        await eventually(empty)
+    assert Counter(int(line[1]) for line in lines(journal, "effect")) == Counter(range(10_000))
+
+
+@pytest.mark.timeout(120)
+async def test_nothing_is_lost_when_worker_and_server_are_killed_in_the_middle_of_a_drain(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    total = 20_000
+    app_settings = {"JETJOBS_QUEUES__LEASE": "3s"}
+    with worker(server, journal, "--burst", **app_settings) as process:  # makes the lease known to the lanes
+        await asyncio.to_thread(process.popen.wait, 20)
+    report = await app.enqueue_many([journal_tasks.effect.bind(n) for n in range(total)])
+    assert len(report.stored) == total
+    options = ("--slots", "50", "--log-level", "warning")
+    with worker(server, journal, *options, **app_settings) as first:
+        await until_journal(journal, "effect", 3_000)
+        first.send(signal.SIGKILL)
+    with worker(server, journal, *options, **app_settings):
+        await until_journal(journal, "effect", 8_000)
+        server.kill()
+        server.start()
+        await until_journal(journal, "effect", 12_000)
+        server.stop()
+        server.start()
+
+        async def empty() -> bool:
+            return await truth.jobs() == []
+
+        await eventually(empty, timeout=80)
+    ran = Counter(int(line[1]) for line in lines(journal, "effect"))
+    assert set(ran) == set(range(total))  # every effect is there
+    done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")
+    assert {subject.rsplit(".", 1)[1] for subject in done} == {handle.id for handle in report.stored}
+    assert set(done.values()) == {1}  # and each id has exactly one record
+    assert await truth.subjects("jobs-dead") == {}
+    # Only what was in hand at one of the three kills may have run twice.
+    assert sum(ran.values()) - total <= 3 * 50 + 50
+
+
+async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "import logging\nfrom jetjobs import JetJobs\napp = JetJobs('a')\n\n"
+        "@app.task\nasync def talk(secret: str) -> None:\n    logging.getLogger('mine').warning('hello')\n"
+    )
+    settings = {"NATS_URL": server.url}
+    with Process(["worker"], tmp_path, **settings) as process:
+        await until(process, "worker.ready")
+        from tests.support.processes import run
+
+        stored = await asyncio.to_thread(run, ["enqueue", "talk", "secret=hush", "--json", "--wait"], tmp_path, **settings)
+        job_id = json.loads(stored.stdout)["id"]
+        line = json.loads(await until(process, '"hello"'))
+        assert (line["logger"], line["job_id"], line["task"], line["attempt"]) == ("mine", job_id, "talk", 1)
+        finished = json.loads(await until(process, "job.succeeded"))
+        assert finished["job_id"] == job_id
+        assert await asyncio.to_thread(process.end) == 0
+    assert not any("hush" in line for line in process.lines)
