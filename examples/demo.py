@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -25,10 +24,9 @@ async def main() -> int:
     started = time.monotonic()
     with EmbeddedServer() as server:
         say(started, f"nats-server at {server.url}")
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "jetjobs", "--server", server.url, "worker", "examples.shop:app"]
-            + ["--log-level", "error", "--log-format", "console"]
-        )
+        command = [sys.executable, "-m", "jetjobs", "--server", server.url, "worker", "examples.shop:app"]
+        command += ["--log-level", "error", "--log-format", "console"]
+        worker = await asyncio.create_subprocess_exec(*command)
         say(started, f"worker with pid {worker.pid}")
         try:
             app.configure(build_settings({"nats": {"url": server.url}}))
@@ -37,7 +35,7 @@ async def main() -> int:
                 return await show(started)
         finally:
             worker.send_signal(signal.SIGTERM)
-            worker.wait(30)
+            await asyncio.wait_for(worker.wait(), 30)
             say(started, f"worker stopped with exit code {worker.returncode}")
 
 
@@ -55,7 +53,7 @@ async def show(started: float) -> int:
     say(started, f"{'remind':<15} enqueued again with the same key: duplicate={again.duplicate}")
     trails = await follow(started, jobs)
     print("\nJOB              ATTEMPTS  STATE      RESULT")
-    expected = {name: JobState.SUCCEEDED for name in jobs} | {"import_feed": JobState.DEAD}
+    expected = dict.fromkeys(jobs, JobState.SUCCEEDED) | {"import_feed": JobState.DEAD}
     for name, handle in jobs.items():
         status = await handle.status()
         print(f"{name:<17}{status.attempt:>8}  {status.state or 'unknown':<9}  {await outcome(handle)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.waiting import Waiting
 from jetjobs.model.errors import DefinitionError, JetJobsError
-from jetjobs.model.events import Event, Observer
+from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
@@ -115,7 +116,15 @@ class JetJobs(Router):
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
         if self._enqueuer is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
-        return await enqueue_many(self.jetstream, self._enqueuer, requests)
+        started = time.perf_counter()
+        report = await enqueue_many(self.jetstream, self._enqueuer, requests)
+        if self._observers:
+            took_s = time.perf_counter() - started
+            for request, entry in zip(requests, report.entries, strict=True):
+                if entry is not None:
+                    queue = request.options.get("queue", request.task.queue)
+                    self._emit(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took_s))
+        return report
 
     def worker(
         self,
@@ -164,7 +173,13 @@ class JetJobs(Router):
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
-        return await self._outlet(request)
+        if not self._observers:
+            return await self._outlet(request)
+        started = time.perf_counter()
+        handle = await self._outlet(request)
+        took_s = time.perf_counter() - started
+        self._emit(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
+        return handle
 
     def _emit(self, event: Event) -> None:
         for observer in self._observers:

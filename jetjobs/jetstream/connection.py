@@ -192,7 +192,9 @@ class Connection:
             return False
         return True
 
-    async def api(self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+    async def api(
+        self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
+    ) -> dict[str, Any]:
         """A JetStream API call, repeated until it is answered or time is up: all that we use are idempotent.
 
         BrokerError when the server refuses it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import timedelta
 
 from jetjobs import JetJobs, RetryPolicy, current_job
 

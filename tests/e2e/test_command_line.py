@@ -16,7 +16,7 @@ import pytest
 from jetjobs.devserver import EmbeddedServer
 from tests.support.processes import Process, clean_environment, run
 
-TASKS = '''
+TASKS = """
 import asyncio, time
 from datetime import timedelta
 from jetjobs import JetJobs, RetryPolicy
@@ -35,7 +35,7 @@ async def slow(seconds: float) -> str:
     print("slow begins", flush=True)
     await asyncio.sleep(seconds)
     return "slept"
-'''
+"""
 
 
 @pytest.fixture
@@ -56,7 +56,10 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 def test_dev_starts_everything_is_found_by_other_terminals_reloads_and_leaves_nothing_behind(folder: Path) -> None:
     with Process(["dev"], folder) as dev:
         dev.wait_for("worker ready")
-        assert re.search(r"NATS\s+embedded nats-server at nats://127.0.0.1:\d+, data in .jetjobs/nats \(kept\)", "\n".join(dev.lines))
+        assert re.search(
+            r"NATS\s+embedded nats-server at nats://127.0.0.1:\d+, data in .jetjobs/nats \(kept\)",
+            "\n".join(dev.lines),
+        )
         assert (folder / ".jetjobs" / "dev.json").stat().st_mode & 0o777 == 0o600
         server = json.loads((folder / ".jetjobs" / "dev.json").read_text())
 
@@ -80,7 +83,12 @@ def test_dev_keeps_queued_jobs_from_one_start_to_the_next(folder: Path) -> None:
     with Process(["dev"], folder) as dev:
         dev.wait_for("worker ready")
         stored = run(["enqueue", "greet", "name=Ada", "--delay", "1h", "--id", "kept-one", "--json"], folder)
-        assert json.loads(stored.stdout) == {"id": "kept-one", "queue": "default", "task": "greet", "duplicate": False}
+        assert json.loads(stored.stdout) == {
+            "id": "kept-one",
+            "queue": "default",
+            "task": "greet",
+            "duplicate": False,
+        }
         dev.end(signal.SIGTERM)
     with Process(["dev"], folder) as dev:
         dev.wait_for("worker ready")
@@ -90,8 +98,11 @@ def test_dev_keeps_queued_jobs_from_one_start_to_the_next(folder: Path) -> None:
 
 
 def test_dev_refuses_production_and_a_second_start(folder: Path) -> None:
-    refused = run(["dev"], folder, JETJOBS_ENV="production")
-    assert (refused.returncode, error_of(refused)) == (2, "error: `jetjobs dev` does not run with env = production")
+    refused = run(["dev"], folder, env={"JETJOBS_ENV": "production"})
+    assert (refused.returncode, error_of(refused)) == (
+        2,
+        "error: `jetjobs dev` does not run with env = production",
+    )
     with Process(["dev", "--store", "memory"], folder) as dev:
         dev.wait_for("worker ready")
         second = run(["dev"], folder)
@@ -125,7 +136,10 @@ def test_without_the_binary_the_line_that_installs_it_is_given(folder: Path, tmp
         timeout=30,
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-2:] == ["error: nats-server is not installed", 'hint: pip install "jetjobs[dev]"']
+    assert done.stderr.splitlines()[-2:] == [
+        "error: nats-server is not installed",
+        'hint: pip install "jetjobs[dev]"',
+    ]
 
 
 # Enqueue
@@ -133,21 +147,21 @@ def test_without_the_binary_the_line_that_installs_it_is_given(folder: Path, tmp
 
 def test_enqueue_checks_arguments_against_the_signature(folder: Path, server: EmbeddedServer) -> None:
     url = {"NATS_URL": server.url}
-    assert run(["setup", "apply"], folder, **url).returncode == 0
-    wrong = run(["enqueue", "greet", "name=Ada", "times=many"], folder, **url)
+    assert run(["setup", "apply"], folder, env=url).returncode == 0
+    wrong = run(["enqueue", "greet", "name=Ada", "times=many"], folder, env=url)
     assert wrong.returncode == 2
     assert "times: Input should be a valid integer" in error_of(wrong)
-    assert run(["enqueue", "greet", "name"], folder, **url).returncode == 2
-    assert run(["enqueue", "greet", "name:=[1,"], folder, **url).returncode == 2
-    unknown = run(["enqueue", "gret", "name=Ada"], folder, **url)
+    assert run(["enqueue", "greet", "name"], folder, env=url).returncode == 2
+    assert run(["enqueue", "greet", "name:=[1,"], folder, env=url).returncode == 2
+    unknown = run(["enqueue", "gret", "name=Ada"], folder, env=url)
     assert (unknown.returncode, unknown.stderr.splitlines()[-1]) == (5, "hint: did you mean 'greet'?")
-    good = run(["enqueue", "greet", "name=Ada", "times:=2", "--json"], folder, **url)
+    good = run(["enqueue", "greet", "name=Ada", "times:=2", "--json"], folder, env=url)
     assert good.returncode == 0
-    many = run(["enqueue", "greet", "--data", '{"name": "Bob"}', "-n", "1500", "--json"], folder, **url)
+    many = run(["enqueue", "greet", "--data", '{"name": "Bob"}', "-n", "1500", "--json"], folder, env=url)
     assert json.loads(many.stdout) == {"stored": 1500, "queue": "default"}
-    late = run(["enqueue", "greet", "name=Ada", "--at", "tomorrow"], folder, **url)
+    late = run(["enqueue", "greet", "name=Ada", "--at", "tomorrow"], folder, env=url)
     assert late.returncode == 2
-    nowhere = run(["enqueue", "greet", "name=Ada", "--queue", "nowhere"], folder, **url)
+    nowhere = run(["enqueue", "greet", "name=Ada", "--queue", "nowhere"], folder, env=url)
     assert nowhere.returncode == 5
     assert "queue 'nowhere'" in error_of(nowhere)
 
@@ -156,13 +170,13 @@ def test_waiting_for_a_job_that_fails_or_takes_too_long_has_its_own_exit_code(
     folder: Path, server: EmbeddedServer
 ) -> None:
     url = {"NATS_URL": server.url}
-    with Process(["worker"], folder, **url) as worker:
+    with Process(["worker"], folder, env=url) as worker:
         worker.wait_for("worker.ready")
-        failed = run(["enqueue", "broken", "--wait"], folder, **url)
+        failed = run(["enqueue", "broken", "--wait"], folder, env=url)
         assert failed.returncode == 1
         assert re.search(r"[0-9a-f]{32} dead \(exhausted\): ValueError: on purpose", failed.stdout)
         assert 'raise ValueError("on purpose")' in failed.stderr
-        late = run(["enqueue", "slow", "seconds=5", "--wait", "--wait-timeout", "200ms"], folder, **url)
+        late = run(["enqueue", "slow", "seconds=5", "--wait", "--wait-timeout", "200ms"], folder, env=url)
         assert late.returncode == 7
         assert worker.end(signal.SIGTERM) == 0
 
@@ -200,7 +214,8 @@ def test_a_server_without_jetstream_and_wrong_credentials_are_exit_code_3(folder
 def test_a_worker_denied_its_subjects_says_which(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "acl.conf"
     config.write_text(
-        'authorization { users: [{user: w, password: w, permissions: {publish: ["jobs.>"], subscribe: ["_INBOX.>"]}}] }'
+        "authorization { users: [{user: w, password: w, "
+        'permissions: {publish: ["jobs.>"], subscribe: ["_INBOX.>"]}}] }'
     )
     with EmbeddedServer(extra=("-c", str(config))) as guarded:
         url = guarded.url.replace("nats://", "nats://w:w@")
@@ -230,10 +245,20 @@ def test_an_app_that_cannot_be_imported_shows_the_users_frames_only(folder: Path
         (None, None, 2, "no app found in tasks.py"),
         ("", "tasks:app", 2, "'tasks:app' is not a JetJobs app"),
         ("", "nowhere:app", 2, "there is no module 'nowhere'"),
-        ("from jetjobs import JetJobs\na = JetJobs('a')\nb = JetJobs('b')\n", None, 2, "more than one app: tasks:a, tasks:b"),
+        (
+            "from jetjobs import JetJobs\na = JetJobs('a')\nb = JetJobs('b')\n",
+            None,
+            2,
+            "more than one app: tasks:a, tasks:b",
+        ),
         ("import missing_module\n", None, 4, "cannot be imported"),
         ("from jetjobs import JetJobs\napp = JetJobs('a b')\n", None, 2, "app 'a b' is not a usable name"),
-        (TASKS + "\n@app.task(name='greet')\nasync def other() -> None: ...\n", None, 2, "task 'greet' is declared twice"),
+        (
+            TASKS + "\n@app.task(name='greet')\nasync def other() -> None: ...\n",
+            None,
+            2,
+            "task 'greet' is declared twice",
+        ),
         (TASKS + "\n@app.task\nasync def other(*args: int) -> None: ...\n", None, 2, "*args: int is not possible"),
     ],
 )
@@ -249,7 +274,7 @@ def test_what_is_wrong_with_an_app_is_said_in_one_line(
 
 
 def test_unknown_settings_and_options_are_refused_with_the_nearest_name(folder: Path) -> None:
-    done = run(["config", "show"], folder, JETJOBS_WORKER__SLOT="3")
+    done = run(["config", "show"], folder, env={"JETJOBS_WORKER__SLOT": "3"})
     assert (done.returncode, error_of(done)) == (2, "error: unknown setting 'worker.slot' in the environment")
     assert "did you mean 'worker.slots'?" in done.stderr
     assert run(["worker", "--sluts", "3"], folder).returncode == 2
@@ -259,7 +284,11 @@ def test_unknown_settings_and_options_are_refused_with_the_nearest_name(folder: 
 
 def test_config_show_gives_each_value_its_source_and_masks_secrets(folder: Path) -> None:
     (folder / "jetjobs.toml").write_text('[worker]\nslots = 7\n[nats]\npassword = "topsecret"\n')
-    done = run(["config", "show", "--json", "--server", "nats://a:b@127.0.0.1:4"], folder, JETJOBS_QUEUES__LEASE="12s")
+    done = run(
+        ["config", "show", "--json", "--server", "nats://a:b@127.0.0.1:4"],
+        folder,
+        env={"JETJOBS_QUEUES__LEASE": "12s"},
+    )
     rows = {row["key"]: row for row in json.loads(done.stdout)["items"]}
     assert rows["worker.slots"]["value"] == "7"
     assert rows["worker.slots"]["source"].endswith("jetjobs.toml")
@@ -270,12 +299,12 @@ def test_config_show_gives_each_value_its_source_and_masks_secrets(folder: Path)
 
 def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(folder: Path, server: EmbeddedServer) -> None:
     url = {"NATS_URL": server.url}
-    refused = run(["worker", "--provision", "verify"], folder, **url)
+    refused = run(["worker", "--provision", "verify"], folder, env=url)
     assert refused.returncode == 6
     assert "not on the server" in error_of(refused)
-    plan = run(["setup", "plan"], folder, **url)
+    plan = run(["setup", "plan"], folder, env=url)
     assert "+ work stream jobs-work-default" in plan.stdout.splitlines()
-    assert run(["setup", "apply", "--queues", "extra"], folder, **url).returncode == 0
-    again = json.loads(run(["setup", "plan", "--json"], folder, **url).stdout)
+    assert run(["setup", "apply", "--queues", "extra"], folder, env=url).returncode == 0
+    again = json.loads(run(["setup", "plan", "--json"], folder, env=url).stdout)
     assert {item["action"] for item in again["items"]} == {"none"}
-    assert run(["worker", "--provision", "verify", "--burst"], folder, **url).returncode == 0
+    assert run(["worker", "--provision", "verify", "--burst"], folder, env=url).returncode == 0

@@ -45,9 +45,10 @@ def lines(journal: Path, kind: str) -> list[list[str]]:
     return [line.split() for line in journal.read_text().splitlines() if line.startswith(f"{kind} ")]
 
 
-def worker(server: EmbeddedServer, journal: Path, *options: str, **environment: str) -> Process:
+def worker(server: EmbeddedServer, journal: Path, *options: str, lease: str = "30s") -> Process:
     arguments = ["worker", APP, "--log-format", "json", *options]
-    return Process(arguments, ROOT, NATS_URL=server.url, JOURNAL=str(journal), **environment)
+    env = {"NATS_URL": server.url, "JOURNAL": str(journal), "JETJOBS_QUEUES__LEASE": lease}
+    return Process(arguments, ROOT, env)
 
 
 async def until(process: Process, text: str, count: int = 1) -> str:
@@ -86,7 +87,9 @@ async def test_past_the_stop_timeout_jobs_are_given_back_at_once_and_the_exit_co
     assert lines(journal, "end") == []
 
 
-async def test_a_second_signal_stops_at_once(server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth) -> None:
+async def test_a_second_signal_stops_at_once(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
     with worker(server, journal, "--stop-timeout", "60s") as process:
         await until(process, "worker.ready")
         await journal_tasks.wait.enqueue(1, 30.0)
@@ -111,9 +114,11 @@ async def test_processes_are_supervised_and_one_that_dies_is_restarted(
     assert sum("worker.stopped" in line for line in process.lines) == 2
 
 
-async def test_a_child_that_cannot_start_ends_the_supervisor_with_its_exit_code(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_a_child_that_cannot_start_ends_the_supervisor_with_its_exit_code(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
     (tmp_path / "tasks.py").write_text("import nothing_of_that_name\n")
-    with Process(["worker", "--processes", "2"], tmp_path, NATS_URL=server.url) as process:
+    with Process(["worker", "--processes", "2"], tmp_path, env={"NATS_URL": server.url}) as process:
         assert await asyncio.to_thread(process.popen.wait, 20) == 4
 
 
@@ -167,16 +172,15 @@ async def test_nothing_is_lost_when_worker_and_server_are_killed_in_the_middle_o
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     total = 20_000
-    app_settings = {"JETJOBS_QUEUES__LEASE": "3s"}
-    with worker(server, journal, "--burst", **app_settings) as process:  # makes the lease known to the lanes
+    with worker(server, journal, "--burst", lease="3s") as process:  # makes the lease known to the lanes
         await asyncio.to_thread(process.popen.wait, 20)
     report = await app.enqueue_many([journal_tasks.effect.bind(n) for n in range(total)])
     assert len(report.stored) == total
     options = ("--slots", "50", "--log-level", "warning")
-    with worker(server, journal, *options, **app_settings) as first:
+    with worker(server, journal, *options, lease="3s") as first:
         await until_journal(journal, "effect", 3_000)
         first.send(signal.SIGKILL)
-    with worker(server, journal, *options, **app_settings):
+    with worker(server, journal, *options, lease="3s"):
         await until_journal(journal, "effect", 8_000)
         server.kill()
         server.start()
@@ -203,12 +207,14 @@ async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: Embed
         "import logging\nfrom jetjobs import JetJobs\napp = JetJobs('a')\n\n"
         "@app.task\nasync def talk(secret: str) -> None:\n    logging.getLogger('mine').warning('hello')\n"
     )
-    settings = {"NATS_URL": server.url}
-    with Process(["worker"], tmp_path, **settings) as process:
+    env = {"NATS_URL": server.url}
+    with Process(["worker"], tmp_path, env) as process:
         await until(process, "worker.ready")
         from tests.support.processes import run
 
-        stored = await asyncio.to_thread(run, ["enqueue", "talk", "secret=hush", "--json", "--wait"], tmp_path, **settings)
+        stored = await asyncio.to_thread(
+            run, ["enqueue", "talk", "secret=hush", "--json", "--wait"], tmp_path, env=env
+        )
         job_id = json.loads(stored.stdout)["id"]
         line = json.loads(await until(process, '"hello"'))
         assert (line["logger"], line["job_id"], line["task"], line["attempt"]) == ("mine", job_id, "talk", 1)

@@ -67,7 +67,9 @@ async def test_wrong_arguments_are_refused_and_nothing_is_stored(
         assert await truth.jobs() == []
 
 
-async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(app: JetJobs, truth: Truth) -> None:
+async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(
+    app: JetJobs, truth: Truth
+) -> None:
     @app.task
     async def send(fine: int, payload: Any) -> None: ...
 
@@ -93,7 +95,9 @@ async def test_a_job_over_the_inline_limit_is_refused_before_it_is_sent(app: Jet
         assert app.jetstream.connection.connected
 
 
-async def test_headers_of_the_callers_own_travel_and_too_large_ones_are_refused(app: JetJobs, truth: Truth) -> None:
+async def test_headers_of_the_callers_own_travel_and_too_large_ones_are_refused(
+    app: JetJobs, truth: Truth
+) -> None:
     @app.task
     async def send() -> None: ...
 
@@ -185,7 +189,9 @@ async def test_a_key_blocks_while_its_job_is_scheduled_queued_running_and_retryi
         assert len(await truth.jobs()) == 1
 
 
-async def test_a_key_still_blocks_after_the_server_was_killed_and_restarted(app: JetJobs, server: EmbeddedServer) -> None:
+async def test_a_key_still_blocks_after_the_server_was_killed_and_restarted(
+    app: JetJobs, server: EmbeddedServer
+) -> None:
     @app.task
     async def bill() -> None: ...
 

@@ -66,7 +66,9 @@ async def test_a_changed_setting_is_shown_as_a_difference_and_applied_to_the_lan
         await app.provision()
     async with with_task(make_app(queues={"lease": "10s"})) as app:
         changes = [change for change in await app.plan() if change.action != "none"]
-        assert {change.wanted.label for change in changes} == {f"lane default/{lane}" for lane in ("high", "normal", "low")}
+        assert {change.wanted.label for change in changes} == {
+            f"lane default/{lane}" for lane in ("high", "normal", "low")
+        }
         assert changes[0].diff == {"ack_wait": (30 * topology.NS, 10 * topology.NS)}
         await app.provision()
         assert (await truth.consumer())["config"]["ack_wait"] == 10 * topology.NS
@@ -120,7 +122,9 @@ async def test_a_stream_that_cannot_become_what_is_wanted_is_a_clear_error(app: 
 
 
 @pytest.mark.parametrize(("version", "level"), [("2.11.9", 5), ("2.9.99", 5)])
-async def test_a_server_below_2_12_is_refused(make_app: MakeApp, server: EmbeddedServer, version: str, level: int) -> None:
+async def test_a_server_below_2_12_is_refused(
+    make_app: MakeApp, server: EmbeddedServer, version: str, level: int
+) -> None:
     proxy = Proxy(server.url)
     proxy.to_client = lambda data: data.replace(b'"version":"2.15.1"', f'"version":"{version}"'.encode())
     async with proxy.running(), with_task(make_app(nats={"url": proxy.url})) as app:
@@ -180,13 +184,15 @@ async def test_a_denied_subject_is_named_at_once(tmp_path: Path) -> None:
     with EmbeddedServer(extra=("-c", str(config))) as guarded:
 
         def app_for(user: str) -> JetJobs:
-            return JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, "user": user, "password": user[0]}}))
+            return JetJobs(
+                "t", settings=build_settings({"nats": {"url": guarded.url, "user": user, "password": user[0]}})
+            )
 
         async with with_task(app_for("boss")) as boss:
             await boss.provision()
         poor = with_task(app_for("poor"))
         async with asyncio.timeout(4), poor:
-            with pytest.raises(AccessDenied, match="jobs.work.default.normal.work"):
+            with pytest.raises(AccessDenied, match=r"jobs\.work\.default\.normal\.work"):
                 await poor.tasks["work"].enqueue()
             with pytest.raises(AccessDenied):
                 await poor.provision()

@@ -72,8 +72,12 @@ async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_
     async with app:
         await app.provision()
         for _ in range(2):
-            await truth.nc.publish("jobs.work.default.normal.greet", b'{"user": 7}', headers={"Nats-Msg-Id": "visit-7"})
-        await truth.nc.publish("jobs.work.default.normal.greet", b'{"user": 9}', headers={"Nats-Msg-Id": "no token!"})
+            await truth.nc.publish(
+                "jobs.work.default.normal.greet", b'{"user": 7}', headers={"Nats-Msg-Id": "visit-7"}
+            )
+        await truth.nc.publish(
+            "jobs.work.default.normal.greet", b'{"user": 9}', headers={"Nats-Msg-Id": "no token!"}
+        )
         async with running(app.worker()):
             await probe.finished(2, "succeeded")
             assert await truth.jobs() == []
@@ -83,7 +87,9 @@ async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_
         assert len(probe.of(JobStarted)) == 2
 
 
-async def test_a_failing_hand_made_job_keeps_its_id_through_retries(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_failing_hand_made_job_keeps_its_id_through_retries(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
     ids: list[str] = []
 
     @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(milliseconds=10)))
@@ -366,7 +372,9 @@ async def test_a_job_whose_worker_died_runs_again_as_the_same_attempt(make_app: 
             assert await handle.result(SOON) == [1, 2]
 
 
-async def test_a_job_that_killed_its_workers_too_often_is_dead_lettered_unrun(make_app: MakeApp, truth: Truth) -> None:
+async def test_a_job_that_killed_its_workers_too_often_is_dead_lettered_unrun(
+    make_app: MakeApp, truth: Truth
+) -> None:
     app = make_app(queues={"lease": "1s", "max_crashes": 2})
     probe = Probe()
     app.observe(probe)
@@ -590,7 +598,9 @@ async def test_a_task_may_enqueue_another(app: JetJobs) -> None:
 # Slots and lanes
 
 
-async def test_no_more_jobs_run_at_once_than_there_are_slots_and_queue_limits_hold(app: JetJobs, probe: Probe) -> None:
+async def test_no_more_jobs_run_at_once_than_there_are_slots_and_queue_limits_hold(
+    app: JetJobs, probe: Probe
+) -> None:
     now: dict[str, int] = {"wide": 0, "narrow": 0}
     most: dict[str, int] = {"wide": 0, "narrow": 0, "all": 0}
 
@@ -663,7 +673,9 @@ async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
 # Life
 
 
-async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
     go_on = asyncio.Event()
 
     @app.task

@@ -38,13 +38,15 @@ class Probe:
             raise AssertionError(f"waited for {count} {kind.__name__}, saw {self.events[-20:]}") from None
         return found
 
-    async def finished(self, count: int = 1, outcome: str | None = None, timeout: float = 15.0) -> list[JobFinished]:
+    async def finished(
+        self, count: int = 1, outcome: str | None = None, timeout: float = 15.0
+    ) -> list[JobFinished]:
         return await self.wait(JobFinished, count, lambda e: outcome in (None, e.outcome), timeout)
 
 
 async def eventually(check: Callable[[], Awaitable[E | None]], timeout: float = 15.0) -> E:
     """What `check` returns once it is neither None nor False: for facts that stand on the server only."""
     async with asyncio.timeout(timeout):
-        while not (found := await check()):
+        while not (found := await check()):  # noqa: ASYNC110 - the server tells nobody when it changes
             await asyncio.sleep(0.01)
     return found

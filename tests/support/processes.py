@@ -20,12 +20,14 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**kept, "NO_COLOR": "1", **extra}
 
 
-def run(arguments: Sequence[str], cwd: Path, timeout: float = 30, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    arguments: Sequence[str], cwd: Path, timeout: float = 30, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run `jetjobs ARGUMENTS` to its end."""
     return subprocess.run(
         [sys.executable, "-m", "jetjobs", *arguments],
         cwd=cwd,
-        env=clean_environment(**environment),
+        env=clean_environment(**(env or {})),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -35,11 +37,11 @@ def run(arguments: Sequence[str], cwd: Path, timeout: float = 30, **environment:
 class Process:
     """`jetjobs ARGUMENTS` running beside the test; killed if the test leaves it behind."""
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, **environment: str) -> None:
+    def __init__(self, arguments: Sequence[str], cwd: Path, env: dict[str, str] | None = None) -> None:
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "jetjobs", *arguments],
             cwd=cwd,
-            env=clean_environment(**environment),
+            env=clean_environment(**(env or {})),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,0 +1,71 @@
+"""Three replicas: the same promises when a leader dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.worker import running
+from tests.support.cluster import Cluster
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=30)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as running_cluster:
+        yield running_cluster
+
+
+@pytest.mark.timeout(120)
+async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_leaders_death(
+    cluster: Cluster,
+) -> None:
+    settings = build_settings({"nats": {"url": cluster.url}, "queues": {"lease": "5s", "publish_timeout": "30s"}})
+    app = JetJobs("test", settings=settings)
+    ran: Counter[int] = Counter()
+
+    @app.task
+    async def work(n: int) -> int:
+        ran[n] += 1
+        return n
+
+    async with app:
+        await app.provision()
+        truth = await Truth.connect(cluster.nodes[0].url)
+        info = await truth.api("STREAM.INFO.jobs-work-default")
+        assert info["config"]["num_replicas"] == 3
+        assert {change.action for change in await app.plan()} == {"none"}
+
+        handles = await asyncio.gather(*(work.options(key="one").enqueue(0) for _ in range(16)))
+        assert len({handle.id for handle in handles}) == 1
+        assert sum(not handle.duplicate for handle in handles) == 1
+        async with running(app.worker(slots=20)):
+            assert await handles[0].result(SOON) == 0
+            report = await app.enqueue_many([work.bind(n) for n in range(1, 500)])
+            assert report.refused == []
+
+            await truth.close()
+            leader = cluster.named(info["cluster"]["leader"])
+            leader.kill()
+            late = [await work.enqueue(n) for n in range(500, 520)]  # repeated until the new leader confirms
+            delayed = await work.options(delay=timedelta(seconds=1)).enqueue(520)
+            results = await asyncio.gather(*(h.result(SOON) for h in [*report.stored, *late, delayed]))
+            assert results == list(range(1, 521))
+            leader.start()
+        survivor = next(node for node in cluster.nodes if node is not leader)
+        truth = await Truth.connect(survivor.url)
+        done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")
+        assert len(done) == 521
+        assert set(done.values()) == {1}
+        assert await truth.jobs() == []
+        await truth.close()
+    assert set(ran) == set(range(521))

@@ -1,0 +1,50 @@
+"""The examples, the demo and the README's quick start run as they stand."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.processes import Process, clean_environment, run
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_the_demo_shows_every_kind_of_end_and_leaves_no_process_behind() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for fact in ("scheduled, due in", "running", "retrying, due in", "succeeded", "dead", "duplicate=True"):
+        assert fact in done.stdout
+    server, worker = re.search(r"nats://127.0.0.1:(\d+)", done.stdout), re.search(r"pid (\d+)", done.stdout)
+    assert server is not None
+    assert worker is not None
+    assert not Path(f"/proc/{worker[1]}").exists()
+    still = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"-p {server[1]}" not in still
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    tasks = re.search(r"cat > tasks.py <<'EOF'\n(.*?)\nEOF", readme, re.DOTALL)
+    assert tasks is not None, "the README makes tasks.py with a heredoc"
+    assert len([line for line in tasks[1].splitlines() if line.strip()]) <= 6
+    (tmp_path / "tasks.py").write_text(tasks[1] + "\n")
+    command = re.search(r"^\$? ?jetjobs (enqueue greet name=Ada --wait)$", readme, re.MULTILINE)
+    assert command is not None
+    with Process(["dev"], tmp_path) as dev:
+        dev.wait_for("worker ready")
+        done = run(command[1].split(), tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert '"Hello, Ada!"' in done.stdout
+        assert dev.end(signal.SIGINT) == 0
