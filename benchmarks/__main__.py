@@ -33,7 +33,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--backlog", type=int, default=0, metavar="N", help="also measure with N jobs queued")
     parser.add_argument("--out", type=Path, default=_OUT, metavar="FILE", help="where the JSON goes")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.only and "backlog" in options.only and not options.backlog:
+        parser.error("backlog needs its length: --backlog 1000000")
+    return options
 
 
 class _Session:

@@ -18,6 +18,9 @@ MAX_HISTORY_TEXT = 200
 _KEPT = frozenset({n.PRODUCER, n.ERRORS})
 """Headers of ours that no field of the job stands for."""
 
+MAX_MOVABLE = 48 * 1024
+"""Of a delivery's headers: the server takes 64 KB, and a move adds its own."""
+
 MAX_HEADERS = 32 * 1024
 """Of the caller's own headers: what is over it is refused at enqueue."""
 
@@ -49,6 +52,10 @@ def encode_headers(job: Job) -> dict[str, str]:
 def decode(delivery: Delivery, stream_created: str) -> Job:
     """The job in a delivery. MalformedJob when subject or headers cannot be read."""
     headers = delivery.headers
+    if delivery.header_bytes > MAX_MOVABLE:
+        raise MalformedJob(
+            f"the headers are {delivery.header_bytes:,} bytes; a job with over {MAX_MOVABLE:,} cannot be moved"
+        )
     tokens = delivery.subject.split(".")
     if len(tokens) == 7:
         key, uid = tokens[5], tokens[6]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from jetjobs.jetstream.codec import encode_headers, header_size
 from jetjobs.jetstream.connection import Connection
@@ -16,7 +17,20 @@ from jetjobs.model.job import Job
 from jetjobs.model.names import Names
 from jetjobs.model.outcome import DeadLettered
 
-_CAUSE_ROOM = 48 * 1024
+HEADER_LIMIT = 63 * 1024
+"""The server takes 64 KB of headers and refuses more."""
+CAUSE_ROOM = 24 * 1024
+
+
+class Letter(NamedTuple):
+    """A job to bury, and why."""
+
+    job: Job
+    outcome: DeadLettered
+    origin: str
+    """Subject and sequence it was delivered from."""
+    worker: str
+    at: float
 
 
 class DeadLetters:
@@ -28,50 +42,47 @@ class DeadLetters:
         self._payloads = payloads
         self._names = names
 
-    async def add(
-        self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float, timeout_s: float
-    ) -> None:
-        """Bury `job`. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
-        subject, body, headers = await self._letter(job, outcome, origin, worker, now)
+    async def add(self, letter: Letter, timeout_s: float, owned: Callable[[], bool]) -> None:
+        """Bury a job. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
+        subject, body, headers = await self._write(letter)
         stream = self._names.dead_stream
         expected = 0
         while True:
             headers[n.EXPECTED_LAST_SUBJECT_SEQ] = str(expected)
             try:
-                await self._publisher.store(stream, Outgoing(subject, body, headers), timeout_s=timeout_s)
+                message = Outgoing(subject, body, headers)
+                await self._publisher.store(stream, message, timeout_s=timeout_s, owned=owned)
                 return
             except Taken:
                 there = await last_on(self._connection, stream, subject)
-                if there is not None and there.headers.get(n.RUN) == job.run:
+                if there is not None and there.headers.get(n.RUN) == letter.job.run:
                     return
                 expected = there.sequence if there is not None else 0
 
     async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         return await last_on(self._connection, self._names.dead_stream, self._names.dead(queue, task, job_id))
 
-    async def _letter(
-        self, job: Job, outcome: DeadLettered, origin: str, worker: str, now: float
-    ) -> tuple[str, bytes, dict[str, str]]:
+    async def _write(self, letter: Letter) -> tuple[str, bytes, dict[str, str]]:
+        job = letter.job
         headers = encode_headers(job)
         del headers[n.MSG_ID]  # the guard on the subject does its work, with no window
-        headers[n.SOURCE] = origin
-        if header_size(headers) > _CAUSE_ROOM:
-            headers.pop(n.ERRORS, None)
+        headers[n.SOURCE] = letter.origin
+        if header_size(headers) > HEADER_LIMIT - CAUSE_ROOM:
+            # A hand-made job may bring more headers than a letter can hold beside its cause: keep them whole.
+            await self._payloads.put(f"{job.id}.headers", json.dumps(dict(job.headers)).encode())
+            ours = encode_headers(job._replace(headers={}, reply=""))
+            headers = {n.SOURCE: letter.origin[:1000], n.RUN: ours[n.RUN], n.PAYLOAD_HEADERS: f"{job.id}.headers"}
         body = job.body
         room = self._connection.max_payload - header_size(headers) - len(body)
-        cause = _cause(outcome, worker, now, min(room - 2048, HEADER_LIMIT - header_size(headers)))
-        if room < len(cause) + 2048:
+        cause = _cause(letter, min(room - 1024, CAUSE_ROOM))
+        if len(cause) + 1024 > room:
             # Not even a bare cause fits beside this body: keep it whole, in the object store.
             headers[n.PAYLOAD] = job.id
             await self._payloads.put(job.id, body)
             body = b""
+            cause = _cause(letter, CAUSE_ROOM)
         headers[n.CAUSE] = cause
-        subject = self._names.dead(job.queue, _token(job.task), job.id)
-        return subject, body, headers
-
-
-HEADER_LIMIT = 60 * 1024
-"""The server takes 64 KB of headers."""
+        return self._names.dead(job.queue, _token(job.task), job.id), body, headers
 
 
 def read_cause(headers: dict[str, str]) -> dict[str, Any]:
@@ -83,15 +94,16 @@ def read_cause(headers: dict[str, str]) -> dict[str, Any]:
     return cause if isinstance(cause, dict) else {}
 
 
-def _cause(outcome: DeadLettered, worker: str, now: float, room: int) -> str:
+def _cause(letter: Letter, room: int) -> str:
     """The cause as one header value; the traceback is the first thing to go, then the text."""
+    error = letter.outcome.error
     cause = {
-        "reason": str(outcome.reason),
-        "type": outcome.error.type,
-        "text": outcome.error.text,
-        "traceback": outcome.error.traceback,
-        "worker": worker,
-        "at": round(now, 6),
+        "reason": str(letter.outcome.reason),
+        "type": error.type,
+        "text": error.text,
+        "traceback": error.traceback,
+        "worker": letter.worker,
+        "at": round(letter.at, 6),
     }
     for cut, length in (("", 0), ("traceback", 1000), ("traceback", 0), ("text", 200), ("type", 100)):
         if cut:

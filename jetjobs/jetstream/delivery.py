@@ -22,6 +22,7 @@ class Delivery:
         "data",
         "delivered",
         "fence",
+        "header_bytes",
         "headers",
         "pending",
         "sequence",
@@ -36,6 +37,7 @@ class Delivery:
         self.subject = subject
         self.data = data
         self.headers: Mapping[str, str] = read_headers(headers) if headers else _NONE
+        self.header_bytes = len(headers) if headers else 0
         self.ack_subject = ack_subject
         # $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<stored at, ns>.<pending>; newer
         # servers may put domain and account in front and a token behind.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -26,6 +28,9 @@ BATCH_SIZE = 1000
 BATCH_BYTES = 8 * 1024 * 1024
 
 _TRY_S = 2.0
+_CLOCK_S = 600.0
+_SKEW_S = 2.0
+_log = logging.getLogger("jetjobs.jetstream")
 _SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 
 
@@ -35,6 +40,10 @@ class Taken(Exception):
     def __init__(self, sequence: int) -> None:
         super().__init__(f"taken by sequence {sequence}")
         self.sequence = sequence
+
+
+def _always() -> bool:
+    return True
 
 
 class Unconfirmed(BrokerUnavailable):
@@ -97,7 +106,8 @@ class Publisher:
         self._connection = connection
         self._names = names
         self._timeout_s = timeout_s
-        self._clock_offset: float | None = None
+        self._clock_offset = 0.0
+        self._clock_valid_until = 0.0
 
     def outgoing(self, job: Job, due_at: float | None = None, guard: str | None = None) -> Outgoing:
         """The wire form of a job: on its lane, or on `later` until `due_at`."""
@@ -123,13 +133,24 @@ class Publisher:
                 hint="store the data elsewhere and pass a reference, or raise max_payload on the server",
             )
 
-    async def store(self, stream: str, message: Outgoing, *, timeout_s: float | None = None) -> None:
-        """Publish until confirmed. Taken on a failed guard, Unconfirmed when time is up, else BrokerError."""
+    async def store(
+        self,
+        stream: str,
+        message: Outgoing,
+        *,
+        timeout_s: float | None = None,
+        owned: Callable[[], bool] = _always,
+    ) -> None:
+        """Publish until confirmed. Taken on a failed guard, Unconfirmed when time is up, else BrokerError.
+
+        Not repeated once `owned` is false: a job whose lease is lost is another worker's to move.
+        """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + (timeout_s or self._timeout_s)
         pause = 0.05
         while True:
             try:
+                self._check_connected()
                 reply = await self._connection.ask(message.subject, message.body, message.headers, _TRY_S)
                 if b'"error"' in reply:
                     _raise_refusal(reply, message.subject)
@@ -139,10 +160,15 @@ class Publisher:
                     raise
                 if error.code == 503:
                     await self._check_bound(stream, message.subject)
-                if loop.time() + pause >= give_up or self._connection.closed.is_set():
+                if loop.time() + pause >= give_up or self._connection.closed.is_set() or not owned():
                     raise Unconfirmed(str(error), code=error.code) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
+
+    def _check_connected(self) -> None:
+        # nats-py would buffer the message and send it after the reconnect, when nobody wants it any more.
+        if not self._connection.connected:
+            raise BrokerUnavailable("not connected")
 
     async def store_batch(self, stream: str, messages: Sequence[Staged]) -> None:
         """Store all or none. Unconfirmed when time is up; then none or all are stored."""
@@ -154,6 +180,7 @@ class Publisher:
         pause, sent_before = 0.05, False
         while True:
             try:
+                self._check_connected()
                 await self._send_batch(messages, message_id)
                 return
             except BrokerError as error:
@@ -203,14 +230,18 @@ class Publisher:
 
     async def server_now(self, stream: str, local_now: float) -> float:
         """The time by the server's clock, which is the one that fires schedules."""
-        if self._clock_offset is None:
+        if time.monotonic() >= self._clock_valid_until:
             try:
                 info = await self._connection.api(f"STREAM.INFO.{stream}")
-                self._clock_offset = parse_time(info["ts"]) - local_now
             except TopologyMissing:
                 raise
             except BrokerError:
                 return local_now  # not allowed to ask: our own clock must do
+            self._clock_offset = parse_time(info["ts"]) - local_now
+            self._clock_valid_until = time.monotonic() + _CLOCK_S
+            if abs(self._clock_offset) > _SKEW_S:
+                extra = {"event": "nats.clock_skew", "skew_s": round(self._clock_offset, 3)}
+                _log.warning("this machine's clock differs from the server's", extra=extra)
         return local_now + self._clock_offset
 
 

@@ -85,8 +85,9 @@ class LanePuller:
     async def reset(self) -> None:
         """Forget what is owed and start on a fresh inbox: old requests must not be filled beside new ones."""
         self.owed = 0
-        await self._unsubscribe()
-        await self._subscribe()
+        with contextlib.suppress(nats.errors.Error):  # lost again: the next reconnect resets again
+            await self._unsubscribe()
+            await self._subscribe()
         self._on_change(self, "")
 
     async def _subscribe(self) -> None:

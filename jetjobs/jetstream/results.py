@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from jetjobs.jetstream.connection import Connection
@@ -44,7 +45,7 @@ class Results:
         self._names = names
         self._first: dict[int, bytes] = {}
 
-    async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float) -> None:
+    async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> None:
         """Store the record; the first one of a run stays. Returns once it is confirmed."""
         bucket = self._names.done_bucket(job.queue)
         stream = kv_stream(bucket)
@@ -52,7 +53,9 @@ class Results:
         headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
         while True:
             try:
-                await self._publisher.store(stream, Outgoing(subject, record, headers), timeout_s=timeout_s)
+                await self._publisher.store(
+                    stream, Outgoing(subject, record, headers), timeout_s=timeout_s, owned=owned
+                )
                 return
             except Taken:
                 there = await last_on(self._connection, stream, subject)

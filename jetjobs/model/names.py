@@ -30,6 +30,7 @@ REPLY: Final = "Jetjobs-Reply"
 ERRORS: Final = "Jetjobs-Errors"
 PRODUCER: Final = "Jetjobs-Producer"
 PAYLOAD: Final = "Jetjobs-Payload"
+PAYLOAD_HEADERS: Final = "Jetjobs-Payload-Headers"
 CAUSE: Final = "Jetjobs-Cause"
 SOURCE: Final = "Jetjobs-Source"
 

@@ -53,6 +53,10 @@ class Attempt:
         self.shown = False
         """Whether a `running` record was written."""
 
+    def owned(self) -> bool:
+        """Whether the lease is still ours, by our own clock."""
+        return self.interrupt is not Interrupt.LEASE_LOST
+
     def stop_running(self, why: Interrupt) -> None:
         """Cancel the task's code. The first reason stays: a cancel is sent once."""
         if self.running and self.interrupt is None and self.runner is not None:

@@ -99,6 +99,8 @@ class Dispatcher:
         """A job has ended: start one that waits, or ask for more."""
         for _ in range(len(self._surplus)):
             attempt = self._surplus.popleft()
+            if not attempt.owned():
+                continue
             if self._slots.take(attempt.queue):
                 self._start(attempt)
                 break
@@ -109,4 +111,6 @@ class Dispatcher:
         """Give back what has waited too long for a slot: another worker may have one."""
         now = time.monotonic()
         while self._surplus and now - self._surplus[0].received_at >= older_than_s:
-            self._release(self._surplus.popleft())
+            attempt = self._surplus.popleft()
+            if attempt.owned():
+                self._release(attempt)

@@ -10,12 +10,13 @@ import time
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import with_error
+from jetjobs.jetstream.dead_letters import Letter
 from jetjobs.jetstream.results import success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import StorageFull
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, ErrorInfo, LetGo, Outcome, Released, Retried, Succeeded
-from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.attempt import Attempt
 
 
 class Settlement:
@@ -29,7 +30,7 @@ class Settlement:
 
     async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
         """Exactly once for each delivery; the lease is kept until this returns."""
-        if attempt.interrupt is Interrupt.LEASE_LOST:
+        if not attempt.owned():
             # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
             if isinstance(outcome, Succeeded):
                 await self._succeed(attempt, job, outcome)
@@ -37,9 +38,9 @@ class Settlement:
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried):
-            await self._retry(job, outcome)
+            await self._retry(attempt, job, outcome)
         elif isinstance(outcome, Released):
-            await self._move(job._replace(hop=job.hop + 1), None)
+            await self._move(attempt, job._replace(hop=job.hop + 1), None)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
         elif isinstance(outcome, LetGo) and not outcome.ack:
@@ -57,26 +58,28 @@ class Settlement:
         ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
         # Storage full: the work is done, so ack without its record; then space can come free.
         with contextlib.suppress(StorageFull):
-            await self._jetstream.results.put(job, record, ttl_s, self._timeout_s)
+            await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, record)
 
-    async def _retry(self, job: Job, outcome: Retried) -> None:
+    async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         now = time.time()
         moved = with_error(job, outcome.error, self._worker, now)
         stream = self._jetstream.names.work_stream(job.queue)
         due_at = await self._jetstream.publisher.server_now(stream, now) + outcome.delay_s
-        await self._move(moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, due_at=due_at), due_at)
+        moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, due_at=due_at)
+        await self._move(attempt, moved, due_at)
 
     async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
         now = time.time()
         origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
         buried = with_error(job, outcome.error, self._worker, now)
-        await self._jetstream.dead.add(buried, outcome, origin, self._worker, now, self._timeout_s)
+        letter = Letter(buried, outcome, origin, self._worker, now)
+        await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, _dead_record(job, outcome))
 
-    async def _move(self, job: Job, due_at: float | None) -> None:
+    async def _move(self, attempt: Attempt, job: Job, due_at: float | None) -> None:
         publisher = self._jetstream.publisher
         message = publisher.outgoing(job, due_at)
         if message.size > self._jetstream.connection.max_payload:
@@ -88,7 +91,7 @@ class Settlement:
             await self._jetstream.payloads.put(job.id, job.body)
             message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at)
         stream = self._jetstream.names.work_stream(job.queue)
-        await publisher.store(stream, message, timeout_s=self._timeout_s)
+        await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned)
 
 
 def _dead_record(job: Job, outcome: DeadLettered) -> bytes:

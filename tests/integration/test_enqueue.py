@@ -19,6 +19,7 @@ from jetjobs import (
     Router,
 )
 from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.events import ConnectionRestored
 from jetjobs.model.ids import key_token
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
@@ -346,6 +347,8 @@ async def test_without_confirmation_the_error_says_the_outcome_is_unknown_and_ho
     make_app: MakeApp, server: EmbeddedServer, truth: Truth
 ) -> None:
     app = make_app(queues={"publish_timeout": "1s"})
+    probe = Probe()
+    app.observe(probe)
 
     @app.task
     async def send() -> None: ...
@@ -358,6 +361,7 @@ async def test_without_confirmation_the_error_says_the_outcome_is_unknown_and_ho
         job_id = caught.value.job_id
         assert job_id in (caught.value.hint or "")
         server.start()
+        await probe.wait(ConnectionRestored)
         await send.options(job_id=job_id).enqueue()  # the hint, followed: one job, whatever became of the first
         assert await truth.jobs() == [f"jobs.work.default.normal.send.-.{job_id}"]
 

@@ -792,3 +792,23 @@ async def test_a_deleted_lane_is_reported_and_used_again_once_it_is_back(
             await app.provision()
             assert await (await work.enqueue()).result(SOON) == "done"
             assert worker.ready
+
+
+async def test_a_hand_made_job_with_huge_headers_is_dead_lettered_with_all_of_them(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        big = {f"X-{n}": "ü" * 5000 for n in range(6)}
+        await truth.nc.publish("jobs.work.default.normal.work", b"{}", headers=big)
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+        (letter,) = (await truth.dead()).values()
+        assert letter["reason"] == "malformed"
+        store = await truth.js.object_store("jobs-payloads")
+        kept = json.loads((await store.get(letter["headers"]["Jetjobs-Payload-Headers"])).data or b"{}")
+        assert big.items() <= kept.items()
+        assert await truth.jobs() == []

@@ -89,7 +89,9 @@ def test_sources_are_told_for_each_key(project: Path, monkeypatch: pytest.Monkey
     assert loaded.settings.queues.lease == timedelta(seconds=45)
 
 
-def test_an_unknown_variable_is_refused_with_the_nearest_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_is_refused_with_the_nearest_name(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JETJOBS_NATS__URLL", "nats://x")
     with pytest.raises(ConfigError, match=r"nats\.urll") as caught:
         load_settings()
@@ -296,7 +298,9 @@ SECRET_URLS = [
 ]
 
 
-@pytest.mark.parametrize("show", [lambda url: shown("nats.url", {"nats.url": url}), show_url], ids=["rows", "show_url"])
+@pytest.mark.parametrize(
+    "show", [lambda url: shown("nats.url", {"nats.url": url}), show_url], ids=["rows", "show_url"]
+)
 @pytest.mark.parametrize("url", SECRET_URLS)
 def test_a_password_or_token_within_a_url_is_never_shown(
     url: str, show: Callable[[str], str], project: Path

@@ -16,7 +16,10 @@ import jetjobs.model
 MODULES: list[ModuleType] = [
     jetjobs.jetstream.protocol,
     jetjobs.cli.tree,
-    *(importlib.import_module(f"jetjobs.model.{found.name}") for found in pkgutil.iter_modules(jetjobs.model.__path__)),
+    *(
+        importlib.import_module(f"jetjobs.model.{found.name}")
+        for found in pkgutil.iter_modules(jetjobs.model.__path__)
+    ),
 ]
 
 

@@ -85,9 +85,7 @@ def imports_in(module: str, body: list[ast.stmt], on_load: bool = True) -> Itera
 
 def all_imports() -> list[Import]:
     return [
-        found
-        for module, path in MODULES.items()
-        for found in imports_in(module, ast.parse(path.read_text()).body)
+        found for module, path in MODULES.items() for found in imports_in(module, ast.parse(path.read_text()).body)
     ]
 
 
@@ -172,8 +170,10 @@ def test_the_environment_is_read_only_by_config_and_the_command_line() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             reads = isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
-            brings = isinstance(node, ast.ImportFrom) and node.module == "os" and any(
-                alias.name in ("environ", "environb", "getenv") for alias in node.names
+            brings = (
+                isinstance(node, ast.ImportFrom)
+                and node.module == "os"
+                and any(alias.name in ("environ", "environb", "getenv") for alias in node.names)
             )
             if reads or brings:
                 offenders.append(f"{module}:{getattr(node, 'lineno', 0)} reads the environment")

@@ -27,7 +27,9 @@ POLICY = RetryPolicy(max_attempts=3, base=timedelta(seconds=10), cap=timedelta(s
 
 
 def a_job(attempt: int = 1, max_attempts: int = 0, deadline: float = 0.0) -> Job:
-    return Job("u1", "greet", "mail", "normal", b"{}", attempt=attempt, max_attempts=max_attempts, deadline=deadline)
+    return Job(
+        "u1", "greet", "mail", "normal", b"{}", attempt=attempt, max_attempts=max_attempts, deadline=deadline
+    )
 
 
 BOOM = ValueError("boom")
@@ -59,7 +61,9 @@ CASES: list[tuple[str, Job, BaseException, float | DeadReason]] = [
 ]
 
 
-@pytest.mark.parametrize(("job", "error", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("job", "error", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_decisions(job: Job, error: BaseException, expected: float | DeadReason) -> None:
     outcome = decide(job, error, POLICY, NOW, 0.5)
     if isinstance(expected, DeadReason):
@@ -148,7 +152,9 @@ def test_text_and_traceback_are_capped_and_the_end_of_the_traceback_is_kept() ->
 
 
 def test_our_own_delivery_errors_come_without_a_traceback() -> None:
-    assert describe(raised(MalformedJob("no JSON"))) == ErrorInfo("jetjobs.model.errors.MalformedJob", "no JSON", "")
+    assert describe(raised(MalformedJob("no JSON"))) == ErrorInfo(
+        "jetjobs.model.errors.MalformedJob", "no JSON", ""
+    )
 
 
 def test_causes_are_told_too() -> None:

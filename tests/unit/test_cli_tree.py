@@ -1,0 +1,243 @@
+"""The command line's shape: options anywhere, help everywhere, and quick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import jetjobs
+from jetjobs.cli.output import (
+    APP_BROKEN,
+    FAILED,
+    NOT_FOUND,
+    REFUSED,
+    TIMED_OUT,
+    UNREACHABLE,
+    USAGE,
+    exit_code,
+)
+from jetjobs.cli.tree import hoist, run
+from jetjobs.cli.worker import parse_queues
+from jetjobs.model import errors as e
+
+COMMANDS = [
+    [],
+    ["dev"],
+    ["worker"],
+    ["enqueue"],
+    ["setup"],
+    ["setup", "plan"],
+    ["setup", "apply"],
+    ["config"],
+    ["config", "show"],
+    ["config", "path"],
+]
+
+
+def jetjobs_cli(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jetjobs", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+# hoist
+
+
+@pytest.mark.parametrize(
+    ("given", "ordered"),
+    [
+        ([], []),
+        (["worker"], ["worker"]),
+        (["worker", "--json"], ["--json", "worker"]),
+        (["worker", "-s", "nats://a:1", "-c", "5"], ["-s", "nats://a:1", "worker", "-c", "5"]),
+        (["worker", "--server=nats://a:1"], ["--server=nats://a:1", "worker"]),
+        (["--app", "a:b", "worker", "--no-color"], ["--app", "a:b", "--no-color", "worker"]),
+        (["enqueue", "t", "k=--json"], ["enqueue", "t", "k=--json"]),
+        (["enqueue", "t", "--", "--json", "-s"], ["enqueue", "t", "--", "--json", "-s"]),
+        (["enqueue", "t", "--wait-timeout", "5s"], ["enqueue", "t", "--wait-timeout", "5s"]),
+        (["worker", "--stop-timeout=5s"], ["worker", "--stop-timeout=5s"]),
+        (["worker", "-s"], ["-s", "worker"]),
+        (["worker", "--jsonx"], ["worker", "--jsonx"]),
+    ],
+)
+def test_global_options_may_stand_anywhere(given: list[str], ordered: list[str]) -> None:
+    assert hoist(given) == ordered
+
+
+WORDS = st.sampled_from(
+    [
+        "worker",
+        "enqueue",
+        "-s",
+        "x",
+        "--json",
+        "--server=x",
+        "--",
+        "--app",
+        "k=v",
+        "--no-color",
+        "-c",
+        "5",
+        "--timeout",
+    ]
+)
+
+
+@given(st.lists(WORDS, max_size=12))
+def test_hoisting_loses_nothing_and_is_done_once(words: list[str]) -> None:
+    ordered = hoist(words)
+    assert sorted(ordered) == sorted(words)
+    assert hoist(ordered) == ordered
+    if "--" in words and "-s" not in words and "--app" not in words and "--timeout" not in words:
+        behind = words[words.index("--") :]
+        assert ordered[len(ordered) - len(behind) :] == behind
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command) or "jetjobs")
+def test_every_command_has_help(command: list[str]) -> None:
+    ran = jetjobs_cli(*command, "--help")
+    assert ran.returncode == 0, ran.stderr
+    assert "Usage: " in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_help_has_a_short_form() -> None:
+    assert jetjobs_cli("worker", "-h").stdout == jetjobs_cli("worker", "--help").stdout
+
+
+def test_help_lists_every_command() -> None:
+    shown = jetjobs_cli("--help").stdout
+    for command in {line[0] for line in COMMANDS if line}:
+        assert command in shown
+
+
+def test_help_is_quick() -> None:
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jetjobs_cli("--help")
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.5, took
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--json", "--version"], ["--no-color", "--version"], ["--version", "--json"]]
+)
+def test_the_version_is_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.strip() == f"jetjobs {jetjobs.__version__}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["worker", "--nonsense"],
+        ["--timeout", "soon", "config", "show"],
+        ["enqueue"],
+        ["enqueue", "t", "novalue"],
+        ["enqueue", "t", "k:={"],
+        ["enqueue", "t", "--data", "[]"],
+        ["enqueue", "t", "--delay", "soon"],
+        ["enqueue", "t", "--at", "tomorrow"],
+        ["enqueue", "t", "-n", "2", "--wait"],
+        ["worker", "-s"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_line_is_a_usage_error_with_a_hint(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert "--help" in shown.err
+
+
+def test_errors_are_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["nonsense", "--json"]) == USAGE
+    problem = json.loads(capsys.readouterr().err)["error"]
+    assert problem["code"] == USAGE
+    assert "nonsense" in problem["message"]
+
+
+def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    ran = jetjobs_cli("worker", "nowhere:app", cwd=tmp_path)
+    assert ran.returncode == USAGE
+    assert "there is no module 'nowhere'" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_app_that_cannot_be_imported_shows_the_users_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("def broken():\n    return 1 / 0\n\nbroken()\n")
+    ran = jetjobs_cli("worker", cwd=tmp_path)
+    assert ran.returncode == APP_BROKEN
+    assert "ZeroDivisionError" in ran.stderr
+    assert "tasks.py" in ran.stderr
+    assert "importlib" not in ran.stderr
+
+
+def test_without_an_app_the_usual_places_are_named(tmp_path: Path) -> None:
+    ran = jetjobs_cli("worker", cwd=tmp_path)
+    assert ran.returncode == USAGE
+    assert "tasks.py" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (e.ConfigError("x"), USAGE),
+        (e.DefinitionError("x"), USAGE),
+        (e.InvalidArguments("x", task="t", problems=[]), USAGE),
+        (e.BrokerUnavailable("x"), UNREACHABLE),
+        (e.AccessDenied("x"), UNREACHABLE),
+        (e.UnsupportedServer("x"), UNREACHABLE),
+        (e.UnknownTask("x"), NOT_FOUND),
+        (e.QueueNotFound("x"), NOT_FOUND),
+        (e.TopologyMissing("x"), REFUSED),
+        (e.TopologyConflict("x"), REFUSED),
+        (e.ResultNotReady("x"), TIMED_OUT),
+        (e.JetJobsError("x"), FAILED),
+        (e.StorageFull("x"), FAILED),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_each_error_has_its_exit_code(error: e.JetJobsError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+# Queues of a worker
+
+
+@pytest.mark.parametrize(
+    ("text", "queues"),
+    [
+        (None, None),
+        ("mail", {"mail": None}),
+        ("mail,reports:5", {"mail": None, "reports": 5}),
+        (" mail , reports:1 ", {"mail": None, "reports": 1}),
+    ],
+)
+def test_queues_are_read_with_their_limits(text: str | None, queues: dict[str, int | None] | None) -> None:
+    assert parse_queues(text) == queues
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "mail,", "mail:0", "mail:-1", "mail:x", "mail:", "a.b", "mail:1:2", "mail:²"]
+)
+def test_queues_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises((e.ConfigError, e.DefinitionError)):
+        parse_queues(text)

@@ -1,0 +1,372 @@
+"""Jobs on the wire: what is written is read back, and what cannot be read is said so."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.jetstream.codec import (
+    MAX_HISTORY,
+    MAX_HISTORY_TEXT,
+    decode,
+    encode_headers,
+    header_size,
+    identify,
+    read_history,
+    salvage,
+    with_error,
+)
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.dead_letters import _cause, read_cause
+from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.protocol import write_headers
+from jetjobs.jetstream.results import read_record
+from jetjobs.model import names as n
+from jetjobs.model.errors import MalformedJob
+from jetjobs.model.ids import NO_KEY, JobId, is_id, key_token, new_uid, sequence_id
+from jetjobs.model.job import Job
+from jetjobs.model.names import Names
+from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
+
+CREATED = "2026-01-01T00:00:00Z"
+NOBODY = cast(Connection, None)
+"""A delivery is read without its connection; only acks need one."""
+
+TOKENS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
+KEYED = re.compile(r"k[a-z2-7]{26}-.+", re.ASCII)
+OWN_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True).filter(lambda text: not KEYED.fullmatch(text))
+HEADER_NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True).filter(
+    lambda name: not name.lower().startswith(n.OWN_PREFIXES)
+)
+HEADER_VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=30).map(str.strip)
+TIMES = st.just(0.0) | st.integers(1, 4_000_000_000_000_000).map(lambda micro: micro / 1e6)
+WHOLE = st.integers(0, 10**9 - 1)
+
+
+def delivered(
+    subject: str, headers: dict[str, str] | bytes | None = None, body: bytes = b"{}", sequence: int = 42
+) -> Delivery:
+    block = headers if isinstance(headers, bytes) else write_headers(headers) if headers else None
+    ack = f"$JS.ACK.jobs-work-mail.normal.1.{sequence}.77.1700000000123456789.5"
+    return Delivery(NOBODY, subject, ack, body, block)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    key = draw(st.just(NO_KEY) | st.text(min_size=1, max_size=40).map(key_token))
+    uid = draw(st.builds(new_uid) | OWN_IDS)
+    return Job(
+        str(JobId(key, uid)),
+        draw(TOKENS),
+        draw(TOKENS),
+        draw(st.sampled_from(n.PRIORITIES)),
+        draw(st.binary(max_size=50)),
+        key,
+        run=draw(st.from_regex(r"[0-9a-f]{10}", fullmatch=True)),
+        hop=draw(WHOLE),
+        attempt=draw(st.integers(1, 10**9 - 1)),
+        max_attempts=draw(WHOLE),
+        enqueued_at=draw(TIMES.filter(bool)),
+        due_at=draw(TIMES),
+        deadline=draw(TIMES),
+        reply=draw(st.just("") | st.just("_INBOX.abc.u1")),
+        payload=draw(st.just("") | st.just("u1")),
+        headers=draw(st.dictionaries(HEADER_NAMES, HEADER_VALUES, max_size=4)),
+    )
+
+
+def subject_of(job: Job) -> str:
+    return Names().job(job.queue, job.lane, job.task, job.key, job.uid)
+
+
+@given(jobs())
+def test_a_job_comes_back_as_it_was_written(job: Job) -> None:
+    came = decode(delivered(subject_of(job), encode_headers(job), job.body), CREATED)
+    assert came.carried == job.carried
+    for field in set(Job._fields) - {"headers", "enqueued_at", "due_at", "deadline"}:
+        assert getattr(came, field) == getattr(job, field), field
+    for field in ("enqueued_at", "due_at", "deadline"):
+        assert getattr(came, field) == pytest.approx(getattr(job, field), abs=1e-6)
+    assert (came.uid, came.message_id) == (job.uid, job.message_id)
+
+
+@given(jobs())
+def test_headers_are_the_same_after_another_round(job: Job) -> None:
+    """A job moves many times: its headers must not grow or drift."""
+    headers = encode_headers(job)
+    assert encode_headers(decode(delivered(subject_of(job), headers), CREATED)) == headers
+
+
+def test_a_job_with_a_key_and_the_longest_id_of_its_own_can_be_read() -> None:
+    key, uid = key_token("order-1"), "x" * 128
+    job = Job(str(JobId(key, uid)), "greet", "mail", "normal", b"{}", key, run="r", enqueued_at=1.0)
+    assert decode(delivered(subject_of(job), encode_headers(job)), CREATED).id == job.id
+
+
+def test_defaults_are_left_out() -> None:
+    job = Job("u1", "greet", "mail", "normal", b"{}", run="r1")
+    assert encode_headers(job) == {"Nats-Msg-Id": "u1.r1.0", "Jetjobs-Run": "r1"}
+
+
+def test_the_message_id_is_the_jobs_own() -> None:
+    job = Job("u1", "greet", "mail", "normal", b"{}", run="r1", hop=4)
+    assert encode_headers(job)[n.MSG_ID] == job.message_id
+
+
+def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_ours_and_the_servers() -> None:
+    headers = {
+        "Trace": "1",
+        n.PRODUCER: "shop",
+        n.ERRORS: "[]",
+        "Nats-Schedule": "@at 2027",
+        "nats-ttl": "1s",
+        "Nats-Expected-Last-Subject-Sequence": "0",
+        "Jetjobs-Cause": "{}",
+        "jetjobs-hop": "9",
+        "Jetjobs-Hop": "9",
+    }
+    job = Job("u1", "greet", "mail", "normal", b"{}", run="r1", headers=headers)
+    assert encode_headers(job) == {
+        "Trace": "1",
+        n.PRODUCER: "shop",
+        n.ERRORS: "[]",
+        n.MSG_ID: "u1.r1.0",
+        n.RUN: "r1",
+    }
+    assert job.carried == {"Trace": "1"}
+
+
+# Hand-made jobs
+
+
+def test_a_job_without_headers_has_defaults() -> None:
+    job = decode(delivered("jobs.work.mail.normal.greet"), CREATED)
+    assert job.id == sequence_id(CREATED, 42)
+    assert (job.task, job.queue, job.lane, job.key, job.attempt, job.hop) == ("greet", "mail", "normal", "-", 1, 0)
+    assert job.enqueued_at == pytest.approx(1700000000.123457)
+    assert job.run == "s42"
+
+
+def test_a_job_without_headers_is_the_same_on_every_delivery() -> None:
+    first = delivered("jobs.work.mail.normal.greet")
+    again = Delivery(NOBODY, first.subject, first.ack_subject.replace(".1.42.", ".2.42."), b"{}", None)
+    assert again.delivered == 2
+    one, other = decode(first, CREATED), decode(again, CREATED)
+    assert (one.id, one.run) == (other.id, other.run)
+
+
+@pytest.mark.parametrize(
+    ("given", "job_id"),
+    [("order-1", "order-1"), ("x" * 128, "x" * 128), (f"{key_token('a')}-u1", f"{key_token('a')}-u1")],
+)
+def test_a_message_id_that_is_usable_is_the_id(given: str, job_id: str) -> None:
+    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given}), CREATED)
+    assert job.id == job_id
+    assert str(JobId(job.key, job.uid)) == job.id
+
+
+@pytest.mark.parametrize("given", ["order 1", "a.b", "é", "x" * 129, "*"])
+def test_a_message_id_that_is_not_usable_is_hashed(given: str) -> None:
+    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given}), CREATED)
+    assert is_id(job.id)
+    assert job.id.startswith("h")
+    assert job.id != decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given + "2"}), CREATED).id
+
+
+def test_an_empty_message_id_counts_as_none() -> None:
+    assert identify(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: ""}), CREATED) == sequence_id(CREATED, 42)
+
+
+def test_a_hand_made_job_keeps_its_id_when_it_moves() -> None:
+    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: "order 1"}), CREATED)
+    moved = decode(delivered(subject_of(job), encode_headers(job._replace(hop=1)), sequence=43), CREATED)
+    assert (moved.id, moved.run, moved.hop) == (job.id, job.run, 1)
+
+
+def test_a_hand_made_header_that_holds_a_line_feed_does_not_keep_the_job_from_moving() -> None:
+    # The server takes such a block. A job that can be neither retried nor buried would come for ever.
+    block = b"NATS/1.0\r\nTrace: a\nb\r\nOther: c\rd\r\n\r\n"
+    job = decode(delivered("jobs.work.mail.normal.greet", block), CREATED)
+    assert write_headers(encode_headers(job)).startswith(b"NATS/1.0\r\n")
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "jobs.work.mail.normal",
+        "jobs.work.mail.normal.greet.u1",
+        "jobs.work.mail.normal.greet.-.u1.x",
+        "jobs.work.mail.normal.greet.key.u1",
+        "jobs.work.mail.normal.greet..u1",
+        "jobs.work.mail.normal.greet.-.",
+        "jobs.work.mail.normal.greet.-.a b",
+        "jobs.work.mail.normal.greet.-.é",
+        "jobs.work.mail.normal.greet.-.\ufffd",
+        f"jobs.work.mail.normal.greet.-.{'x' * 129}",
+        f"jobs.work.mail.normal.greet.-.{key_token('a')}-u1",
+        f"jobs.work.mail.normal.greet.{key_token('a').upper()}.u1",
+        f"jobs.work.mail.normal.greet.{key_token('a')[:-1]}.u1",
+    ],
+)
+def test_a_subject_that_is_no_jobs_is_malformed(subject: str) -> None:
+    with pytest.raises(MalformedJob, match="subject"):
+        decode(delivered(subject), CREATED)
+
+
+@pytest.mark.parametrize("name", [n.HOP, n.ATTEMPT, n.MAX_ATTEMPTS])
+@pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "+1", "1e3", "٣", "²", "9" * 10, "1_0"])
+def test_a_header_that_is_no_whole_number_is_malformed(name: str, value: str) -> None:
+    with pytest.raises(MalformedJob, match=name):
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}), CREATED)
+
+
+def test_attempts_count_from_one() -> None:
+    try:
+        job = decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.ATTEMPT: "0"}), CREATED)
+    except MalformedJob:
+        return
+    assert job.attempt == 1
+
+
+@pytest.mark.parametrize("name", [n.ENQUEUED_AT, n.DUE_AT, n.DEADLINE])
+@pytest.mark.parametrize("value", ["", "x", "-1", "nan", "inf", "-inf", "1e400", "253402300800", "2027-01-31"])
+def test_a_header_that_is_no_time_is_malformed(name: str, value: str) -> None:
+    with pytest.raises(MalformedJob, match=name):
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}), CREATED)
+
+
+def test_a_long_wrong_header_is_not_told_whole() -> None:
+    with pytest.raises(MalformedJob) as caught:
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.HOP: "x" * 10_000}), CREATED)
+    assert len(str(caught.value)) < 200
+
+
+@given(st.text(max_size=60), st.dictionaries(st.sampled_from([n.HOP, n.DUE_AT, n.RUN, n.MSG_ID]), HEADER_VALUES))
+def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, headers: dict[str, str]) -> None:
+    delivery = delivered(f"jobs.work.mail.normal.{subject}", headers)
+    try:
+        job = decode(delivery, CREATED)
+    except MalformedJob:
+        job = salvage(delivery, "mail", "normal", CREATED)
+    assert is_id(job.id)
+    assert str(JobId(job.key, job.uid)) == job.id
+
+
+def test_what_is_salvaged_keeps_body_queue_and_headers() -> None:
+    delivery = delivered("jobs.work.mail.normal.greet.x.y.z", {"Trace": "1", n.HOP: "x"}, b"body")
+    job = salvage(delivery, "mail", "normal", CREATED)
+    assert (job.id, job.task, job.queue, job.lane, job.body) == (
+        sequence_id(CREATED, 42),
+        "greet",
+        "mail",
+        "normal",
+        b"body",
+    )
+    assert job.carried == {"Trace": "1"}
+    assert salvage(delivered("jobs.work.mail"), "mail", "normal", CREATED).task == "unknown"
+
+
+# The delivery itself
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        "$JS.ACK.stream.lane.3.42.77.1700000000123456789.5",
+        "$JS.ACK.domain.account.stream.lane.3.42.77.1700000000123456789.5",
+        "$JS.ACK._.account.stream.lane.3.42.77.1700000000123456789.5.token",
+    ],
+)
+def test_a_delivery_is_read_from_every_form_of_its_ack_subject(ack: str) -> None:
+    delivery = Delivery(NOBODY, "a", ack, b"", None)
+    assert (delivery.delivered, delivery.sequence, delivery.fence, delivery.pending) == (3, 42, 77, 5)
+    assert delivery.stored_at == pytest.approx(1700000000.123456789)
+    assert delivery.headers == {}
+
+
+# Size
+
+
+@given(st.dictionaries(HEADER_NAMES, HEADER_VALUES, min_size=1))
+def test_the_size_of_headers_is_what_goes_over_the_wire(headers: dict[str, str]) -> None:
+    assert header_size(headers) == len(write_headers(headers)) == header_size(write_headers(headers))
+
+
+def test_the_size_counts_bytes_of_names_too() -> None:
+    """A hand-made job may have any header name, and each move carries it on."""
+    headers = {"Žluť": "x"}
+    assert header_size(headers) == len(write_headers(headers))
+
+
+# History
+
+ERROR = ErrorInfo("ValueError", "boom", "Traceback")
+JOB = Job("u1", "greet", "mail", "normal", b"{}", run="r1", attempt=3, headers={"Trace": "1"})
+
+
+def test_an_error_is_added_to_the_history() -> None:
+    job = with_error(JOB, ERROR, "w1", 1.23456)
+    assert read_history(job.headers) == [
+        {"attempt": 3, "at": 1.235, "worker": "w1", "type": "ValueError", "text": "boom"}
+    ]
+    assert job.headers["Trace"] == "1"
+    assert n.ERRORS not in JOB.headers, "the job itself is a value"
+
+
+def test_the_history_is_bounded_and_keeps_the_newest() -> None:
+    job = JOB
+    for attempt in range(1, 26):
+        error = ErrorInfo("T" * 5_000, "x\r\n" * 5_000, "")
+        job = with_error(job._replace(attempt=attempt), error, "w1", float(attempt))
+    history = read_history(job.headers)
+    assert [entry["attempt"] for entry in history] == list(range(26 - MAX_HISTORY, 26))
+    assert all(len(entry["text"]) <= MAX_HISTORY_TEXT for entry in history)
+    assert all(len(entry["type"]) <= MAX_HISTORY_TEXT for entry in history)
+    assert len(job.headers[n.ERRORS]) < 16_000
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_the_history_of_any_error_fits_into_a_header(kind: str, text: str) -> None:
+    job = with_error(JOB, ErrorInfo(kind, text, ""), "w1", 1.0)
+    came = decode(delivered(subject_of(job), encode_headers(job)), CREATED)
+    assert read_history(came.headers)[0]["text"] == text[:MAX_HISTORY_TEXT]
+
+
+BROKEN = ["", "{", "null", "5", '"x"', "{}", "[1, 2]", '[{"attempt": 1}', "[" * 50_000, "[" + "9" * 5_000 + "]"]
+
+
+@pytest.mark.parametrize("history", BROKEN, ids=lambda text: text[:12])
+def test_a_broken_history_counts_as_none(history: str) -> None:
+    job = with_error(JOB._replace(headers={n.ERRORS: history}), ERROR, "w1", 1.0)
+    assert [entry["text"] for entry in read_history(job.headers)] == ["boom"]
+
+
+@pytest.mark.parametrize("cause", [*BROKEN, "[]"], ids=lambda text: text[:12])
+def test_a_broken_cause_counts_as_none(cause: str) -> None:
+    assert read_cause({n.CAUSE: cause}) == {}
+
+
+@pytest.mark.parametrize("record", [*BROKEN, "[]", "\xff"], ids=lambda text: text[:12])
+def test_a_foreign_record_counts_as_none(record: str) -> None:
+    assert read_record(record.encode("latin-1")) == {}
+
+
+# The cause of a dead letter
+
+
+@given(st.text(max_size=1_000), st.text(max_size=8_000), st.integers(700, 30_000))
+def test_a_cause_fits_into_its_room_and_keeps_the_reason(text: str, trace: str, room: int) -> None:
+    outcome = DeadLettered(DeadReason.EXHAUSTED, ErrorInfo("ValueError", text, trace))
+    line = _cause(outcome, "w1", 1.0, room + 1_400)
+    assert len(line) <= room + 1_400
+    read: dict[str, Any] = json.loads(line)
+    assert (read["reason"], read["type"], read["worker"]) == ("exhausted", "ValueError", "w1")
+    assert not set(line) & {"\r", "\n"}

@@ -1,0 +1,262 @@
+"""One line for each event, as JSON and for people."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jetjobs.model.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    JobEnqueued,
+    JobFinished,
+    JobStarted,
+    LaneTrouble,
+    LeaseLostEvent,
+    SettleFailed,
+    WorkerChanged,
+)
+from jetjobs.model.outcome import ErrorInfo
+from jetjobs.observe.logs import ConsoleFormatter, JsonFormatter, log_event, set_up
+
+LOGGER = "jetjobs.worker"
+
+
+def finished(outcome: str = "succeeded", **fields: Any) -> JobFinished:
+    return JobFinished("mail", "greet", "u1", fields.pop("attempt", 1), outcome, 0.0123, 0.5, **fields)
+
+
+DEAD = finished("dead_lettered", attempt=5, reason="exhausted", error=ErrorInfo("ValueError", "boom", "trace"))
+
+EVENTS: list[tuple[Event, int, str]] = [
+    (finished(), logging.INFO, "job.succeeded"),
+    (finished("retried", retry_in_s=2.0, error=ErrorInfo("ValueError", "boom")), logging.INFO, "job.retried"),
+    (finished("released"), logging.INFO, "job.released"),
+    (DEAD, logging.ERROR, "job.dead_lettered"),
+    (JobStarted("mail", "greet", "u1", 1, 1, 0.1), logging.DEBUG, "job.started"),
+    (JobEnqueued("mail", "greet", "u1", False, 0.1), logging.DEBUG, "job.enqueued"),
+    (LeaseLostEvent("mail", "greet", "u1"), logging.WARNING, "job.lease_lost"),
+    (SettleFailed("mail", "greet", "u1", "no space"), logging.ERROR, "job.settle_failed"),
+    (ConnectionLost("eof"), logging.WARNING, "nats.lost"),
+    (ConnectionRestored(1.23456, "nats://a:1"), logging.WARNING, "nats.restored"),
+    (LaneTrouble("mail", "high", "409 Consumer Deleted"), logging.WARNING, "lane.trouble"),
+    (WorkerChanged("ready", "3 lanes"), logging.INFO, "worker.ready"),
+]
+IDS = [kind for _, _, kind in EVENTS]
+
+
+def record_of(event: Event, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, LOGGER):
+        log_event(event)
+    assert len(caplog.records) == 1
+    return caplog.records[0]
+
+
+@pytest.mark.parametrize(("event", "level", "kind"), EVENTS, ids=IDS)
+def test_each_event_is_one_line_of_its_level(
+    event: Event, level: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = record_of(event, caplog)
+    assert record.levelno == level
+    assert vars(record)["event"] == kind
+    assert "%" not in record.msg, "a constant message: facts are in the fields"
+
+
+@pytest.mark.parametrize(("event", "level", "kind"), EVENTS, ids=IDS)
+def test_a_line_below_the_level_is_not_made(
+    event: Event, level: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(level + 1, LOGGER):
+        log_event(event)
+    assert caplog.records == []
+
+
+def test_every_kind_of_event_has_a_line() -> None:
+    kinds = {type(event) for event, _, _ in EVENTS}
+    assert kinds == set(Event.__args__)
+
+
+# JSON
+
+
+def as_json(record: logging.LogRecord) -> dict[str, Any]:
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    line: dict[str, Any] = json.loads(text)
+    return line
+
+
+@pytest.mark.parametrize(("event", "level", "kind"), EVENTS, ids=IDS)
+def test_each_event_is_one_json_object(
+    event: Event, level: int, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = as_json(record_of(event, caplog))
+    assert line["event"] == kind
+    assert line["level"] == logging.getLevelName(level).lower()
+    assert line["logger"] == LOGGER
+    assert line["ts"].endswith("+00:00")
+
+
+def test_a_dead_letter_tells_all_but_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    line = as_json(record_of(DEAD, caplog))
+    del line["ts"]
+    assert line == {
+        "level": "error",
+        "logger": LOGGER,
+        "msg": "job dead-lettered",
+        "event": "job.dead_lettered",
+        "queue": "mail",
+        "task": "greet",
+        "job_id": "u1",
+        "attempt": 5,
+        "outcome": "dead_lettered",
+        "run_s": 0.0123,
+        "wait_s": 0.5,
+        "reason": "exhausted",
+        "error_type": "ValueError",
+        "error": "boom",
+    }
+
+
+def a_record(message: str = "hello", *args: Any, level: int = logging.INFO, **extra: Any) -> logging.LogRecord:
+    return logging.getLogger("shop").makeRecord("shop", level, __file__, 1, message, args, None, extra=extra)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), b"\xff", {1, 2}, ValueError("x"), {("a", 1): 2}, "line\nbreak", "žluť", None],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_extra_value_makes_a_line(value: Any) -> None:
+    assert "thing" in as_json(a_record(thing=value))
+
+
+def test_an_extra_value_cannot_overwrite_the_level_or_the_message() -> None:
+    line = as_json(
+        a_record("real", level=logging.ERROR, msg2="x", level_="y", **{"level": "debug", "ts": "never"})
+    )
+    assert line["msg"] == "real"
+    assert line["level"] == "error"
+    assert line["ts"] != "never"
+
+
+def test_an_exception_is_told_with_its_traceback() -> None:
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        record = a_record()
+        record.exc_info = sys.exc_info()
+    line = as_json(record)
+    assert "ValueError: boom" in line["exception"]
+    assert line["msg"] == "hello"
+
+
+def test_arguments_of_a_message_are_put_in() -> None:
+    assert as_json(a_record("hello %s", "Ada"))["msg"] == "hello Ada"
+
+
+# Console
+
+
+def console(record: logging.LogRecord, *, colour: bool = False) -> str:
+    """The line without its clock."""
+    text = ConsoleFormatter(colour).format(record)
+    return text if colour else text.split(" ", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (finished(), "✓ greet u1 succeeded in 12 ms"),
+        (finished(attempt=2), "✓ greet u1 succeeded in 12 ms (attempt 2)"),
+        (
+            finished("retried", retry_in_s=90.0, error=ErrorInfo("ValueError", "boom")),
+            "↻ greet u1 retried in 12 ms (attempt 1), again in 1m30s: ValueError: boom",
+        ),
+        (finished("released"), "↩ greet u1 released in 12 ms"),
+        (DEAD, "✗ greet u1 dead-lettered in 12 ms (attempt 5) [exhausted]: ValueError: boom"),
+        (WorkerChanged("ready", "3 lanes"), "worker ready  detail=3 lanes"),
+        (WorkerChanged("quiet"), "worker quiet"),
+        (ConnectionLost("eof"), "warning: connection lost  error=eof"),
+    ],
+)
+def test_lines_for_people(event: Event, line: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert console(record_of(event, caplog)) == line
+
+
+def test_an_outcome_that_has_no_mark_still_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    assert console(record_of(finished("odd"), caplog)).startswith("· greet u1 odd")
+
+
+def test_lines_of_others_say_whose_they_are() -> None:
+    assert console(a_record("paid", amount=5)) == "shop: paid  amount=5"
+    assert console(a_record("odd", level=logging.WARNING)) == "warning: shop: odd"
+
+
+def test_colour_only_where_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    assert console(record_of(DEAD, caplog), colour=True).startswith("\x1b[31m")
+    assert "\x1b" not in console(record_of(DEAD, caplog))
+    assert "\x1b" not in console(record_of(finished(), caplog), colour=True)
+
+
+# Set up
+
+
+@pytest.fixture
+def standard_error(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """What was written there. Logging as a worker sets it up is taken back afterwards."""
+    root, ours = logging.getLogger(), logging.getLogger("jetjobs")
+    before = root.handlers[:], root.level, ours.level
+    yield lambda: capsys.readouterr().err
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+def test_off_a_terminal_lines_are_json_and_carry_the_running_job(standard_error: Callable[[], str]) -> None:
+    set_up("info", "auto", lambda: {"job_id": "u9", "task": "greet"})
+    logging.getLogger("shop").info("paid")
+    line = json.loads(standard_error())
+    assert (line["msg"], line["job_id"], line["task"]) == ("paid", "u9", "greet")
+
+
+def test_a_line_that_names_its_job_keeps_it(standard_error: Callable[[], str]) -> None:
+    set_up("info", "json", lambda: {"job_id": "u9"})
+    log_event(finished())
+    assert json.loads(standard_error())["job_id"] == "u1"
+
+
+def test_console_lines_may_be_asked_for(standard_error: Callable[[], str]) -> None:
+    set_up("info", "console", dict)
+    log_event(finished())
+    assert "✓ greet u1 succeeded" in standard_error()
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [
+        ("debug", ["job.started", "job.succeeded", "job.lease_lost"]),
+        ("info", ["job.succeeded", "job.lease_lost"]),
+        ("warning", ["job.lease_lost"]),
+        ("error", []),
+    ],
+)
+def test_the_level_decides_what_is_shown(level: str, shown: list[str], standard_error: Callable[[], str]) -> None:
+    set_up(level, "json", dict)
+    log_event(JobStarted("mail", "greet", "u1", 1, 1, 0.1))
+    log_event(finished())
+    log_event(LeaseLostEvent("mail", "greet", "u1"))
+    assert [json.loads(line)["event"] for line in standard_error().splitlines()] == shown
+
+
+def test_debug_of_ours_is_not_debug_of_every_library(standard_error: Callable[[], str]) -> None:
+    set_up("debug", "json", dict)
+    logging.getLogger("nats").debug("chatter")
+    assert standard_error() == ""

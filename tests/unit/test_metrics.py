@@ -1,0 +1,158 @@
+"""Metrics: closed sets of labels, and a page that Prometheus can read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from jetjobs.model.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    Event,
+    JobEnqueued,
+    JobFinished,
+    JobStarted,
+    LeaseLostEvent,
+    SettleFailed,
+)
+from jetjobs.observe.metrics import RUN_BUCKETS, Metrics
+
+Labels = dict[str, str]
+
+
+def metrics_after(*events: Event) -> Metrics:
+    metrics = Metrics({"greet", "pay"}, "1.2.3", lambda: (2, 10))
+    for event in events:
+        metrics.observe(event)
+    return metrics
+
+
+def page(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample on the page, as a scraper reads it."""
+    text = generate_latest(metrics.registry).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return page(metrics).get((name, frozenset(labels.items())))
+
+
+def finished(task: str = "greet", outcome: str = "succeeded", run_s: float = 0.1, reason: str = "") -> JobFinished:
+    return JobFinished("mail", task, "u1", 1, outcome, run_s, 0.5, reason)
+
+
+def test_attempts_are_counted_by_queue_task_and_outcome() -> None:
+    metrics = metrics_after(finished(), finished(), finished("pay"), finished(outcome="retried"))
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="succeeded") == 2
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="pay", outcome="succeeded") == 1
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="retried") == 1
+
+
+@given(st.lists(st.text(max_size=10), max_size=10))
+def test_tasks_that_nobody_declared_count_as_unknown(names: list[str]) -> None:
+    metrics = metrics_after(
+        *(finished(name) for name in names), *(JobEnqueued("mail", n, "u", False, 0) for n in names)
+    )
+    seen = {dict(labels)["task"] for (_, labels) in page(metrics) if "task" in dict(labels)}
+    assert seen <= {"greet", "pay", "unknown"}
+    strange = sum(name not in ("greet", "pay") for name in names)
+    counted = value(metrics, "jetjobs_attempts_total", queue="mail", task="unknown", outcome="succeeded")
+    assert (counted or 0) == strange
+
+
+def test_dead_letters_are_counted_by_reason() -> None:
+    metrics = metrics_after(
+        finished(outcome="dead_lettered", reason="exhausted"),
+        finished("nope", "dead_lettered", 0.0, "unknown_task"),
+    )
+    assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="greet", reason="exhausted") == 1
+    assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="unknown", reason="unknown_task") == 1
+
+
+def test_stored_jobs_and_duplicates_are_told_apart() -> None:
+    metrics = metrics_after(
+        JobEnqueued("mail", "greet", "u1", False, 0.1),
+        JobEnqueued("mail", "greet", "u1", True, 0.1),
+        JobEnqueued("mail", "greet", "u2", True, 0.1),
+    )
+    assert value(metrics, "jetjobs_jobs_enqueued_total", queue="mail", task="greet", result="stored") == 1
+    assert value(metrics, "jetjobs_jobs_enqueued_total", queue="mail", task="greet", result="duplicate") == 2
+
+
+RUNS = st.lists(st.floats(0, 100_000) | st.sampled_from(RUN_BUCKETS), min_size=1, max_size=30)
+
+
+@given(RUNS)
+def test_buckets_are_cumulative_and_count_what_is_at_most_their_limit(runs: list[float]) -> None:
+    metrics = metrics_after(*(finished(run_s=run_s) for run_s in runs))
+    name = "jetjobs_attempt_duration_seconds"
+    samples = page(metrics)
+    buckets = {
+        float(dict(labels)["le"]): count
+        for (sample, labels), count in samples.items()
+        if sample == f"{name}_bucket"
+    }
+    assert sorted(buckets) == [*map(float, RUN_BUCKETS), float("inf")]
+    for limit, count in buckets.items():
+        assert count == sum(run_s <= limit for run_s in runs)
+    assert value(metrics, f"{name}_count", queue="mail", task="greet") == len(runs)
+    assert value(metrics, f"{name}_sum", queue="mail", task="greet") == pytest.approx(sum(runs))
+
+
+def test_waiting_is_measured_by_queue() -> None:
+    metrics = metrics_after(finished(), finished("pay"))
+    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail") == 2
+    assert value(metrics, "jetjobs_queue_wait_seconds_sum", queue="mail") == pytest.approx(1.0)
+
+
+def test_lost_leases_and_failed_settlements_are_counted() -> None:
+    metrics = metrics_after(
+        LeaseLostEvent("mail", "greet", "u1"),
+        SettleFailed("mail", "greet", "u1", "x"),
+        LeaseLostEvent("b", "", ""),
+    )
+    assert value(metrics, "jetjobs_leases_lost_total", queue="mail") == 1
+    assert value(metrics, "jetjobs_leases_lost_total", queue="b") == 1
+    assert value(metrics, "jetjobs_settle_errors_total", queue="mail") == 1
+
+
+def test_the_connection_is_shown_and_reconnects_counted() -> None:
+    assert value(metrics_after(), "jetjobs_nats_connected") == 1
+    lost = metrics_after(ConnectionLost("eof"))
+    assert value(lost, "jetjobs_nats_connected") == 0
+    lost.observe(ConnectionRestored(1.0, "nats://a:1"))
+    assert value(lost, "jetjobs_nats_connected") == 1
+    assert value(lost, "jetjobs_nats_reconnects_total") == 1
+
+
+def test_slots_and_versions_are_shown() -> None:
+    metrics = metrics_after()
+    assert value(metrics, "jetjobs_running_jobs") == 2
+    assert value(metrics, "jetjobs_slots") == 10
+    info = next(dict(labels) for (name, labels) in page(metrics) if name == "jetjobs_build_info")
+    assert info["version"] == "1.2.3"
+
+
+def test_an_event_that_is_not_counted_changes_nothing() -> None:
+    assert page(metrics_after(JobStarted("mail", "greet", "u1", 1, 1, 0.1))) == page(metrics_after())
+
+
+def test_a_page_without_events_can_be_read_and_every_family_has_help() -> None:
+    text = generate_latest(metrics_after().registry).decode()
+    families = list(text_string_to_metric_families(text))
+    assert families
+    assert all(family.documentation for family in families)
+    assert all(family.name.startswith("jetjobs_") for family in families)
+
+
+@given(st.text(max_size=20))
+def test_a_page_can_be_read_whatever_the_queue_is_called(queue: str) -> None:
+    metrics = metrics_after(JobFinished(queue, "greet", "u1", 1, "succeeded", 0.1, 0.1))
+    assert value(metrics, "jetjobs_attempts_total", queue=queue, task="greet", outcome="succeeded") == 1

@@ -1,0 +1,84 @@
+"""The record of a success, and who may be told of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.jetstream.results import _INBOX, read_record, success_record
+from jetjobs.model.ids import adopted_id, key_token, sequence_id
+from jetjobs.model.job import Job
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
+IDS = (
+    st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True)
+    | st.text().map(adopted_id)
+    | st.text().map(lambda key: f"{key_token(key)}-u1")
+    | st.integers(1, 2**63).map(lambda number: sequence_id("era", number))
+)
+
+
+def record_of(job_id: str = "u1", run: str = "r1", worker: str = "w1", result: bytes = b"null") -> dict[str, Any]:
+    job = Job(job_id, "greet", "mail", "normal", b"{}", run=run, attempt=2, enqueued_at=1.0)
+    found: dict[str, Any] = json.loads(success_record(job, result, worker, 2.0, 3.25))
+    return found
+
+
+@given(IDS, st.recursive(st.none() | st.booleans() | st.integers() | TEXT, st.lists, max_leaves=8))
+def test_a_record_is_json_for_every_id_and_result(job_id: str, result: Any) -> None:
+    assert record_of(job_id, result=json.dumps(result).encode()) == {
+        "state": "succeeded",
+        "id": job_id,
+        "run": "r1",
+        "attempt": 2,
+        "worker": "w1",
+        "enqueued_at": 1.0,
+        "started_at": 2.0,
+        "ended_at": 3.25,
+        "result": result,
+    }
+
+
+@pytest.mark.parametrize("run", ['a"b', "a\\b", "tab\there", '","state":"dead', "žluť"])
+def test_a_record_is_json_for_a_run_of_a_hand_made_job(run: str) -> None:
+    assert record_of(run=run)["run"] == run
+
+
+@pytest.mark.parametrize("worker", ['host "a"', "host\\1", "host 1", "žluť"])
+def test_a_record_is_json_for_any_name_of_a_worker(worker: str) -> None:
+    assert record_of(worker=worker)["worker"] == worker
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_inbox"),
+    [
+        ("_INBOX.abc", True),
+        ("_INBOX.abc.u1", True),
+        ("_INBOX_app-1.abc.u1", True),
+        ("_INBOX", False),
+        ("_INBOX.", False),
+        ("_INBOX.*", False),
+        ("_INBOX.>", False),
+        ("_INBOX.a b", False),
+        ("_INBOX.a\r\nPUB x 0", False),
+        ("jobs.work.mail.normal.greet.-.u1", False),
+        ("$JS.API.STREAM.DELETE.jobs-dead", False),
+        ("x_INBOX.a", False),
+        ("", False),
+    ],
+)
+def test_only_inboxes_are_told(reply: str, is_inbox: bool) -> None:
+    assert (_INBOX.fullmatch(reply) is not None) is is_inbox
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"5", b"\xff"])
+def test_a_deleted_or_foreign_record_is_empty(data: bytes) -> None:
+    assert read_record(data) == {}
+
+
+def test_a_record_is_read() -> None:
+    assert read_record(b'{"state": "succeeded"}') == {"state": "succeeded"}

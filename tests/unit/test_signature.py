@@ -1,0 +1,505 @@
+"""Arguments: bound by name, checked on both ends, whole over the wire."""
+
+# No `from __future__ import annotations`: the functions below are declared inside tests, with local types.
+
+import enum
+import math
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Union
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, field_validator
+
+from jetjobs.define.depends import INJECTED, Depends
+from jetjobs.define.signature import Signature
+from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, ResultNotSerializable
+
+
+def greet(name: str, times: int = 1, *, loud: bool = False) -> str:
+    return name * times
+
+
+GREET = Signature("greet", greet)
+
+
+# Binding
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "bound"),
+    [
+        (("Ada",), {}, {"name": "Ada"}),
+        (("Ada", 2), {}, {"name": "Ada", "times": 2}),
+        (("Ada",), {"times": 2, "loud": True}, {"name": "Ada", "times": 2, "loud": True}),
+        ((), {"name": "Ada"}, {"name": "Ada"}),
+        ((), {"times": 3, "name": "Ada"}, {"name": "Ada", "times": 3}),
+    ],
+)
+def test_arguments_are_bound_by_name(args: tuple[Any, ...], kwargs: dict[str, Any], bound: dict[str, Any]) -> None:
+    assert GREET.bind(args, kwargs) == bound
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "names"),
+    [
+        ((5,), {}, ["name"]),
+        (("Ada", "often"), {}, ["times"]),
+        ((), {}, ["name"]),
+        (("Ada",), {"colour": "red"}, ["colour"]),
+        (("Ada",), {"name": "Bob"}, ["name"]),
+        (("Ada", 1), {"name": "Bob", "times": 2}, ["name", "times"]),
+        ((5, "often"), {"loud": "perhaps"}, ["name", "times", "loud"]),
+    ],
+)
+def test_each_wrong_argument_is_named(args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        GREET.bind(args, kwargs)
+    assert [name for name, _ in caught.value.problems] == names
+    assert caught.value.task == "greet"
+    for name in names:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("args", [("Ada", 1, True), ("Ada", 1, True, None)])
+def test_too_many_positional_arguments_are_refused(args: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidArguments, match=f"takes 2 positional arguments, got {len(args)}"):
+        GREET.bind(args, {})
+
+
+def test_injected_arguments_are_no_positions() -> None:
+    def use(
+        db: Annotated[Any, Depends(dict)], name: str, log: Annotated[Any, Depends(list)] = INJECTED
+    ) -> None: ...
+
+    signature = Signature("use", use)
+    assert signature.names == ("name",)
+    assert set(signature.dependencies) == {"db", "log"}
+    assert signature.bind(("Ada",), {}) == {"name": "Ada"}
+
+
+def test_more_than_five_problems_are_counted() -> None:
+    def many(a: int, b: int, c: int, d: int, e: int, f: int, g: int) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="and 2 more") as caught:
+        Signature("many", many).bind((), {})
+    assert len(caught.value.problems) == 7
+
+
+# Declaring
+
+
+class Opaque:
+    """A class that pydantic knows nothing of."""
+
+
+def star(*names: str) -> None: ...
+def double_star(**names: str) -> None: ...
+def positional_only(name: str, /) -> None: ...
+def unannotated(name) -> None: ...  # type: ignore[no-untyped-def]
+def unannotated_with_default(name: str, times=1) -> None: ...  # type: ignore[no-untyped-def]
+def unreadable(name: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def opaque(thing: Opaque) -> None: ...
+def opaque_result(name: str) -> Opaque: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (star, "names"),
+        (double_star, "names"),
+        (positional_only, "'name' is positional-only"),
+        (unannotated, "'name' has no type annotation"),
+        (unannotated_with_default, "'times' has no type annotation"),
+        (unreadable, "Nowhere"),
+        (opaque, "Opaque"),
+        (opaque_result, "Opaque"),
+    ],
+)
+def test_a_signature_that_cannot_travel_is_refused_at_declaration(function: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said) as caught:
+        Signature("greet", function)
+    assert "'greet'" in str(caught.value)
+
+
+def test_a_class_that_cannot_travel_is_refused_with_a_way_out() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        Signature("greet", opaque)
+    assert caught.value.hint is not None
+    assert "Depends" in caught.value.hint
+
+
+# Encoding
+
+
+def anything(value: Any, other: Any = None) -> Any: ...
+
+
+ANYTHING = Signature("anything", anything)
+
+
+@pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800", b"\xff", [lambda: None]])
+def test_a_value_that_has_no_json_form_is_refused_by_the_name_of_its_argument(value: Any) -> None:
+    with pytest.raises(InvalidArguments, match="'other'") as caught:
+        ANYTHING.encode(ANYTHING.bind((1,), {"other": value}))
+    assert [name for name, _ in caught.value.problems] == ["other"]
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(InvalidArguments, match="'value'"):
+        ANYTHING.encode(ANYTHING.bind((loop,), {}))
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=20))
+def test_plain_values_of_any_type_come_back_equal(value: Any) -> None:
+    assert ANYTHING.decode(ANYTHING.encode({"value": value})) == {"value": value}
+
+
+def test_an_int_that_the_worker_could_not_read_is_refused_by_the_producer() -> None:
+    def count(n: int) -> None: ...
+
+    signature = Signature("count", count)
+    try:
+        body = signature.encode(signature.bind((10**5000,), {}))
+    except InvalidArguments:
+        return
+    assert signature.decode(body) == {"n": 10**5000}
+
+
+# Decoding
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"hello",
+        b"{",
+        b'{"name": "Ada"',
+        b'{"name": "Ada"} x',
+        b"[]",
+        b'["Ada"]',
+        b"null",
+        b"5",
+        b'"Ada"',
+        b"\xff\xfe",
+        b"\x00",
+        b'{"name": "\\ud800"}',
+        b'{"name": "Ada", "times": ' + b"9" * 5000 + b"}",
+        b"[" * 500_000 + b"]" * 500_000,
+        b'{"name": ' + b"[" * 500_000 + b"]" * 500_000 + b"}",
+        b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+def test_a_body_that_is_no_json_object_is_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedJob):
+        GREET.decode(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b"{}", ["name"]),
+        (b'{"name": 5}', ["name"]),
+        (b'{"name": null}', ["name"]),
+        (b'{"name": "Ada", "times": "often"}', ["times"]),
+        (b'{"name": "Ada", "times": 1.5}', ["times"]),
+        (b'{"name": "Ada", "colour": "red"}', ["colour"]),
+    ],
+)
+def test_wrong_arguments_in_a_body_are_named(body: bytes, names: list[str]) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        GREET.decode(body)
+    assert [name for name, _ in caught.value.problems] == names
+
+
+@given(st.binary(max_size=60))
+def test_any_body_is_read_or_refused_as_a_delivery_error(body: bytes) -> None:
+    try:
+        assert "name" in GREET.decode(body)
+    except (MalformedJob, InvalidArguments) as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), ZeroDivisionError("x"), RuntimeError("x")])
+def test_a_validator_that_breaks_makes_the_arguments_invalid(error: Exception) -> None:
+    class Order(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def check(cls, number: int) -> int:
+            raise error
+
+    def ship(order: Order) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="order"):
+        Signature("ship", ship).decode(b'{"order": {"number": 1}}')
+
+
+# Round trips
+
+
+class Inner(BaseModel):
+    ratio: float
+    data: bytes
+    when: datetime
+
+
+class Outer(BaseModel):
+    inner: Inner
+    others: list[Inner]
+
+
+@dataclass
+class Point:
+    x: float
+    label: bytes
+
+
+def scalars(s: str, i: int, f: float, b: bytes, d: datetime, t: timedelta, u: uuid.UUID) -> None: ...
+
+
+SCALARS = Signature("scalars", scalars)
+MOMENTS = st.datetimes(timezones=st.just(UTC))
+FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, with NaN equal to itself."""
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    if isinstance(one, BaseModel):
+        return type(one) is type(other) and same(dict(one), dict(other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def round_trip(signature: Signature, arguments: dict[str, Any]) -> dict[str, Any]:
+    return signature.decode(signature.encode(signature.bind((), arguments)))
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "s": st.text(),
+            "i": st.integers(-(2**200), 2**200),
+            "f": FLOATS,
+            "b": st.binary(),
+            "d": MOMENTS,
+            "t": st.timedeltas(timedelta(days=-9999), timedelta(days=9999)),
+            "u": st.uuids(),
+        }
+    )
+)
+def test_scalars_come_back_whole(arguments: dict[str, Any]) -> None:
+    assert same(round_trip(SCALARS, arguments), arguments)
+
+
+def take_model(outer: Outer) -> None: ...
+
+
+INNERS = st.builds(
+    Inner, ratio=st.floats(allow_nan=False, allow_infinity=False), data=st.just(b"abc"), when=MOMENTS
+)
+
+
+@given(st.builds(Outer, inner=INNERS, others=st.lists(INNERS, max_size=2)))
+def test_nested_models_come_back_whole(outer: Outer) -> None:
+    assert same(round_trip(Signature("take", take_model), {"outer": outer}), {"outer": outer})
+
+
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_come_back_whole(ratio: float) -> None:
+    def take(ratio: float, ratios: list[float]) -> None: ...
+
+    arguments = {"ratio": ratio, "ratios": [ratio]}
+    assert same(round_trip(Signature("take", take), arguments), arguments)
+
+
+@given(st.binary())
+@example(b"abcd")
+def test_bytes_come_back_whole(data: bytes) -> None:
+    def take(data: bytes, parts: list[bytes]) -> None: ...
+
+    arguments = {"data": data, "parts": [data]}
+    assert round_trip(Signature("take", take), arguments) == arguments
+
+
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_within_a_model_come_back_whole(ratio: float) -> None:
+    inner = Inner(ratio=ratio, data=b"", when=datetime.now(UTC))
+    outer = Outer(inner=inner, others=[inner])
+    assert same(round_trip(Signature("take", take_model), {"outer": outer}), {"outer": outer})
+
+
+def test_bytes_within_a_model_come_back_whole() -> None:
+    inner = Inner(ratio=1.0, data=b"\xff\x00", when=datetime.now(UTC))
+    outer = Outer(inner=inner, others=[])
+    assert same(round_trip(Signature("take", take_model), {"outer": outer}), {"outer": outer})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, [math.nan], {"a": -math.inf}])
+def test_nan_and_infinity_of_any_type_are_not_changed_in_silence(value: Any) -> None:
+    try:
+        came = round_trip(ANYTHING, {"value": value})
+    except InvalidArguments:
+        return
+    assert came != {"value": None}
+    assert "null" not in ANYTHING.encode({"value": value}).decode()
+
+
+@given(x=FLOATS, label=st.binary())
+def test_dataclasses_come_back_whole(x: float, label: bytes) -> None:
+    def take(point: Point) -> None: ...
+
+    came = round_trip(Signature("take", take), {"point": Point(x, label)})["point"]
+    assert isinstance(came, Point)
+    assert same([came.x, came.label], [x, label])
+
+
+# Results
+
+
+def results_of(hint: Any) -> Signature:
+    def work() -> None: ...
+
+    work.__annotations__["return"] = hint
+    return Signature("work", work)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int, 5),
+        (str, "žluťoučký"),
+        (float, math.inf),
+        (bytes, b"\xff"),
+        (type(None), None),
+        (list[Decimal], [Decimal("1.10")]),
+        (datetime, datetime(2027, 1, 31, tzinfo=UTC)),
+        (dict[str, int], {"a": 1}),
+        (Point, Point(1.0, b"p")),
+        (Inner, Inner(ratio=0.5, data=b"x", when=datetime(2027, 1, 31, tzinfo=UTC))),
+        (Any, [1, "two", None]),
+    ],
+)
+def test_a_result_comes_back_as_it_was_returned(hint: Any, value: Any) -> None:
+    signature = results_of(hint)
+    came = signature.decode_result(signature.encode_result(value))
+    assert came == value
+    assert type(came) is type(value)
+
+
+def test_the_result_of_a_task_without_annotation_may_be_any_json() -> None:
+    def work():  # type: ignore[no-untyped-def]
+        ...
+
+    signature = Signature("work", work)
+    assert signature.decode_result(signature.encode_result({"a": [1]})) == {"a": [1]}
+
+
+@pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800"])
+def test_a_result_that_has_no_json_form_is_told_by_its_type(value: Any) -> None:
+    with pytest.raises(ResultNotSerializable, match=rf"'work' returned {type(value).__qualname__}"):
+        results_of(Any).encode_result(value)
+
+
+# Secrets
+
+SECRET = "hunter2-s3cret"
+
+
+class Kind(enum.Enum):
+    A = "a"
+
+
+class Card(BaseModel):
+    number: int
+    holder: str = ""
+
+
+class A(BaseModel):
+    kind: Literal["a"]
+
+
+class B(BaseModel):
+    kind: Literal["b"]
+
+
+TYPES: list[tuple[Any, Any]] = [
+    (int, SECRET),
+    (float, SECRET),
+    (bool, SECRET),
+    (datetime, SECRET),
+    (timedelta, SECRET),
+    (uuid.UUID, SECRET),
+    (Decimal, SECRET),
+    (Literal["a"], SECRET),
+    (Kind, SECRET),
+    (list[int], [SECRET]),
+    (dict[str, int], {"key": SECRET}),
+    (Card, {"number": SECRET}),
+    (Card, SECRET),
+    (int | None, SECRET),
+    (Annotated[str, Field(max_length=3)], SECRET),
+    (Annotated[str, Field(pattern="^x$")], SECRET),
+    (Annotated[Union[A, B], Field(discriminator="kind")], {"kind": SECRET}),  # noqa: UP007
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), TYPES, ids=[str(hint)[:40] for hint, _ in TYPES])
+def test_input_values_never_appear_in_error_texts(hint: Any, value: Any) -> None:
+    def pay(x: Any) -> None: ...
+
+    pay.__annotations__["x"] = hint
+    signature = Signature("pay", pay)
+    texts = []
+    with pytest.raises(InvalidArguments) as caught:
+        signature.bind((value,), {})
+    texts += [str(caught.value), str(caught.value.problems)]
+    with pytest.raises(InvalidArguments) as caught:
+        signature.decode(ANYTHING.encode({"value": value}).replace(b'"value"', b'"x"', 1))
+    texts += [str(caught.value), str(caught.value.problems)]
+    for text in texts:
+        assert SECRET not in text
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_a_model_that_was_changed_to_something_wrong_does_not_show_it() -> None:
+    def pay(card: Card) -> None: ...
+
+    signature = Signature("pay", pay)
+    card = Card(number=1)
+    card.number = SECRET  # type: ignore[assignment]
+    with pytest.raises(InvalidArguments) as caught:
+        signature.encode(signature.bind((card,), {}))
+    assert SECRET not in str(caught.value)
+    assert SECRET not in str(caught.value.problems)
+
+
+def test_a_model_that_was_changed_to_something_wrong_is_refused_by_name_and_without_a_warning() -> None:
+    def pay(card: Card) -> None: ...
+
+    signature = Signature("pay", pay)
+    card = Card(number=1)
+    card.number = "x"  # type: ignore[assignment]
+    with pytest.raises(InvalidArguments, match="'card'"):
+        signature.encode(signature.bind((card,), {}))
+
+
+def test_a_body_that_is_no_json_is_not_shown() -> None:
+    with pytest.raises(MalformedJob) as caught:
+        GREET.decode(f'{{"name": "{SECRET}"'.encode())
+    assert SECRET not in str(caught.value)

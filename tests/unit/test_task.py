@@ -1,0 +1,412 @@
+"""Tasks: declared once, called as plain functions, enqueued with checked options."""
+
+# No `from __future__ import annotations`: tasks are declared inside tests, with local types.
+
+import asyncio
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import pytest
+
+from jetjobs import INJECTED, Depends, JetJobs, RetryPolicy, Router, Settings, Task
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.task import AsyncTask, JobRequest, SyncTask
+from jetjobs.model.errors import DefinitionError, InvalidArguments, JetJobsError, UnknownTask
+from jetjobs.model.retry import RetryPolicy as Policy
+
+
+@pytest.fixture
+def app() -> JetJobs:
+    """Not connected: nothing here needs a server."""
+    return JetJobs("test", settings=Settings())
+
+
+def greet(name: str, times: int = 1) -> str:
+    """Say hello."""
+    return f"hello {name}" * times
+
+
+# Declaring
+
+
+def test_a_task_takes_its_name_from_the_function_and_keeps_it(app: JetJobs) -> None:
+    task = app.task(greet)
+    assert isinstance(task, SyncTask)
+    assert (task.name, task.__name__, task.__doc__, task.__wrapped__) == ("greet", "greet", "Say hello.", greet)
+    assert (task.queue, task.priority, task.store_result) == ("default", "normal", True)
+    assert task.retry == Policy()
+    assert app.tasks == {"greet": task}
+    assert repr(task) == "<Task greet queue=default>"
+
+
+def test_a_task_may_be_declared_with_options(app: JetJobs) -> None:
+    policy = RetryPolicy(max_attempts=2)
+    task = app.task(
+        name="hello",
+        queue="mail",
+        priority="high",
+        retry=policy,
+        timeout=timedelta(seconds=3),
+        result_ttl=timedelta(days=1),
+        store_result=False,
+    )(greet)
+    assert (task.name, task.queue, task.priority, task.retry) == ("hello", "mail", "high", policy)
+    assert (task.timeout, task.result_ttl, task.store_result) == (timedelta(seconds=3), timedelta(days=1), False)
+    assert app.queues == ["mail"]
+
+
+async def test_a_task_can_still_be_called_as_the_plain_function(app: JetJobs) -> None:
+    @app.task
+    def plain(a: int, b: int = 2) -> int:
+        return a + b
+
+    @app.task
+    async def waiting(a: int) -> int:
+        await asyncio.sleep(0)
+        return a * 2
+
+    assert plain(1) == 3
+    assert plain(a=1, b=1) == 2
+    assert isinstance(waiting, AsyncTask)
+    assert await waiting(4) == 8
+
+
+def test_a_plain_call_is_not_validated(app: JetJobs) -> None:
+    assert app.task(greet)("Ada", times=2) == "hello Adahello Ada"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "a.b"},
+        {"name": ""},
+        {"name": "a b"},
+        {"name": "x" * 65},
+        {"name": "a\r\n"},
+        {"queue": "a.b"},
+        {"queue": ""},
+        {"queue": "a\0"},
+        {"priority": "later"},
+        {"priority": "tick"},
+        {"priority": "a.b"},
+        {"timeout": timedelta(0)},
+        {"timeout": timedelta(seconds=-1)},
+        {"timeout": 5},
+        {"result_ttl": timedelta(milliseconds=999)},
+        {"result_ttl": 3600},
+        {"retry": 3},
+        {"retries": 3},
+    ],
+    ids=str,
+)
+def test_a_declaration_that_cannot_work_is_refused(options: dict[str, Any], app: JetJobs) -> None:
+    with pytest.raises(DefinitionError):
+        app.task(**options)(greet)
+    assert app.tasks == {}
+
+
+def test_an_unknown_task_option_is_refused_with_those_known(app: JetJobs) -> None:
+    with pytest.raises(DefinitionError, match="'retries'") as caught:
+        app.task(retries=3)  # type: ignore[call-overload]
+    assert "retry" in str(caught.value.hint)
+
+
+async def async_values() -> Any:
+    yield 1
+
+
+def values() -> Any:
+    yield 1
+
+
+class Class:
+    def method(self, name: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [async_values, values, lambda: None, functools.partial(greet, "Ada"), 5, "greet", None, Class.method],
+    ids=["async generator", "generator", "lambda", "partial", "number", "text", "none", "method"],
+)
+def test_what_is_no_function_with_a_name_is_refused(function: Any, app: JetJobs) -> None:
+    with pytest.raises(DefinitionError):
+        app.task()(function)
+
+
+def test_a_task_is_no_function_to_make_a_task_of(app: JetJobs) -> None:
+    task = app.task(greet)
+    with pytest.raises(DefinitionError, match="no function"):
+        app.task(name="again")(task)
+
+
+def test_a_name_can_be_declared_once_only(app: JetJobs) -> None:
+    first = app.task(greet)
+    with pytest.raises(DefinitionError, match="'greet' is declared twice"):
+        app.task(greet)
+    assert app.tasks == {"greet": first}
+
+
+# Options of one job
+
+
+@pytest.fixture
+def task(app: JetJobs) -> Task[[str, int], str]:
+    return app.task(greet)  # type: ignore[return-value]
+
+
+NAIVE = datetime(2027, 1, 31)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "a.b"},
+        {"queue": ""},
+        {"queue": "a\r\nb"},
+        {"queue": None},
+        {"priority": "later"},
+        {"priority": "lost"},
+        {"priority": "a b"},
+        {"priority": "a\0"},
+        {"key": ""},
+        {"key": "x" * 1025},
+        {"key": "a\rb"},
+        {"key": "a\nb"},
+        {"key": "a\0b"},
+        {"key": 5},
+        {"key": "\ud800"},
+        {"job_id": ""},
+        {"job_id": "a.b"},
+        {"job_id": "a\r\nb"},
+        {"job_id": "k" + "a" * 26 + "-mine"},
+        {"job_id": 5},
+        {"headers": {"Nats-Msg-Id": "x"}},
+        {"headers": {"Jetjobs-Run": "x"}},
+        {"headers": {"a:b": "x"}},
+        {"headers": {"A": "x\r\nB: y"}},
+        {"headers": {"A": "x\0"}},
+        {"headers": {"A": 5}},
+        {"headers": {5: "x"}},
+        {"headers": {"A": "\ud800"}},
+        {"headers": "A: x"},
+        {"delay": timedelta(seconds=1), "run_at": datetime.now(UTC)},
+        {"delay": timedelta(seconds=-1)},
+        {"delay": timedelta.max},
+        {"delay": 5},
+        {"run_at": NAIVE},
+        {"run_at": "2027-01-31T09:00:00Z"},
+        {"deadline": NAIVE},
+        {"deadline": 1234567890},
+        {"max_attempts": 0},
+        {"max_attempts": "3"},
+        {"retries": 3},
+        {"colour": "red"},
+    ],
+    ids=str,
+)
+def test_an_option_that_cannot_work_is_refused_before_anything_is_sent(
+    options: dict[str, Any], task: Task[..., str]
+) -> None:
+    with pytest.raises(DefinitionError):
+        task.options(**options)
+
+
+def test_options_that_work_go_with_the_request(task: Task[..., str]) -> None:
+    moment = datetime(2027, 1, 31, tzinfo=UTC)
+    request = task.options(
+        queue="mail",
+        priority="high",
+        run_at=moment,
+        key="order 1 / žluť",
+        job_id="mine",
+        deadline=moment,
+        max_attempts=3,
+        headers={"Trace": "abc"},
+    ).bind("Ada")
+    assert isinstance(request, JobRequest)
+    assert request.task is task
+    assert request.body == b'{"name":"Ada"}'
+    assert set(request.options) == {
+        "queue",
+        "priority",
+        "run_at",
+        "key",
+        "job_id",
+        "deadline",
+        "max_attempts",
+        "headers",
+    }
+
+
+def test_options_of_one_call_do_not_stick_to_the_task(task: Task[..., str]) -> None:
+    task.options(queue="mail").bind("Ada")
+    assert task.bind("Ada").options == {}
+    assert task.queue == "default"
+
+
+def test_a_request_is_checked_when_it_is_made(task: Task[..., str]) -> None:
+    with pytest.raises(InvalidArguments):
+        task.bind(5)
+    with pytest.raises(InvalidArguments):
+        task.options(queue="mail").bind()
+
+
+def test_an_option_name_as_an_argument_is_an_argument(app: JetJobs) -> None:
+    @app.task
+    def move(queue: str, key: str, delay: int) -> None: ...
+
+    request = move.bind(queue="a", key="b", delay=1)
+    assert request.options == {}
+    assert request.body == b'{"queue":"a","key":"b","delay":1}'
+
+
+# Injected arguments
+
+
+def test_injected_arguments_cannot_be_sent(app: JetJobs) -> None:
+    @app.task
+    def use(name: str, db: Annotated[Any, Depends(dict)] = INJECTED) -> None: ...
+
+    assert use.bind("Ada").body == b'{"name":"Ada"}'
+    for call in (lambda: use.bind("Ada", db=1), lambda: use.options(queue="q").bind("Ada", db=1)):
+        with pytest.raises(InvalidArguments, match="db is injected") as caught:
+            call()
+        assert caught.value.problems == [("db", "injected")]
+    with pytest.raises(InvalidArguments, match="positional"):
+        use.bind("Ada", 1)
+
+
+def test_a_dependency_that_cannot_be_made_is_refused_with_the_task(app: JetJobs) -> None:
+    def needy(what: int) -> int:
+        return what
+
+    def use(db: Annotated[Any, Depends(needy)] = INJECTED) -> None: ...
+
+    with pytest.raises(DefinitionError, match="needy"):
+        app.task(use)
+    with pytest.raises(DefinitionError, match="not callable"):
+
+        @app.task
+        def other(db: Annotated[Any, Depends("text")] = INJECTED) -> None: ...  # type: ignore[arg-type]
+
+
+# Sending
+
+
+async def test_enqueue_on_a_closed_app_says_what_to_do(task: Task[..., str]) -> None:
+    with pytest.raises(JetJobsError, match="not connected") as caught:
+        await task.enqueue("Ada")
+    assert "async with app" in str(caught.value.hint)
+
+
+async def test_enqueue_many_on_a_closed_app_says_what_to_do(app: JetJobs, task: Task[..., str]) -> None:
+    with pytest.raises(JetJobsError, match="not connected"):
+        await app.enqueue_many([task.bind("Ada")])
+
+
+async def test_wrong_arguments_are_said_before_a_missing_connection(task: Task[..., str]) -> None:
+    with pytest.raises(InvalidArguments):
+        await task.enqueue(5)
+
+
+async def test_enqueue_on_a_router_that_no_app_includes_says_what_to_do() -> None:
+    task = Router().task(greet)
+    with pytest.raises(DefinitionError, match="router that no app includes") as caught:
+        await task.enqueue("Ada")
+    assert caught.value.hint == "app.include(router)"
+
+
+def test_a_closed_app_has_no_connection_to_show(app: JetJobs) -> None:
+    with pytest.raises(JetJobsError, match="not connected"):
+        _ = app.jetstream
+
+
+# Routers
+
+
+def collecting(app: JetJobs) -> list[JobRequest[Any]]:
+    """Put a list where the connection would be."""
+    sent: list[JobRequest[Any]] = []
+
+    async def outlet(request: JobRequest[Any]) -> JobHandle[Any]:
+        sent.append(request)
+        return JobHandle("u1", "default", request.task.name, run="r", stores_result=True, duplicate=False)
+
+    app._outlet = outlet
+    return sent
+
+
+async def test_tasks_of_an_included_router_are_the_apps(app: JetJobs) -> None:
+    router = Router(queue="mail")
+    task = router.task(greet)
+    app.include(router)
+    sent = collecting(app)
+    assert app.find("greet") is task
+    assert app.queues == ["mail"]
+    handle = await task.enqueue("Ada")
+    assert (handle.id, handle.task) == ("u1", "greet")
+    assert [request.task for request in sent] == [task]
+
+
+async def test_routers_may_include_routers(app: JetJobs) -> None:
+    inner, outer = Router(queue="inner"), Router()
+    task = inner.task(greet)
+    outer.include(inner)
+    app.include(outer)
+    sent = collecting(app)
+    await task.options(priority="high").enqueue("Ada")
+    assert sent[0].task is task
+    assert sent[0].options == {"priority": "high"}
+
+
+def test_an_included_task_that_is_there_already_is_refused_whole(app: JetJobs) -> None:
+    app.task(greet)
+    router = Router()
+    router.task(name="first")(greet)
+    router.task(greet)
+    with pytest.raises(DefinitionError, match="declared twice"):
+        app.include(router)
+    assert sorted(app.tasks) == ["greet"]
+
+
+def test_a_router_cannot_include_itself(app: JetJobs) -> None:
+    with pytest.raises(DefinitionError, match="itself"):
+        app.include(app)
+
+
+def test_a_task_declared_after_its_router_was_included_is_known_or_refused(app: JetJobs) -> None:
+    # It would be enqueued through the app and then dead-lettered by every worker as unknown.
+    router = Router()
+    app.include(router)
+    try:
+        task = router.task(greet)
+    except DefinitionError:
+        return
+    assert app.find("greet") is task
+
+
+def test_an_unknown_task_is_refused_with_the_nearest_name(app: JetJobs) -> None:
+    app.task(greet)
+    with pytest.raises(UnknownTask, match="'gret'") as caught:
+        app.find("gret")
+    assert caught.value.hint == "did you mean 'greet'?"
+    with pytest.raises(UnknownTask) as caught:
+        app.find("something-else")
+    assert caught.value.hint is None
+
+
+@pytest.mark.parametrize("make", [lambda: Router(queue="a.b"), lambda: JetJobs("a b"), lambda: JetJobs("")])
+def test_bad_names_of_routers_and_apps_are_refused(make: Callable[[], Router]) -> None:
+    with pytest.raises(DefinitionError):
+        make()
+
+
+def test_making_an_app_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JETJOBS_NONSENSE", "1")
+    app = JetJobs("test")
+    app.task(greet)
+    assert app.tasks["greet"].name == "greet"
+    with pytest.raises(JetJobsError, match="nonsense"):
+        _ = app.settings

@@ -1,0 +1,172 @@
+"""What must stand on the server: planned purely, compared without touching what is the operator's."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.jetstream.publisher import _matches
+from jetjobs.jetstream.topology import NS, Change, Wanted, check, difference, plan
+from jetjobs.model.errors import TopologyConflict, TopologyMissing
+from jetjobs.model.names import PRIORITIES, Names
+from jetjobs.model.settings import QueueSettings
+
+NAMES = Names()
+SETTINGS = QueueSettings()
+QUEUES = st.lists(st.sampled_from(["a", "b", "c", "mail"]), max_size=6)
+
+
+def planned(*queues: str, settings: QueueSettings = SETTINGS, replicas: int = 1) -> dict[str, Wanted]:
+    return {wanted.label: wanted for wanted in plan(NAMES, queues, settings, replicas)}
+
+
+@given(QUEUES)
+def test_the_same_input_gives_the_same_plan_in_any_order(queues: list[str]) -> None:
+    first = plan(NAMES, queues, SETTINGS)
+    assert first == plan(NAMES, queues, SETTINGS)
+    assert first == plan(NAMES, reversed(queues), SETTINGS)
+    assert first == plan(NAMES, [*queues, *queues], SETTINGS)
+
+
+@given(QUEUES)
+def test_a_plan_names_each_thing_once_and_a_stream_before_its_lanes(queues: list[str]) -> None:
+    wanted = plan(NAMES, queues, SETTINGS)
+    places = [(one.stream, one.consumer) for one in wanted]
+    assert len(set(places)) == len(places)
+    for one in wanted:
+        if one.consumer:
+            assert places.index((one.stream, "")) < places.index((one.stream, one.consumer))
+
+
+def test_a_queue_needs_a_work_stream_three_lanes_and_a_bucket() -> None:
+    labels = list(planned("mail"))
+    assert labels == [
+        "dead-letter stream jobs-dead",
+        "bucket jobs-running",
+        "object store jobs-payloads",
+        "work stream jobs-work-mail",
+        "lane mail/high",
+        "lane mail/normal",
+        "lane mail/low",
+        "bucket jobs-done-mail",
+    ]
+
+
+def test_nothing_throws_a_job_away() -> None:
+    config = planned("mail")["work stream jobs-work-mail"].config
+    assert config["retention"] == "workqueue"
+    assert (config["max_msgs"], config["max_bytes"], config["max_age"]) == (-1, -1, 0)
+    assert not config.get("allow_msg_ttl")
+    for lane in PRIORITIES:
+        assert planned("mail")[f"lane mail/{lane}"].config["max_deliver"] == -1
+
+
+def test_each_job_subject_is_taken_by_one_lane_of_its_stream_only() -> None:
+    wanted = planned("mail")
+    stream = wanted["work stream jobs-work-mail"].config["subjects"]
+    for lane in PRIORITIES:
+        subject = NAMES.job("mail", lane, "greet", "-", "u1")
+        assert sum(_matches(pattern, subject) for pattern in stream) == 1
+        filters = [wanted[f"lane mail/{other}"].config["filter_subject"] for other in PRIORITIES]
+        assert sum(_matches(pattern, subject) for pattern in filters) == 1
+    for lane in ("later", "tick"):
+        subject = NAMES.job("mail", lane, "greet", "-", "u1")
+        assert sum(_matches(pattern, subject) for pattern in stream) == 1
+    assert any(_matches(pattern, NAMES.pin("mail")) for pattern in stream)
+
+
+def test_settings_reach_the_plan() -> None:
+    settings = QueueSettings(
+        lease=timedelta(seconds=5), max_running=7, storage="memory", replicas=3, dead_max_age=timedelta(days=1)
+    )
+    wanted = planned("mail", settings=settings, replicas=1)
+    lane = wanted["lane mail/low"].config
+    assert (lane["ack_wait"], lane["max_ack_pending"]) == (5 * NS, 7)
+    assert wanted["dead-letter stream jobs-dead"].config["max_age"] == 86400 * NS
+    for one in wanted.values():
+        if not one.consumer:
+            assert (one.config["storage"], one.config["num_replicas"]) == ("memory", 3)
+
+
+def test_without_a_number_of_replicas_the_clusters_is_used() -> None:
+    assert planned("mail", replicas=3)["bucket jobs-running"].config["num_replicas"] == 3
+
+
+def test_a_plan_is_json() -> None:
+    for one in plan(NAMES, ["mail"], SETTINGS):
+        assert json.loads(json.dumps(one.config)) == one.config
+
+
+# Compared
+
+
+def as_stored(config: dict[str, Any]) -> dict[str, Any]:
+    """As a server gives it back: with more keys, its own metadata, and false ones left out."""
+    there = {key: value for key, value in copy.deepcopy(config).items() if value or key not in ("max_age",)}
+    if "subjects" in there:
+        there["subjects"] = list(reversed(there["subjects"]))
+    there["metadata"] = {**there.get("metadata", {}), "_nats.ver": "2.12.0", "team": "mail"}
+    return {**there, "max_consumers": 5, "placement": {"cluster": "C1"}, "sealed": False}
+
+
+@pytest.mark.parametrize("wanted", plan(NAMES, ["mail"], SETTINGS), ids=lambda wanted: wanted.label)
+def test_what_the_operator_added_is_no_difference(wanted: Wanted) -> None:
+    assert difference(wanted.config, as_stored(wanted.config)) == {}
+
+
+@pytest.mark.parametrize("wanted", plan(NAMES, ["mail"], SETTINGS), ids=lambda wanted: wanted.label)
+def test_every_key_of_ours_that_is_otherwise_is_a_difference(wanted: Wanted) -> None:
+    for key, value in wanted.config.items():
+        there = as_stored(wanted.config)
+        there[key] = {} if key == "metadata" else ["other"] if key == "subjects" else "other"
+        found = difference(wanted.config, there)
+        assert list(found) == [key]
+        assert found[key][1] == (sorted(value) if key == "subjects" else value)
+
+
+def test_what_is_absent_and_false_is_no_difference() -> None:
+    assert difference({"a": False, "b": 0, "c": ""}, {}) == {}
+    assert difference({"a": True}, {}) == {"a": (None, True)}
+    assert difference({"a": False}, {"a": True}) == {"a": (True, False)}
+
+
+def test_comparing_changes_neither_side() -> None:
+    wanted = plan(NAMES, ["mail"], SETTINGS)[3].config
+    there = as_stored(wanted)
+    before = copy.deepcopy((wanted, there))
+    difference(wanted, there)
+    assert (wanted, there) == before
+
+
+# Checked
+
+
+def changes(*actions: Any) -> list[Change]:
+    return [
+        Change(wanted, action, {"ack_wait": (1, 2)} if action == "update" else {})
+        for wanted, action in zip(plan(NAMES, ["mail"], SETTINGS), actions, strict=False)
+    ]
+
+
+def test_all_as_wanted_is_fine() -> None:
+    unchanged = changes("none", "none")
+    check(unchanged)
+    check([])
+    assert [change.action for change in unchanged] == ["none", "none"]
+
+
+def test_what_is_not_there_is_missing() -> None:
+    with pytest.raises(TopologyMissing, match="bucket jobs-running, object store jobs-payloads") as caught:
+        check(changes("none", "create", "create", "update"))
+    assert caught.value.hint == "jetjobs setup apply"
+
+
+def test_what_is_otherwise_is_a_conflict_that_names_the_keys() -> None:
+    with pytest.raises(TopologyConflict, match=r"bucket jobs-running \(ack_wait\)"):
+        check(changes("none", "update"))
