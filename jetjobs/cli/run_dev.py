@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
+
+from dotenv import dotenv_values
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
@@ -45,7 +48,7 @@ async def run_dev(options: DevOptions) -> int:
             server = _start_server(stack, options)
             url = server.url
         _banner(app, options, url, embedded=server is not None)
-        return await _keep_worker(options, url)
+        return await _keep_worker(options._replace(app=options.app or loaded.settings.app), url)
 
 
 def _start_server(stack: contextlib.ExitStack, options: DevOptions) -> EmbeddedServer:
@@ -83,8 +86,13 @@ def _banner(app: JetJobs, options: DevOptions, url: str, *, embedded: bool) -> N
 
 async def _keep_worker(options: DevOptions, url: str) -> int:
     """Run a worker process; start it anew when a file changes; end it on a signal."""
-    command = [sys.executable, "-m", "jetjobs", "--server", url, "worker", "--slots", str(options.slots)]
-    command += ["--log-format", "console", *([options.app] if options.app else [])]
+    command = [sys.executable, "-m", "jetjobs", "--server", url]
+    for flag, value in (("--config", state.config), ("--creds", state.creds), ("--context", state.context)):
+        command += [flag, str(value)] if value else []
+    command += ["worker", "--slots", str(options.slots), "--log-format", "console"]
+    command += [options.app] if options.app else []
+    # The worker itself reads no .env: only `dev` does.
+    environment = {**{k: v for k, v in dotenv_values(".env").items() if v is not None}, **os.environ}
     stopping, changed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -94,7 +102,7 @@ async def _keep_worker(options: DevOptions, url: str) -> int:
     try:
         while not stopping.is_set():
             changed.clear()
-            child = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+            child = await asyncio.create_subprocess_exec(*command, start_new_session=True, env=environment)
             ended = asyncio.create_task(child.wait())
             await _first_of(ended, stopping, changed)
             if not ended.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,16 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
             finally:
                 if beat is not None:
                     beat.cancel()
-    return FAILED if worker.cut_short else DONE
+    code = FAILED if worker.cut_short else DONE
+    if worker.stuck_threads:
+        # Their jobs were given back. Python would wait for the threads, and the work would be done twice.
+        logging.getLogger("jetjobs.worker").warning(
+            "left behind: threads that did not end",
+            extra={"event": "worker.threads_left", "threads": worker.stuck_threads},
+        )
+        logging.shutdown()
+        os._exit(code)
+    return code
 
 
 @contextlib.contextmanager
@@ -57,11 +67,18 @@ def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[Health | No
     metrics = Metrics(app.tasks.keys(), __version__, lambda: (worker.slots.busy, worker.slots.total))
     app.observe(metrics.observe)
     health = Health(metrics.registry, lambda: worker.ready)
-    health.start(address)
+    health.start(_own_address(address))
     try:
         yield health
     finally:
         health.stop()
+
+
+def _own_address(address: str) -> str:
+    """With --processes each process serves a port of its own: the one given, the next, and so on."""
+    host, colon, port = address.rpartition(":")
+    number = os.environ.get("JETJOBS_CHILD", "1")
+    return f"{host}{colon}{int(port) + int(number) - 1}" if port.isdigit() and port != "0" else address
 
 
 async def _tick(health: Health) -> None:

@@ -25,7 +25,7 @@ class State:
     context: str | None = None
     creds: str | None = None
     config: Path | None = None
-    timeout_s: float = 5.0
+    timeout_s: float | None = None
     out: Output = field(default_factory=Output)
 
     def settings(self, flags: dict[str, Any] | None = None, *, dotenv: bool = False) -> Loaded:
@@ -38,7 +38,7 @@ class State:
             "app": self.app,
             "nats.url": self.server,
             "nats.creds": self.creds,
-            "nats.connect_timeout": timedelta(seconds=self.timeout_s),
+            "nats.connect_timeout": None if self.timeout_s is None else timedelta(seconds=self.timeout_s),
         }
         loaded = load_settings({**ours, **(flags or {})}, config=self.config, context=self.context, dotenv=dotenv)
         if loaded.sources.get("nats.url", "").endswith("dev.json"):

@@ -50,7 +50,7 @@ def options(
     context: Annotated[str | None, typer.Option(help="Context of the nats command line to use.")] = None,
     creds: Annotated[str | None, typer.Option(help="Path of a NATS credentials file.")] = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="Configuration file.")] = None,
-    timeout: Annotated[str, typer.Option(help="How long to wait for the server.")] = "5s",
+    timeout: Annotated[str | None, typer.Option(help="How long to wait for the server. [default: 5s]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colour.")] = False,
 ) -> None:
@@ -60,7 +60,7 @@ def options(
     state.app, state.server, state.context, state.creds, state.config = app, server, context, creds, config_file
     state.out = Output(as_json=as_json, colour=not no_color)
     try:
-        state.timeout_s = parse_duration(timeout).total_seconds()
+        state.timeout_s = None if timeout is None else parse_duration(timeout).total_seconds()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     from jetjobs.model.errors import JetJobsError
 
     ordered = hoist(arguments)
-    if ordered[:1] == ["--version"]:
+    if "--version" in ordered[: ordered.index("--")] if "--" in ordered else "--version" in ordered:
         print(f"jetjobs {__version__}")
         return DONE
     state.out = Output(as_json="--json" in ordered)

@@ -68,6 +68,11 @@ def decode(delivery: Delivery, stream_created: str) -> Job:
     else:
         raise MalformedJob(f"the subject has {len(tokens)} tokens; a job's has 5 or 7")
     get = headers.get
+    run = get(n.RUN)
+    if run is None:
+        run = _first_run(delivery)
+    elif not is_id(run):
+        raise MalformedJob(f"header {n.RUN} is not usable: {run[:40]!r}")
     hop, attempt, most = get(n.HOP), get(n.ATTEMPT), get(n.MAX_ATTEMPTS)
     enqueued, due, deadline = get(n.ENQUEUED_AT), get(n.DUE_AT), get(n.DEADLINE)
     return Job(
@@ -77,7 +82,7 @@ def decode(delivery: Delivery, stream_created: str) -> Job:
         tokens[3],
         delivery.data,
         key,
-        get(n.RUN) or _first_run(delivery),
+        run,
         0 if hop is None else _whole(n.HOP, hop),
         1 if attempt is None else _whole(n.ATTEMPT, attempt),
         0 if most is None else _whole(n.MAX_ATTEMPTS, most),

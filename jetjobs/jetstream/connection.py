@@ -268,9 +268,13 @@ class Connection:
             waiting.future.set_result(data)
 
     async def _on_error(self, error: Exception) -> None:
-        self._last_error = error
         text = str(error)
-        if not is_denial(text):
+        denied = is_denial(text)
+        if self._refused is not None and self.nc._server_info.get("auth_required") and isinstance(error, OSError):
+            # It greeted us, asked for credentials and hung up: its reason was lost with the connection.
+            error, denied = nats.errors.AuthorizationError(), True
+        self._last_error = error
+        if not denied:
             return
         if self._refused is not None and not self._refused.done():
             self._refused.set_result(None)

@@ -36,7 +36,9 @@ class Places:
             return True
         if dead is not None and dead.headers.get(n.RUN) == job.run:
             return True
-        return live is not None and live.headers.get(n.RUN) == job.run and _hop(live) > job.hop
+        return (
+            live is not None and live.headers.get(n.RUN) == job.run and _number(live.headers, n.HOP, 0) > job.hop
+        )
 
     async def find_live(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         """The newest message of the job in its work stream. A hand-made job is not found before its first move."""
@@ -65,7 +67,7 @@ class Places:
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
         lane = live.subject.split(".")[3]
-        attempt = int(live.headers.get(n.ATTEMPT, "1"))
+        attempt = _number(live.headers, n.ATTEMPT, 1)
         running: dict[str, Any] = {}
         if lane == n.LATER:
             state = JobState.RETRYING if attempt > 1 else JobState.SCHEDULED
@@ -80,8 +82,8 @@ class Places:
             queue,
             task,
             attempt,
-            due_at=at(float(live.headers.get(n.DUE_AT, "0"))),
-            enqueued_at=at(float(live.headers.get(n.ENQUEUED_AT, "0")) or live.stored_at),
+            due_at=at(_number(live.headers, n.DUE_AT, 0)),
+            enqueued_at=at(_number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
             started_at=at(running.get("started_at", 0.0)),
             worker=running.get("worker"),
             lane=lane,
@@ -117,8 +119,8 @@ def _dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> J
         JobState.DEAD,
         queue,
         task,
-        int(letter.headers.get(n.ATTEMPT, "1")),
-        enqueued_at=at(float(letter.headers.get(n.ENQUEUED_AT, "0"))),
+        _number(letter.headers, n.ATTEMPT, 1),
+        enqueued_at=at(_number(letter.headers, n.ENQUEUED_AT, 0)),
         ended_at=at(cause.get("at", 0.0)),
         worker=cause.get("worker"),
         reason=cause.get("reason"),
@@ -126,6 +128,12 @@ def _dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> J
     )
 
 
-def _hop(message: StoredMessage) -> int:
-    text = message.headers.get(n.HOP, "0")
-    return int(text) if text.isdigit() else 0
+def _number(headers: dict[str, str], name: str, default: float) -> Any:
+    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
+    try:
+        value = float(headers[name])
+    except (KeyError, ValueError):
+        return default
+    if not 0 <= value < 253402300800:
+        return default
+    return int(value) if value.is_integer() else value

@@ -36,7 +36,7 @@ class LanePuller:
         lane: str,
         stream: str,
         on_delivery: Callable[[LanePuller, Delivery], None],
-        on_change: Callable[[LanePuller, str], None],
+        on_change: Callable[[LanePuller, str | None], None],
     ) -> None:
         self.queue = queue
         self.lane = lane
@@ -76,9 +76,10 @@ class LanePuller:
         """Ask for up to `count` jobs. With a backlog the request is filled at once or given up after a second,
         so that slots are not kept for a lane that others have emptied; without one it waits, with heartbeats.
         """
+        if self._sid is None or not self._connection.connected:
+            return  # `reset` asks again once the connection is back
         if not self.owed:
             self._heard_at = time.monotonic()
-        # Disconnected: `reset` asks again once the connection is back.
         if self._connection.post(self._next, _BACKLOG % count if backlog else _WAIT % count, self._inbox):
             self.owed += count
 
@@ -118,6 +119,7 @@ class LanePuller:
         now = self._heard_at = time.monotonic()
         status, description = read_status(headers)
         if status == "100":
+            self._on_change(self, "")
             return
         # A request has ended; the server says how much of it is unfilled.
         unfilled = read_headers(headers).get("Nats-Pending-Messages", "")
@@ -127,7 +129,7 @@ class LanePuller:
         if status not in ("404", "408"):
             problem = f"{status} {description}".strip()
             self._blocked_until = now + _RETRY_S
-            asyncio.get_running_loop().call_later(_RETRY_S, self._on_change, self, "")
+            asyncio.get_running_loop().call_later(_RETRY_S, self._on_change, self, None)
         self._on_change(self, problem)
 
     async def _watch(self) -> None:

@@ -22,13 +22,13 @@ _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 def success_record(job: Job, result: bytes, worker: str, started_at: float, ended_at: float) -> bytes:
     """The record of a success. Put together by hand: the result is JSON already, and this runs for every job."""
     return (
-        b'{"state":"succeeded","id":"%b","run":"%b","attempt":%d,"worker":"%b","enqueued_at":%.6f,'
+        b'{"state":"succeeded","id":"%b","run":"%b","attempt":%d,"worker":%b,"enqueued_at":%.6f,'
         b'"started_at":%.6f,"ended_at":%.6f,"result":%b}'
     ) % (
         job.id.encode(),
         job.run.encode(),
         job.attempt,
-        worker.encode(),
+        json.dumps(worker).encode(),
         job.enqueued_at,
         started_at,
         ended_at,

@@ -6,7 +6,14 @@ import traceback as tb
 from enum import StrEnum
 from typing import NamedTuple
 
-from jetjobs.model.errors import DeliveryError, InvalidArguments, MalformedJob, UnknownTask
+from jetjobs.model.errors import (
+    DeliveryError,
+    InvalidArguments,
+    MalformedJob,
+    ResultNotSerializable,
+    ResultTooLarge,
+    UnknownTask,
+)
 from jetjobs.model.job import Job
 from jetjobs.model.retry import RetryPolicy, delay_s
 
@@ -73,11 +80,16 @@ class LetGo(NamedTuple):
 Outcome = Succeeded | Retried | Released | DeadLettered | LetGo
 
 
+def refuse(error: DeliveryError) -> DeadLettered:
+    """What follows a delivery that cannot run at all: trying again would not change it."""
+    return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(*describe(error)[:2]))
+
+
 def decide(job: Job, error: BaseException, policy: RetryPolicy, now: float, draw: float) -> Retried | DeadLettered:
     """What follows a failed attempt. `draw` is a random number from 0 to 1 for the jitter."""
     info = describe(error)
-    if isinstance(error, DeliveryError):
-        return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), info)
+    if isinstance(error, _PERMANENT):
+        return DeadLettered(DeadReason.PERMANENT, info)
     limit = job.max_attempts or policy.max_attempts
     if job.attempt >= limit:
         return DeadLettered(DeadReason.EXHAUSTED, info)
@@ -94,8 +106,12 @@ _REASONS: dict[type[BaseException], DeadReason] = {
 }
 
 
+# The task has run to its end: another run would do its work twice and return the same.
+_PERMANENT = (ResultNotSerializable, ResultTooLarge)
+
+
 def describe(error: BaseException) -> ErrorInfo:
-    """The error as capped text. Our own errors need no traceback: they say what is wrong."""
+    """The error as capped text."""
     kind = type(error)
     name = (
         kind.__qualname__
@@ -106,5 +122,5 @@ def describe(error: BaseException) -> ErrorInfo:
         text = str(error)
     except Exception:  # a broken __str__ must not take the worker down
         text = "<unprintable>"
-    trace = "" if isinstance(error, DeliveryError) else "".join(tb.format_exception(error))
+    trace = "".join(tb.format_exception(error))
     return ErrorInfo(name, text[:MAX_TEXT], trace[-MAX_TRACEBACK:])

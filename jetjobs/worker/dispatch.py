@@ -38,7 +38,7 @@ class Dispatcher:
         self._lanes: list[tuple[LanePuller, LaneShare]] = []
         self._surplus: deque[Attempt] = deque()
         self._wake = asyncio.Event()
-        self._asking = False
+        self._asking = True
         self._troubles: dict[LanePuller, str] = {}
 
     def use(self, pullers: Sequence[LanePuller]) -> None:
@@ -50,14 +50,11 @@ class Dispatcher:
 
     async def ask_for_ever(self) -> None:
         """Keep the lanes asked until cancelled. One pass serves all slots freed in one turn of the loop."""
-        self._asking = True
-        try:
-            while True:
-                self._ask()
-                await self._wake.wait()
-                self._wake.clear()
-        finally:
-            self._asking = False
+        while self._asking:
+            self._ask()
+            await self._wake.wait()
+            self._wake.clear()
+        await asyncio.Event().wait()
 
     def _ask(self) -> None:
         able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
@@ -86,14 +83,21 @@ class Dispatcher:
         if not puller.owed:
             self._wake.set()
 
-    def on_change(self, puller: LanePuller, problem: str) -> None:
-        """A request ended, was refused, or the lane was asked anew. Each trouble is told once."""
-        if problem and self._troubles.get(puller) != problem:
+    def on_change(self, puller: LanePuller, problem: str | None) -> None:
+        """A lane is in trouble, is well (""), or may be asked again (None). Each trouble is told once."""
+        if problem == "":
+            self._troubles.pop(puller, None)
+        elif problem and self._troubles.get(puller) != problem:
             self._troubles[puller] = problem
             self._observe(LaneTrouble(puller.queue, puller.lane, problem))
         self._wake.set()
 
     # Called by the worker
+
+    def stop_intake(self) -> None:
+        """Start nothing more: what still arrives, and what waits for a slot, is given back."""
+        self._asking = False
+        self.release_surplus(0.0)
 
     def slot_freed(self) -> None:
         """A job has ended: start one that waits, or ask for more."""

@@ -8,7 +8,7 @@ import functools
 import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,17 @@ from jetjobs.jetstream.codec import decode, salvage
 from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, LetGo, Outcome, Released, Succeeded, decide
-from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.outcome import (
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    LetGo,
+    Outcome,
+    Released,
+    Succeeded,
+    decide,
+    refuse,
+)
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.leases import Leases
 
@@ -66,6 +75,7 @@ class Runner:
         self._config = config
         self._created = config.streams_created
         self._threads = ThreadPoolExecutor(config.slots + SPARE_THREADS, "jetjobs")
+        self._in_threads: set[Future[Any]] = set()
         self.scope = Scope()
         """Dependencies that live as long as the worker."""
 
@@ -76,7 +86,7 @@ class Runner:
             attempt.job = job = decode(delivery, self._created[attempt.queue])
         except MalformedJob as error:
             job = salvage(delivery, attempt.queue, attempt.lane, self._created[attempt.queue])
-            return job, decide(job, error, RetryPolicy(), time.time(), 0.0)
+            return job, refuse(error)
         if delivery.delivered > 1 and (early := await self._after_crash(attempt, job)) is not None:
             return job, early
         now = time.time()
@@ -89,7 +99,7 @@ class Runner:
                 task = self._registry.find(job.task)
             arguments = task.signature.decode(await self._payloads.get(job.payload) if job.payload else job.body)
         except DeliveryError as error:
-            return job, decide(job, error, RetryPolicy(), now, 0.0)
+            return job, refuse(error)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments)
@@ -182,10 +192,17 @@ class Runner:
 
     async def _in_thread(self, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
         call = functools.partial(task.function, **arguments)
-        context = contextvars.copy_context()
-        value = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, call)
+        running = self._threads.submit(contextvars.copy_context().run, call)
+        self._in_threads.add(running)
+        running.add_done_callback(self._in_threads.discard)
+        value = await asyncio.wrap_future(running)
         # A plain function may hand back a coroutine; it belongs to the loop.
         return await value if asyncio.iscoroutine(value) else value
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads that still run a task: a thread cannot be stopped, only left behind."""
+        return sum(running.running() for running in list(self._in_threads))
 
     async def close(self) -> None:
         await self.scope.__aexit__(None, None, None)

@@ -21,8 +21,7 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError, MalformedJob
 from jetjobs.model.events import JobFinished, Observer, SettleFailed, WorkerChanged
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, decide
-from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, refuse
 from jetjobs.model.settings import Settings
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.dispatch import Dispatcher
@@ -121,12 +120,18 @@ class Worker:
 
     def quiet(self) -> None:
         """Take no new work; what runs may finish until the stop timeout."""
+        self._dispatcher.stop_intake()
         self._quiet.set()
 
     def stop(self) -> None:
         """Stop at once: cancel what runs and give it back."""
-        self._quiet.set()
+        self.quiet()
         self._stop_now.set()
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads that still run a task after the worker has stopped."""
+        return self._runner.stuck_threads if self._runner is not None else 0
 
     @property
     def ready(self) -> bool:
@@ -184,7 +189,6 @@ class Worker:
         """What runs may end until the deadline; what does not is cancelled and given back."""
         for puller in self._pullers:
             await puller.close()
-        self._dispatcher.release_surplus(0.0)
         idle = asyncio.create_task(self.slots.idle())
         now = asyncio.create_task(self._stop_now.wait())
         timeout = self._settings.worker.stop_timeout.total_seconds()
@@ -248,7 +252,7 @@ class Worker:
         except MalformedJob as error:
             # Given back it would only come again as unreadable as it is.
             job = salvage(attempt.delivery, attempt.queue, attempt.lane, created)
-            outcome = decide(job, error, RetryPolicy(), time.time(), 0.0)
+            outcome = refuse(error)
         try:
             await self._settlement.settle(attempt, job, outcome)
             self._tell(attempt, job, outcome)

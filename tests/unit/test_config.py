@@ -269,6 +269,7 @@ def test_a_dev_server_that_has_ended_is_ignored(project: Path) -> None:
         '{"url": "nats://dev:1", "pid": 99999999999999999999999}',
         f'{{"pid": {os.getpid()}}}',
     ],
+    ids=range(11),
 )
 def test_a_broken_dev_file_is_ignored(content: str, project: Path) -> None:
     write_dev(project, content)

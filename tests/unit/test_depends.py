@@ -71,10 +71,13 @@ async def test_a_generator_hears_of_the_error_and_the_error_goes_on() -> None:
             seen.append(f"roll back: {error}")
             raise
 
-    with pytest.raises(ValueError, match="boom"):
+    async def job() -> None:
         async with Scope() as scope:
             await scope.get(Depends(session))
             raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        await job()
     assert seen == ["roll back: boom"]
 
 

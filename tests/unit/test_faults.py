@@ -120,9 +120,7 @@ def test_an_error_of_nats_py_becomes_ours(name: str) -> None:
     assert is_transient(ours) is (name in UNAVAILABLE)
 
 
-@pytest.mark.parametrize(
-    "error", [OSError("refused"), ConnectionRefusedError(), TimeoutError(), TimeoutError(), EOFError("x")]
-)
+@pytest.mark.parametrize("error", [OSError("refused"), ConnectionRefusedError(), TimeoutError(), EOFError("x")])
 def test_errors_of_the_network_are_unavailability(error: Exception) -> None:
     expected = BrokerError if isinstance(error, EOFError) else BrokerUnavailable
     assert type(from_exception(error, "connect")) is expected

@@ -139,8 +139,9 @@ def test_any_extra_value_makes_a_line(value: Any) -> None:
 
 
 def test_an_extra_value_cannot_overwrite_the_level_or_the_message() -> None:
+    extra = {"level": "debug", "ts": "never"}
     line = as_json(
-        a_record("real", level=logging.ERROR, msg2="x", level_="y", **{"level": "debug", "ts": "never"})
+        logging.getLogger("shop").makeRecord("shop", logging.ERROR, "", 1, "real", (), None, extra=extra)
     )
     assert line["msg"] == "real"
     assert line["level"] == "error"

@@ -33,7 +33,7 @@ def test_a_usable_token_comes_back_as_it_is(token: str) -> None:
 
 @pytest.mark.parametrize("token", BAD_TOKENS)
 def test_a_token_that_could_not_be_one_subject_token_is_refused(token: str) -> None:
-    with pytest.raises(DefinitionError, match="queue .* is not a usable name") as caught:
+    with pytest.raises(DefinitionError, match=r"queue .* is not a usable name") as caught:
         check_token("queue", token)
     assert caught.value.hint is not None
 

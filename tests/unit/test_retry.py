@@ -14,10 +14,11 @@ from jetjobs.model.retry import RetryPolicy, backoff_s, delay_s
 
 ATTEMPTS = st.integers(1, 10**12)
 DRAWS = st.floats(0, 1)
+BOTH = st.booleans()
 
 
 @st.composite
-def policies(draw: st.DrawFn, jitter: st.SearchStrategy[bool] = st.booleans()) -> RetryPolicy:
+def policies(draw: st.DrawFn, jitter: st.SearchStrategy[bool] = BOTH) -> RetryPolicy:
     base = draw(st.timedeltas(timedelta(0), timedelta(days=30)))
     cap = draw(st.timedeltas(base, timedelta(days=365)))
     return RetryPolicy(draw(st.integers(1, 10**9)), base, cap, draw(jitter))

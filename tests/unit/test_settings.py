@@ -40,7 +40,7 @@ def test_a_group_is_frozen(group: str) -> None:
 
 def test_the_settings_themselves_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        Settings().env = "production"  # type: ignore[misc]
+        Settings().env = "production"
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -286,6 +286,15 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def whole_or_refused(signature: Signature, arguments: dict[str, Any]) -> bool:
+    """The producer may refuse what JSON cannot hold; what it stored, the worker must get as it was."""
+    try:
+        body = signature.encode(signature.bind((), arguments))
+    except InvalidArguments:
+        return True
+    return same(signature.decode(body), arguments)
+
+
 def round_trip(signature: Signature, arguments: dict[str, Any]) -> dict[str, Any]:
     return signature.decode(signature.encode(signature.bind((), arguments)))
 
@@ -338,16 +347,16 @@ def test_bytes_come_back_whole(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinity_within_a_model_come_back_whole(ratio: float) -> None:
+def test_nan_and_infinity_within_a_model_come_back_whole_or_are_refused(ratio: float) -> None:
     inner = Inner(ratio=ratio, data=b"", when=datetime.now(UTC))
     outer = Outer(inner=inner, others=[inner])
-    assert same(round_trip(Signature("take", take_model), {"outer": outer}), {"outer": outer})
+    assert whole_or_refused(Signature("take", take_model), {"outer": outer})
 
 
-def test_bytes_within_a_model_come_back_whole() -> None:
+def test_bytes_within_a_model_come_back_whole_or_are_refused() -> None:
     inner = Inner(ratio=1.0, data=b"\xff\x00", when=datetime.now(UTC))
     outer = Outer(inner=inner, others=[])
-    assert same(round_trip(Signature("take", take_model), {"outer": outer}), {"outer": outer})
+    assert whole_or_refused(Signature("take", take_model), {"outer": outer})
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [math.nan], {"a": -math.inf}])
