@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ DEV_FILE = Path(".jetjobs") / "dev.json"
 
 # Names of ours that are no settings.
 _NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CONFIG"})
+# To the last @, for a password may hold one, or a slash; the scheme may be missing.
+_LOGIN = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)?(?P<login>.*)@", re.DOTALL)
 
 
 class _Environment(Settings, BaseSettings):
@@ -41,7 +44,9 @@ class Loaded(NamedTuple):
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Key, value as text with secrets masked, source."""
-        return [(key, _show(value), self.sources.get(key, "default")) for key, value in _flatten(self.settings)]
+        return [
+            (key, _show(key, value), self.sources.get(key, "default")) for key, value in _flatten(self.settings)
+        ]
 
 
 def load_settings(
@@ -61,9 +66,9 @@ def load_settings(
     if environ.get("NATS_URL"):
         layers.append(("env NATS_URL", {"nats.url": environ["NATS_URL"]}))
     if dotenv and (where / ".env").is_file():
-        layers.append((".env", dict(_dotted(DotEnvSettingsSource(_Environment, env_file=where / ".env")()))))
+        layers.append(_dotenv(where / ".env"))
     layers.append(_file(config or find_file(where)))
-    _check_environ(environ)
+    _check_names(environ, "the environment")
     for key, value in _dotted(EnvSettingsSource(_Environment)()):
         layers.append((f"env {PREFIX}{key.upper().replace('.', '__')}", {key: value}))
     for key, value in (flags or {}).items():
@@ -75,7 +80,7 @@ def load_settings(
         for key, value in layer.items():
             _put(values, key, value)
             sources[key] = source
-    return Loaded(build_settings(values), sources)
+    return Loaded(build_settings(values, sources), sources)
 
 
 def find_dev_server(start: Path) -> dict[str, Any] | None:
@@ -86,9 +91,9 @@ def find_dev_server(start: Path) -> dict[str, Any] | None:
             try:
                 found: dict[str, Any] = json.loads(path.read_text())
                 os.kill(int(found["pid"]), 0)
-            except (OSError, ValueError, KeyError, TypeError):
+                return found if isinstance(found["url"], str) else None
+            except (OSError, ValueError, KeyError, TypeError, OverflowError):
                 return None
-            return found
     return None
 
 
@@ -108,7 +113,7 @@ def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, di
         return "", {}
     path = home / "context" / f"{name}.json"
     try:
-        found = json.loads(path.read_text())
+        found = _table(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
         if asked:
             raise ConfigError(f"nats context {name!r} cannot be read: {error}") from error
@@ -143,19 +148,36 @@ def _file(path: Path | None) -> tuple[str, dict[str, Any]]:
     if path is None:
         return "", {}
     try:
-        found = tomllib.loads(path.read_text())
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.name == "pyproject.toml":
+            found = _table(_table(found.get("tool", {})).get("jetjobs", {}))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if path.name == "pyproject.toml":
-        found = found.get("tool", {}).get("jetjobs", {})
     return str(path), dict(_checked(_dotted(found), str(path)))
 
 
-def _check_environ(environ: Mapping[str, str]) -> None:
-    """A misspelt variable would be ignored in silence: refuse it."""
-    ours = (name for name in environ if name.startswith(PREFIX) and name not in _NOT_SETTINGS)
-    for _ in _checked(((name[len(PREFIX) :].lower().replace("__", "."), "") for name in ours), "the environment"):
-        pass
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"a table of keys is wanted where {type(value).__name__} stands")
+    return value
+
+
+def _dotenv(path: Path) -> tuple[str, dict[str, Any]]:
+    """What is ours in the file; the rest is for others."""
+    try:
+        variables = DotEnvSettingsSource(_Environment, env_file=path).env_vars
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    # They come in lower case, as the environment's do on their way through pydantic.
+    found = {name.upper(): value for name, value in variables.items() if value is not None}
+    return ".env", {key: found[name] for name, key in _check_names(found, str(path)).items()}
+
+
+def _check_names(names: Iterable[str], source: str) -> dict[str, str]:
+    """The key that each variable of ours stands for. A misspelt one would be ignored in silence: refuse it."""
+    ours = [name for name in names if name.startswith(PREFIX) and name not in _NOT_SETTINGS]
+    keys = [name[len(PREFIX) :].lower().replace("__", ".") for name in ours]
+    return {name: key for (key, name) in _checked(zip(keys, ours, strict=True), source)}
 
 
 def _checked(pairs: Iterable[tuple[str, Any]], source: str) -> Iterable[tuple[str, Any]]:
@@ -195,18 +217,17 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     values[name] = value
 
 
-def _show(value: Any) -> str:
+def _show(key: str, value: Any) -> str:
     if isinstance(value, SecretStr):
         return "********"
     if hasattr(value, "total_seconds"):
         return f"{value.total_seconds():g}s"
-    text = "" if value is None else str(value)
-    if "://" in text and "@" in text:
-        return ",".join(_without_password(one) for one in text.split(","))
-    return text
+    if key == "nats.url":
+        return ",".join(_LOGIN.sub(_masked, one.strip()) for one in value.split(","))
+    return "" if value is None else str(value)
 
 
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    user, at, host = rest.rpartition("@")
-    return f"{scheme}://{user.partition(':')[0]}:********@{host}" if at and ":" in user else url
+def _masked(login: re.Match[str]) -> str:
+    user, colon, _ = login["login"].partition(":")
+    # A login without a password is a token.
+    return f"{login['scheme'] or ''}{user + colon if colon else ''}********@"

@@ -87,7 +87,7 @@ def _ended(child: _Child, code: int, *, stopping: bool) -> int:
     child.failures = 0 if lived >= _STEADY_S else child.failures + 1
     if code == UNREACHABLE and child.failures == 1 and lived < _STEADY_S:
         print(f"worker {child.number} cannot reach NATS; trying again", file=sys.stderr)
-    pause = _PAUSES_S[min(child.failures, len(_PAUSES_S) - 1)] if child.failures else 0.0
+    pause = _PAUSES_S[min(child.failures, len(_PAUSES_S)) - 1] if child.failures else 0.0
     cause = f"signal {-code}" if code < 0 else f"exit code {code}"
     print(f"worker {child.number} died ({cause}); restarting in {pause:g} s", file=sys.stderr)
     child.start_at = time.monotonic() + pause

@@ -79,7 +79,8 @@ def parse_queues(text: str | None) -> dict[str, int | None] | None:
     queues: dict[str, int | None] = {}
     for part in text.split(","):
         name, colon, limit = part.strip().partition(":")
-        if colon and (not limit.isdigit() or int(limit) < 1):
+        # Not isdigit(): that holds for '²' too, which int() cannot read.
+        if colon and (not limit.isdecimal() or int(limit) < 1):
             raise ConfigError(f"--queues {part!r}: the limit must be a number above 0")
         queues[check_token("queue", name)] = int(limit) if colon else None
     return queues

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import MutableMapping
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, at
 
 _log = logging.getLogger("jetjobs.task")
+
+
+class _JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the job's facts to those of each line. The plain adapter would put them in the place of the line's."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
 
 
 class Context:
@@ -55,8 +65,8 @@ class Context:
 
     @property
     def deadline(self) -> datetime:
-        """When this attempt will be stopped."""
-        return datetime.fromtimestamp(time.time() + self.remaining_s).astimezone()
+        """When this attempt will be stopped, in UTC."""
+        return datetime.fromtimestamp(time.time() + self.remaining_s, UTC)
 
     @property
     def remaining_s(self) -> float:
@@ -66,7 +76,7 @@ class Context:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the job's id, task, queue and attempt."""
-        return logging.LoggerAdapter(
+        return _JobLogger(
             _log, {"job_id": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
         )
 

@@ -36,6 +36,7 @@ class Router:
         self.default_queue = check_token("queue", queue)
         self.tasks: dict[str, Task[Any, Any]] = {}
         self._outlet: Send | None = None
+        self._parents: list[Router] = []
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -66,11 +67,14 @@ class Router:
         return register if function is None else register(function)
 
     def include(self, router: Router) -> None:
-        """Take over the tasks of `router`: they are enqueued through, and run by, this one."""
-        if router is self:
-            raise DefinitionError("a router cannot include itself")
-        for task in router.tasks.values():
-            self._add(task)
+        """Take over the tasks of `router`, all or none: they are enqueued through, and run by, this one.
+
+        Tasks that are declared on `router` later are taken over as they come.
+        """
+        if router in self._upward():
+            raise DefinitionError("a router cannot include itself, nor one that includes it")
+        self._add(*router.tasks.values())
+        router._parents.append(self)
         router._outlet = self._send
 
     def find(self, name: str) -> Task[Any, Any]:
@@ -86,12 +90,21 @@ class Router:
         """The queues that the tasks are declared for."""
         return sorted({task.queue for task in self.tasks.values()})
 
-    def _add(self, task: Task[Any, Any]) -> None:
-        if task.name in self.tasks:
-            raise DefinitionError(
-                f"task {task.name!r} is declared twice", hint="give one of them another name: @app.task(name=...)"
-            )
-        self.tasks[task.name] = task
+    def _add(self, *tasks: Task[Any, Any]) -> None:
+        """Make the tasks known here and to all that include this router. Nothing is added if one is there."""
+        routers = self._upward()
+        for task in tasks:
+            if any(task.name in router.tasks for router in routers):
+                raise DefinitionError(
+                    f"task {task.name!r} is declared twice",
+                    hint="give one of them another name: @app.task(name=...)",
+                )
+        for router in routers:
+            router.tasks.update((task.name, task) for task in tasks)
+
+    def _upward(self) -> set[Router]:
+        """This router and all that include it, directly or not."""
+        return {self}.union(*(parent._upward() for parent in self._parents))
 
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:

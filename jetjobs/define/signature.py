@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, get_args, get_origin
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json
+from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
 from jetjobs.define.depends import Depends
-from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, ResultNotSerializable
+from jetjobs.model.errors import (
+    DefinitionError,
+    DeliveryError,
+    InvalidArguments,
+    MalformedJob,
+    ResultNotSerializable,
+)
 
 # NaN and bytes have no JSON form of their own; these keep them whole over the round trip.
+_AS_JSON = CoreConfig(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
 _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
+
+# Traces of a number that JSON may not have kept.
+_SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
+# Messages of pydantic's that repeat the input.
+_UNSAFE = {"union_tag_invalid": "Input tag is none of the expected ones"}
 
 
 class Signature:
@@ -47,7 +62,10 @@ class Signature:
         # What happens with every job goes straight to pydantic's core.
         self._validate = self._arguments.validator.validate_python
         self._validate_json = self._arguments.validator.validate_json
-        self._to_json = self._arguments.serializer.to_json
+        self._loose = "'type': 'any'" in str(self._arguments.core_schema)
+        """Whether something travels whose type says nothing, so that its form must be looked at each time."""
+        # A TypedDict's configuration reaches the validator only; the serializer must be told again.
+        self._to_json = SchemaSerializer(self._arguments.core_schema, _AS_JSON).to_json
         self._result_to_json = self._result.serializer.to_json
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +74,8 @@ class Signature:
             kwargs = self._by_name(args, kwargs)
         try:
             return typing.cast("dict[str, Any]", self._validate(kwargs))
-        except ValidationError as error:
-            raise self._invalid(error) from None
+        except Exception as error:  # a validator of the user's own may raise anything
+            raise self._invalid(error, kwargs) from None
 
     def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         positional = self._positional
@@ -77,16 +95,14 @@ class Signature:
     def encode(self, arguments: dict[str, Any]) -> bytes:
         """The body of a job. InvalidArguments names the argument that has no JSON form."""
         try:
-            return self._to_json(arguments, warnings="error")
+            body = self._to_json(arguments, warnings="error")
         except (PydanticSerializationError, ValueError, RecursionError) as error:
-            problems = [(n, str(error)) for n in arguments if not _serialises(arguments[n])]
-            problems = problems or [("", str(error))]
-            names = ", ".join(repr(n) for n, _ in problems if n) or "an argument"
-            raise InvalidArguments(
-                f"task {self.task!r}: {names} cannot be written as JSON: {error}",
-                task=self.task,
-                problems=problems,
+            raise self._unwritable(
+                [n for n in arguments if not self._writes(arguments, n)], _reason(error)
             ) from None
+        if self._loose or _SUSPICIOUS.search(body):
+            self._check_whole(arguments, body)
+        return body
 
     def decode(self, body: bytes) -> dict[str, Any]:
         """The arguments in `body`: MalformedJob when it is no JSON object, InvalidArguments when one is wrong."""
@@ -97,8 +113,11 @@ class Signature:
             if first["type"] in ("json_invalid", "dict_type") and not first["loc"]:
                 raise MalformedJob(f"the body is no JSON object: {first['msg']}") from None
             raise self._invalid(error) from None
+        except Exception as error:
+            raise self._invalid(error, from_json(body)) from None
 
     def encode_result(self, value: Any) -> bytes:
+        """ResultNotSerializable when JSON cannot hold the value."""
         try:
             return self._result_to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -109,10 +128,51 @@ class Signature:
     def decode_result(self, data: bytes) -> Any:
         return self._result.validate_json(data)
 
-    def _invalid(self, error: ValidationError) -> InvalidArguments:
+    def _check_whole(self, arguments: dict[str, Any], body: bytes) -> None:
+        """Refuse what JSON would change in silence: NaN and bytes where their type is not known, huge integers."""
+        try:
+            there = self.decode(body)
+        except DeliveryError:
+            there = {}
+        changed = [n for n in arguments if n not in there or _fragile(arguments[n]) != _fragile(there[n])]
+        if changed:
+            raise self._unwritable(changed, "what is in it does not come back as it is")
+
+    def _writes(self, arguments: dict[str, Any], name: str) -> bool:
+        try:
+            self._to_json(arguments, include={name}, warnings="error")
+        except (PydanticSerializationError, ValueError, RecursionError):
+            return False
+        return True
+
+    def _unwritable(self, names: list[str], reason: str) -> InvalidArguments:
+        shown = ", ".join(map(repr, names)) or "an argument"
+        return InvalidArguments(
+            f"task {self.task!r}: {shown} cannot be written as JSON: {reason}",
+            task=self.task,
+            problems=[(name, reason) for name in names] or [("", reason)],
+        )
+
+    def _breaks(self, name: str, value: Any) -> bool:
+        """Whether the validation of this one argument raises what no validation should."""
+        try:
+            self._validate({name: value})
+        except ValidationError:
+            return False
+        except Exception:
+            return True
+        return False
+
+    def _invalid(self, error: Exception, given: Mapping[str, Any] | None = None) -> InvalidArguments:
         # Inputs are left out on purpose: they may be secret, and this text goes to logs and dead letters.
-        details = error.errors(include_url=False, include_input=False, include_context=False)
-        problems = [(".".join(map(str, d["loc"])), d["msg"]) for d in details]
+        if isinstance(error, ValidationError):
+            details = error.errors(include_url=False, include_input=False, include_context=False)
+            problems = [(".".join(map(str, d["loc"])), _UNSAFE.get(d["type"], d["msg"])) for d in details]
+        else:
+            reason = f"a validator raised {type(error).__qualname__}"
+            problems = [(n, reason) for n, value in (given or {}).items() if self._breaks(n, value)] or [
+                ("", reason)
+            ]
         text = "; ".join(f"{name}: {message}" if name else message for name, message in problems[:5])
         if len(problems) > 5:
             text += f"; and {len(problems) - 5} more"
@@ -177,9 +237,19 @@ def _adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> Type
         ) from None
 
 
-def _serialises(value: Any) -> bool:
-    try:
-        TypeAdapter(Any).dump_json(value)
-    except (PydanticSerializationError, ValueError, RecursionError):
-        return False
-    return True
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return "a value is not of its declared type" if "input_value=" in text else text
+
+
+def _fragile(value: Any) -> int:
+    """How much is in a value that JSON has no form of its own for: bytes, NaN, infinity."""
+    if isinstance(value, float):
+        return 0 if math.isfinite(value) else 1
+    if isinstance(value, bytes | bytearray):
+        return 1
+    if isinstance(value, Mapping):
+        return sum(map(_fragile, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(map(_fragile, value))
+    return _fragile(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack
 
 from jetjobs.define.depends import check as check_dependency
@@ -12,7 +12,7 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.ids import check_job_id
-from jetjobs.model.names import check_header, check_lane, check_token
+from jetjobs.model.names import check_header, check_lane, check_token, has_wire_form
 from jetjobs.model.retry import RetryPolicy
 
 P = ParamSpec("P")
@@ -77,7 +77,7 @@ class Task(Generic[P, R]):
         self.timeout = options.get("timeout")
         self.result_ttl = options.get("result_ttl", timedelta(hours=1))
         self.store_result = options.get("store_result", True)
-        self._check_durations()
+        self._check_options()
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise DefinitionError(f"task {self.name!r} is a generator; a task returns one value")
         self.is_async = inspect.iscoroutinefunction(function)
@@ -89,11 +89,17 @@ class Task(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
-    def _check_durations(self) -> None:
-        if self.timeout is not None and self.timeout <= timedelta(0):
-            raise DefinitionError(f"task {self.name!r}: timeout must be positive")
+    def _check_options(self) -> None:
+        of = f"task {self.name!r}: "
+        _check_type(of + "retry", self.retry, RetryPolicy)
+        _check_type(of + "result_ttl", self.result_ttl, timedelta)
+        _check_type(of + "store_result", self.store_result, bool)
+        if self.timeout is not None:
+            _check_type(of + "timeout", self.timeout, timedelta)
+            if self.timeout <= timedelta(0):
+                raise DefinitionError(f"{of}timeout must be positive")
         if self.result_ttl < timedelta(seconds=1):
-            raise DefinitionError(f"task {self.name!r}: result_ttl must be at least one second")
+            raise DefinitionError(f"{of}result_ttl must be at least one second")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
@@ -177,22 +183,57 @@ def check_options(options: EnqueueOptions) -> None:
         check_lane(options["priority"])
     if "job_id" in options:
         check_job_id(options["job_id"])
-    if "delay" in options and "run_at" in options:
-        raise DefinitionError("give delay or run_at, not both")
-    if "delay" in options and options["delay"] < timedelta(0):
-        raise DefinitionError("delay must not be negative")
-    for name in ("run_at", "deadline"):
-        moment = options.get(name)
-        if isinstance(moment, datetime) and moment.tzinfo is None:
-            raise DefinitionError(
-                f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)"
-            )
-    if options.get("max_attempts", 1) < 1:
-        raise DefinitionError("max_attempts must be at least 1")
     if "key" in options:
         _check_key(options["key"])
-    for name, value in options.get("headers", {}).items():
-        check_header(name, value)
+    if "max_attempts" in options:
+        _check_attempts(options["max_attempts"])
+    if "headers" in options:
+        _check_type("headers", options["headers"], Mapping)
+        for name, value in options["headers"].items():
+            check_header(name, value)
+    _check_times(options)
+
+
+def _check_times(options: EnqueueOptions) -> None:
+    if "delay" in options and "run_at" in options:
+        raise DefinitionError("give delay or run_at, not both")
+    if "delay" in options:
+        _check_delay(options["delay"])
+    if "run_at" in options:
+        _check_moment("run_at", options["run_at"])
+    if "deadline" in options:
+        _check_moment("deadline", options["deadline"])
+
+
+def _check_delay(delay: timedelta) -> None:
+    _check_type("delay", delay, timedelta)
+    if delay < timedelta(0):
+        raise DefinitionError("delay must not be negative")
+    try:
+        _ = datetime.now(UTC) + delay
+    except OverflowError:
+        raise DefinitionError("delay ends after the year 9999") from None
+
+
+def _check_moment(name: str, moment: datetime) -> None:
+    _check_type(name, moment, datetime)
+    if moment.utcoffset() is None:
+        raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise DefinitionError(f"{name} is not within the years 1 to 9999 of UTC") from None
+
+
+def _check_attempts(number: int) -> None:
+    # True is an int to Python, and would be the text "True" on the wire.
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise DefinitionError("max_attempts must be a whole number of at least 1")
+
+
+def _check_type(what: str, value: object, wanted: type) -> None:
+    if not isinstance(value, wanted):
+        raise DefinitionError(f"{what} must be a {wanted.__name__}, not {type(value).__name__}")
 
 
 def _check_key(key: str) -> None:
@@ -200,3 +241,5 @@ def _check_key(key: str) -> None:
         raise DefinitionError(f"key must be text of 1 to {MAX_KEY_LENGTH} characters")
     if any(c in key for c in "\r\n\0"):
         raise DefinitionError("key must not hold line breaks or NUL")
+    if not has_wire_form(key):
+        raise DefinitionError("key has no UTF-8 form")

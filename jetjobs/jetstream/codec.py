@@ -84,7 +84,7 @@ def decode(delivery: Delivery, stream_created: str) -> Job:
         key,
         run,
         0 if hop is None else _whole(n.HOP, hop),
-        1 if attempt is None else _whole(n.ATTEMPT, attempt),
+        1 if attempt is None else max(1, _whole(n.ATTEMPT, attempt)),
         0 if most is None else _whole(n.MAX_ATTEMPTS, most),
         delivery.stored_at if enqueued is None else _seconds(n.ENQUEUED_AT, enqueued),
         0.0 if due is None else _seconds(n.DUE_AT, due),
@@ -126,7 +126,7 @@ def header_size(headers: Mapping[str, str] | bytes) -> int:
     """Bytes on the wire, as the server counts them against `max_payload`."""
     if isinstance(headers, bytes):
         return len(headers)
-    return 12 + sum(len(k) + len(v.encode()) + 4 for k, v in headers.items())
+    return 12 + sum(len(k.encode()) + len(v.encode()) + 4 for k, v in headers.items())
 
 
 def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
@@ -146,7 +146,7 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     """Past failures, oldest first. An unreadable history is no reason to lose a job: it counts as none."""
     try:
         history = json.loads(headers.get(n.ERRORS, "[]"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 

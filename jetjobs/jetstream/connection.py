@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 import nats.errors
 from nats.aio.client import Server
@@ -25,18 +25,17 @@ HEADER_ROOM = 64 * 1024
 """Kept free below `max_payload` for the headers that moves add. ADR 2."""
 
 MIN_VERSION = (2, 12)
+# To the last @, for a password may hold one, or a slash; the scheme may be missing.
+_LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
 _SWEEP_S = 0.25
 _NO_JETSTREAM_S = 1.5
 """Nobody behind the API for this long is no restart any more: JetStream is off."""
 
 
-class _Waiting:
-    __slots__ = ("expires_at", "future", "subject")
-
-    def __init__(self, future: asyncio.Future[bytes], subject: str, expires_at: float) -> None:
-        self.future = future
-        self.subject = subject
-        self.expires_at = expires_at
+class _Waiting(NamedTuple):
+    future: asyncio.Future[bytes]
+    subject: str
+    expires_at: float
 
 
 class Connection:
@@ -60,7 +59,7 @@ class Connection:
         self._lost_at = 0.0
         self._on_reconnect: list[Callable[[], None]] = []
         self._last_error: BaseException | None = None
-        self._refused: asyncio.Future[None] | None = None
+        self._refused: asyncio.Future[str] | None = None
 
     # Life
 
@@ -70,7 +69,8 @@ class Connection:
         self._refused = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(self.nc.connect(**self._options(limit)))
         try:
-            await asyncio.wait({connecting, self._refused}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            both: set[asyncio.Future[Any]] = {connecting, self._refused}
+            await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if not connecting.done():
                 raise self._connect_error(limit)
             connecting.result()
@@ -90,10 +90,11 @@ class Connection:
         """Flush what is written and close. Pending requests fail."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, asyncio.TimeoutError):
             if self.nc.is_connected:
                 await self.nc.flush(2)
-        with contextlib.suppress(nats.errors.Error, OSError):
+        # RuntimeError: uvloop's word for a transport that is closed under unsent data.
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):
             await self.nc.close()
         self.closed.set()
         self._fail_all(BrokerUnavailable("the connection is closed"))
@@ -127,9 +128,9 @@ class Connection:
 
     def _connect_error(self, limit: float) -> BrokerError:
         where = show_url(self._settings.url)
-        if self._last_error is not None and is_denial(str(self._last_error)):
+        if self._refused is not None and self._refused.done():
             return AccessDenied(
-                f"{where} refused the credentials: {_plain(self._last_error)}",
+                f"{where} refused the credentials: {self._refused.result()}",
                 hint="check nats.user, nats.password, nats.token or nats.creds (jetjobs config show)",
             )
         reason = f": {_plain(self._last_error)}" if self._last_error else ""
@@ -151,7 +152,8 @@ class Connection:
     @property
     def inline_limit(self) -> int:
         """The largest headers and body together that a producer may send, leaving room for later moves."""
-        return max(self.max_payload - HEADER_ROOM, self.max_payload // 2)
+        limit = self.nc.max_payload
+        return max(limit - HEADER_ROOM, limit // 2)
 
     async def ask(
         self,
@@ -165,7 +167,7 @@ class Connection:
         name = str(self._token)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
-        self._waiting[name] = _Waiting(future, subject, loop.time() + timeout_s)
+        self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
         if self._sweeper is None:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
         try:
@@ -253,8 +255,10 @@ class Connection:
         found = self.nc.connected_server_version
         return f"{found.major}.{found.minor}.{found.patch}"
 
-    def on_reconnect(self, callback: Callable[[], None]) -> None:
+    def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call it after each reconnect; what is returned undoes this."""
         self._on_reconnect.append(callback)
+        return lambda: self._on_reconnect.remove(callback)
 
     # What the server tells us
 
@@ -268,16 +272,14 @@ class Connection:
             waiting.future.set_result(data)
 
     async def _on_error(self, error: Exception) -> None:
-        text = str(error)
-        denied = is_denial(text)
-        if self._refused is not None and self.nc._server_info.get("auth_required") and isinstance(error, OSError):
-            # It greeted us, asked for credentials and hung up: its reason was lost with the connection.
-            error, denied = nats.errors.AuthorizationError(), True
         self._last_error = error
-        if not denied:
+        text = str(error)
+        hung_up = isinstance(error, OSError) and self.nc._server_info.get("auth_required")
+        if self._refused is not None and not self._refused.done() and (is_denial(text) or hung_up):
+            # It greeted us, asked for credentials, and said no or hung up.
+            self._refused.set_result(_plain(error))
+        if not is_denial(text):
             return
-        if self._refused is not None and not self._refused.done():
-            self._refused.set_result(None)
         for waiting in list(self._waiting.values()):
             # The server quotes the subject it refused, and nats-py lowers the case of the whole line.
             if f'"{waiting.subject.lower()}"' in text.lower() and not waiting.future.done():
@@ -295,7 +297,7 @@ class Connection:
         self._observe(ConnectionRestored(outage, self._where()))
         # What was written to the dying socket is gone: whoever waits asks again, under the same message id.
         self._fail_all(BrokerUnavailable("the connection was lost"))
-        for callback in self._on_reconnect:
+        for callback in list(self._on_reconnect):
             callback()
 
     async def _on_closed(self) -> None:
@@ -308,11 +310,11 @@ class Connection:
                 waiting.future.set_exception(error)
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = time.monotonic()
         for waiting in list(self._waiting.values()):
             if waiting.expires_at <= now and not waiting.future.done():
                 waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no answer"))
+        loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
 
 
@@ -323,12 +325,8 @@ def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | 
 
 
 def show_url(url: str) -> str:
-    """The URL without user and password."""
-    shown = []
-    for one in url.split(","):
-        parts = urlsplit(one.strip())
-        shown.append(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else one.strip())
-    return ",".join(shown)
+    """The URL, or several, without user, password and token."""
+    return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
 
 
 def _plain(error: BaseException | None) -> str:

@@ -89,7 +89,7 @@ def read_cause(headers: dict[str, str]) -> dict[str, Any]:
     """Reason, error type, text, traceback, worker and time of a dead letter."""
     try:
         cause = json.loads(headers.get(n.CAUSE, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return cause if isinstance(cause, dict) else {}
 

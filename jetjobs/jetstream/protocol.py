@@ -13,9 +13,66 @@ from collections.abc import Callable
 
 from nats.aio.client import Client
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError
+from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 Sink = Callable[[str, str, bytes, bytes | None], None]
 """Called with subject, reply, body and raw header block, if any. Must not block or raise."""
+
+
+class FastParser(Parser):
+    """Hands whole messages straight to their sinks; all else is nats-py's own parser's."""
+
+    def __init__(self, client: Client, sinks: dict[int, Sink]) -> None:
+        super().__init__(client)
+        self._sinks = sinks
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Called with whatever the socket gave, as often as it gives."""
+        if self.state != AWAITING_CONTROL_LINE:
+            await super().parse(data)
+            return
+        if self.buf:
+            self.buf.extend(data)
+            data = bytes(self.buf)
+            self.buf.clear()
+        done = self._deliver(data)
+        rest = data[done:] if done else data
+        if not rest:
+            return
+        if rest[:1] in b"MH" and (rest.startswith((b"MSG ", b"HMSG ")) and not self._is_foreign(rest)):
+            self.buf.extend(rest)  # the beginning of a message: wait for the rest of it
+        else:
+            await super().parse(rest)
+
+    def _deliver(self, data: bytes) -> int:
+        """Deliver the whole messages at the front of `data`; how many bytes they were."""
+        done = 0
+        while True:
+            with_headers = data.startswith(b"HMSG ", done)
+            if not with_headers and not data.startswith(b"MSG ", done):
+                return done
+            end_of_line = data.find(b"\r\n", done)
+            if end_of_line < 0:
+                return done
+            # MSG <subject> <sid> [reply] <size> / HMSG <subject> <sid> [reply] <header size> <size>
+            words = data[done:end_of_line].decode(errors="replace").split(" ")
+            sink = self._sinks.get(int(words[2]))
+            body = end_of_line + 2
+            end = body + int(words[-1])
+            if sink is None or end + 2 > len(data):
+                return done
+            headers = None
+            if with_headers:
+                headers = data[body : body + int(words[-2])]
+                body += len(headers)
+            reply = words[3] if len(words) == (6 if with_headers else 5) else ""
+            done = end + 2
+            sink(words[1], reply, data[body:end], headers)
+
+    def _is_foreign(self, rest: bytes) -> bool:
+        """Whether the message that begins here is one for nats-py's own subscriptions."""
+        words = rest[: rest.find(b"\r\n")].split(b" ") if b"\r\n" in rest else []
+        return len(words) > 2 and int(words[2]) not in self._sinks
 
 
 class FastClient(Client):
@@ -24,6 +81,7 @@ class FastClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._sinks: dict[int, Sink] = {}
+        self._ps = FastParser(self, self._sinks)
 
     async def listen(self, subject: str, sink: Sink) -> int:
         """Subscribe with a sink. Lives until `unlisten` or the end of the connection, through reconnects."""
@@ -98,11 +156,20 @@ def header_lines(headers: dict[str, str]) -> str:
 def read_headers(block: bytes) -> dict[str, str]:
     """Name and value of each line; the first line is skipped. The first of a repeated name wins."""
     headers: dict[str, str] = {}
-    for line in block.decode(errors="replace").split("\r\n")[1:]:
+    lines = block.decode(errors="replace").split("\r\n")
+    for line in lines[1:-2]:
         name, colon, value = line.partition(":")
         if colon and name not in headers:
             headers[name] = value.strip()
+    # A bare CR or LF within a line is no line break to the server, but could not be written again.
+    breaks = len(lines) - 1
+    if block.count(b"\n") != breaks or block.count(b"\r") != breaks:
+        return {_plain(name): _plain(value) for name, value in headers.items()}
     return headers
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 def read_status(block: bytes) -> tuple[str, str]:

@@ -145,8 +145,7 @@ class Publisher:
 
         Not repeated once `owned` is false: a job whose lease is lost is another worker's to move.
         """
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + (timeout_s or self._timeout_s)
+        give_up = time.monotonic() + (timeout_s or self._timeout_s)
         pause = 0.05
         while True:
             try:
@@ -160,7 +159,7 @@ class Publisher:
                     raise
                 if error.code == 503:
                     await self._check_bound(stream, message.subject)
-                if loop.time() + pause >= give_up or self._connection.closed.is_set() or not owned():
+                if time.monotonic() + pause >= give_up or self._connection.closed.is_set() or not owned():
                     raise Unconfirmed(str(error), code=error.code) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)

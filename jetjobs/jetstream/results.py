@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from jetjobs.jetstream.connection import Connection
@@ -22,18 +23,23 @@ _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 def success_record(job: Job, result: bytes, worker: str, started_at: float, ended_at: float) -> bytes:
     """The record of a success. Put together by hand: the result is JSON already, and this runs for every job."""
     return (
-        b'{"state":"succeeded","id":"%b","run":"%b","attempt":%d,"worker":%b,"enqueued_at":%.6f,'
+        b'{"state":"succeeded","id":%b,"run":%b,"attempt":%d,"worker":%b,"enqueued_at":%.6f,'
         b'"started_at":%.6f,"ended_at":%.6f,"result":%b}'
     ) % (
-        job.id.encode(),
-        job.run.encode(),
+        quote(job.id),
+        quote(job.run),
         job.attempt,
-        json.dumps(worker).encode(),
+        quote(worker),
         job.enqueued_at,
         started_at,
         ended_at,
         result,
     )
+
+
+def quote(text: str) -> bytes:
+    """A JSON string."""
+    return encode_basestring_ascii(text).encode()
 
 
 class Results:
@@ -82,6 +88,6 @@ def read_record(data: bytes) -> dict[str, Any]:
     """A record as a dict; empty for a deleted or foreign one."""
     try:
         record = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -16,10 +17,9 @@ def parse_duration(text: str) -> timedelta:
     5400.0
     """
     text = text.strip()
-    if re.fullmatch(r"\d+(?:\.\d+)?", text):
-        return timedelta(seconds=float(text))
-    parts = _PART.findall(text)
-    if not parts or "".join(n + unit for n, unit in parts) != text:
+    whole = text + "s" if _NUMBER.fullmatch(text) else text
+    parts = _PART.findall(whole)
+    if not parts or "".join(n + unit for n, unit in parts) != whole:
         raise ValueError(f"{text!r} is no duration: write 10s, 5m, 2h, 1d or 250ms")
     try:
         return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
@@ -33,11 +33,12 @@ def show_duration(seconds: float) -> str:
     >>> [show_duration(s) for s in (0.0031, 0.25, 2, 90, 3900, 90000)]
     ['3 ms', '250 ms', '2.0 s', '1m30s', '1h05m', '1d1h']
     """
-    if seconds < 1:
+    # Each unit is chosen by what it would show: 0.9996 is 1.0 s, not 1000 ms.
+    if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
+    whole = max(60, int(seconds))
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     if whole < 86400:

@@ -65,7 +65,7 @@ def is_id(text: str) -> bool:
 
 def check_job_id(job_id: str) -> str:
     """The caller's own id, or DefinitionError when it cannot be a subject token."""
-    if not is_id(job_id):
+    if not isinstance(job_id, str) or not is_id(job_id):
         raise DefinitionError(
             f"job_id {job_id!r} is not usable",
             hint="an id is 1 to 128 letters, digits, '-' or '_'",

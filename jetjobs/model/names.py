@@ -69,6 +69,15 @@ def check_lane(lane: str) -> str:
     return lane
 
 
+def has_wire_form(text: str) -> bool:
+    """False for half a surrogate pair: Python can hold one, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_header(name: str, value: str) -> None:
     """Refuse a header that would be lost, forged or break the protocol."""
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
@@ -77,6 +86,8 @@ def check_header(name: str, value: str) -> None:
         raise DefinitionError(f"header {name!r} is reserved", hint="names may not begin with Nats- or Jetjobs-")
     if not isinstance(value, str) or any(c in value for c in "\r\n\0"):
         raise DefinitionError(f"header {name!r} must be text without line breaks or NUL")
+    if not has_wire_form(value):
+        raise DefinitionError(f"header {name!r} has no UTF-8 form")
     if value != value.strip():
         raise DefinitionError(f"header {name!r} begins or ends with white space, which the wire drops")
 

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from jetjobs.model.durations import parse_duration
-from jetjobs.model.errors import ConfigError
+from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.names import check_token
 
 
 def _duration(value: Any) -> Any:
     if isinstance(value, str):
         return parse_duration(value)
-    return timedelta(seconds=value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(value, bool):
+        raise ValueError("a duration is no yes or no: write 10s, 5m, 2h, 1d or 250ms")
+    if not isinstance(value, int | float):
+        return value
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        raise ValueError("too long a duration") from None
+
+
+def _lease(value: timedelta) -> timedelta:
+    if value < timedelta(seconds=1):
+        raise ValueError("lease must be at least 1s: heartbeats go out at a third of it")
+    return value
+
+
+def _namespace(value: str) -> str:
+    # pydantic collects ValueError only; any other error would leave without the key's name.
+    try:
+        return check_token("namespace", value)
+    except DefinitionError as error:
+        raise ValueError(f"{error}; {error.hint}") from None
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
@@ -45,11 +67,11 @@ class NatsSettings(_Group):
 class QueueSettings(_Group):
     """How queues stand on the server."""
 
-    namespace: str = "jobs"
+    namespace: Annotated[str, AfterValidator(_namespace)] = "jobs"
     replicas: int | None = Field(default=None, ge=1, le=5)
     """None: 3 in a cluster that can hold them, else 1."""
     storage: Literal["file", "memory"] = "file"
-    lease: Positive = timedelta(seconds=30)
+    lease: Annotated[Positive, AfterValidator(_lease)] = timedelta(seconds=30)
     """`ack_wait`: how long a delivery is ours without a heartbeat."""
     max_running: int = Field(default=10_000, ge=1)
     """`max_ack_pending` of each lane: how many may be held at once by all workers."""
@@ -58,13 +80,6 @@ class QueueSettings(_Group):
     dead_max_age: Positive = timedelta(days=30)
     publish_timeout: Positive = timedelta(seconds=15)
     """How long a publish is repeated under one message id before its outcome is called unknown."""
-
-    @model_validator(mode="after")
-    def _check(self) -> QueueSettings:
-        check_token("namespace", self.namespace)
-        if self.lease < timedelta(seconds=1):
-            raise ValueError("lease must be at least 1s: heartbeats go out at a third of it")
-        return self
 
 
 class WorkerSettings(_Group):
@@ -99,10 +114,14 @@ class Settings(_Group):
     observe: ObserveSettings = ObserveSettings()
 
 
-def build_settings(values: dict[str, Any]) -> Settings:
-    """Settings from plain values; ConfigError names each wrong key."""
+def build_settings(values: dict[str, Any], sources: Mapping[str, str] | None = None) -> Settings:
+    """Settings from plain values; ConfigError names each wrong key, and its source where `sources` has one."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
+        lines = []
+        for problem in error.errors():
+            key = ".".join(map(str, problem["loc"])) or "settings"
+            source = (sources or {}).get(key)
+            lines.append(f"{key}: {problem['msg']}" + (f" (from {source})" if source else ""))
         raise ConfigError("bad settings: " + "; ".join(lines)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -33,6 +34,9 @@ _LEVELS = {
     "released": logging.INFO,
     "dead_lettered": logging.ERROR,
 }
+# Control characters, line separators and marks that turn the direction of writing: whoever may put one into
+# an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _MARKS = {"succeeded": "✓", "retried": "↻", "released": "↩", "dead_lettered": "✗"}
 
 JobFields = Callable[[], Mapping[str, Any]]
@@ -95,10 +99,40 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "msg": record.getMessage(),
         }
-        line.update((k, v) for k, v in vars(record).items() if k not in _PLAIN)
+        extra = {k: v for k, v in vars(record).items() if k not in _PLAIN}
+        line.update((f"extra_{k}" if k in line else k, v) for k, v in extra.items())
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        try:
+            return json.dumps(line, default=str, allow_nan=False)
+        except Exception:
+            # A key that is no text, a ring, NaN, a `__str__` that raises: such a value must not cost the line.
+            return json.dumps({str(k): _json_value(v) for k, v in line.items()})
+
+
+def _json_value(value: Any) -> Any:
+    """The value if JSON can hold it, else how it looks."""
+    try:
+        json.dumps(value, allow_nan=False)
+        return value
+    except Exception:
+        return _look(value)
+
+
+def _look(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _indented(text: str) -> str:
+    """Text that may have several lines. All but the first stand in, so that none passes for a line of its own."""
+    return "\n  ".join(map(_escaped, text.split("\n")))
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -114,7 +148,7 @@ class ConsoleFormatter(logging.Formatter):
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {self._text(record)}"
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n  " + _indented(self.formatException(record.exc_info))
         code = self._COLOURS.get(record.levelno)
         return f"\x1b[{code}m{line}\x1b[0m" if self._colour and code else line
 
@@ -122,13 +156,13 @@ class ConsoleFormatter(logging.Formatter):
         extra = {k: v for k, v in vars(record).items() if k not in _PLAIN}
         outcome = extra.get("outcome")
         if record.name == _log.name and outcome is not None:
-            return _finished_line(outcome, extra)
+            return _escaped(_finished_line(outcome, extra))
         facts = " ".join(
             f"{k}={v}" for k, v in extra.items() if k not in ("event", "worker") and v not in ("", None)
         )
         name = "" if record.name.startswith("jetjobs") else f"{record.name}: "
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{level}{name}{record.getMessage()}" + (f"  {facts}" if facts else "")
+        return f"{level}{name}{_indented(record.getMessage())}" + (f"  {_escaped(facts)}" if facts else "")
 
 
 def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -29,6 +30,8 @@ from jetjobs.worker.leases import Leases
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.slots import Slots
+
+_log = logging.getLogger("jetjobs.worker")
 
 RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
@@ -169,8 +172,9 @@ class Worker:
         ]
         self._dispatcher.use(self._pullers)
         for puller in self._pullers:
+            stack.push_async_callback(puller.close)
             await puller.open()
-        connection.on_reconnect(self._on_reconnect)
+        stack.callback(connection.on_reconnect(self._on_reconnect))
 
     async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
         quiet = asyncio.create_task(self._quiet.wait())
@@ -231,12 +235,12 @@ class Worker:
             if attempt.shown:
                 self._leases.hide(attempt)
             self._tell(attempt, job, outcome)
-        except BrokerError as error:
+        except Exception as error:
             self._settle_failed(attempt, error)
         finally:
             self._leases.let_go(attempt)
             self.slots.give_back(attempt.queue)
-            self._dispatcher.slot_freed()
+            self._dispatcher.slot_freed(time.monotonic() - attempt.received_at)
 
     def _release(self, attempt: Attempt) -> None:
         """Give back a delivery that never started."""
@@ -256,14 +260,16 @@ class Worker:
         try:
             await self._settlement.settle(attempt, job, outcome)
             self._tell(attempt, job, outcome)
-        except BrokerError as error:
+        except Exception as error:
             self._settle_failed(attempt, error)
         finally:
             self._leases.let_go(attempt)
 
-    def _settle_failed(self, attempt: Attempt, error: BrokerError) -> None:
+    def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
         # Not acked: the lease runs out and the job comes again.
         job = attempt.job
+        if not isinstance(error, BrokerError):
+            _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
         self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
 
     def _tell(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:

@@ -39,7 +39,7 @@ NOBODY = cast(Connection, None)
 
 TOKENS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 KEYED = re.compile(r"k[a-z2-7]{26}-.+", re.ASCII)
-OWN_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True).filter(lambda text: not KEYED.fullmatch(text))
+OWN_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,100}", fullmatch=True).filter(lambda text: not KEYED.fullmatch(text))
 HEADER_NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True).filter(
     lambda name: not name.lower().startswith(n.OWN_PREFIXES)
 )
@@ -103,7 +103,7 @@ def test_headers_are_the_same_after_another_round(job: Job) -> None:
 
 
 def test_a_job_with_a_key_and_the_longest_id_of_its_own_can_be_read() -> None:
-    key, uid = key_token("order-1"), "x" * 128
+    key, uid = key_token("order-1"), "x" * 100
     job = Job(str(JobId(key, uid)), "greet", "mail", "normal", b"{}", key, run="r", enqueued_at=1.0)
     assert decode(delivered(subject_of(job), encode_headers(job)), CREATED).id == job.id
 

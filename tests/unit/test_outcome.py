@@ -8,17 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.model.errors import DeliveryError, InvalidArguments, JobTimeout, MalformedJob, UnknownTask
+from jetjobs.model.errors import (
+    DeliveryError,
+    InvalidArguments,
+    JobTimeout,
+    MalformedJob,
+    ResultNotSerializable,
+    ResultTooLarge,
+    UnknownTask,
+)
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
     MAX_TEXT,
     MAX_TRACEBACK,
     DeadLettered,
     DeadReason,
-    ErrorInfo,
     Retried,
     decide,
     describe,
+    refuse,
 )
 from jetjobs.model.retry import RetryPolicy
 
@@ -48,16 +56,14 @@ CASES: list[tuple[str, Job, BaseException, float | DeadReason]] = [
     ("exhausted is said before expired", a_job(3, deadline=NOW - 1.0), BOOM, DeadReason.EXHAUSTED),
     ("a timeout is a failure like any other", a_job(1), JobTimeout("slow"), 10.0),
     ("so is sys.exit in a task", a_job(1), SystemExit(1), 10.0),
-    ("what cannot be read never runs again", a_job(1), MalformedJob("x"), DeadReason.MALFORMED),
-    ("nor does an unknown task", a_job(1), UnknownTask("x"), DeadReason.UNKNOWN_TASK),
     (
-        "nor do wrong arguments",
+        "wrong arguments for a job the task enqueued too",
         a_job(1),
-        InvalidArguments("x", task="greet", problems=[]),
-        DeadReason.INVALID_ARGUMENTS,
+        InvalidArguments("x", task="t", problems=[]),
+        10.0,
     ),
-    ("nor any other delivery error", a_job(1), DeliveryError("x"), DeadReason.MALFORMED),
-    ("whatever attempts are left", a_job(1, max_attempts=99), UnknownTask("x"), DeadReason.UNKNOWN_TASK),
+    ("a result JSON cannot hold is the end", a_job(1), ResultNotSerializable("x"), DeadReason.PERMANENT),
+    ("so is one too large for a message", a_job(1), ResultTooLarge("x"), DeadReason.PERMANENT),
 ]
 
 
@@ -75,7 +81,23 @@ def test_decisions(job: Job, error: BaseException, expected: float | DeadReason)
     assert outcome.error == describe(error)
 
 
-ERRORS = st.sampled_from([BOOM, JobTimeout("t"), MalformedJob("m"), UnknownTask("u"), SystemExit(2)])
+REFUSALS: list[tuple[DeliveryError, DeadReason]] = [
+    (MalformedJob("x"), DeadReason.MALFORMED),
+    (UnknownTask("x"), DeadReason.UNKNOWN_TASK),
+    (InvalidArguments("x", task="greet", problems=[]), DeadReason.INVALID_ARGUMENTS),
+    (DeliveryError("x"), DeadReason.MALFORMED),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), REFUSALS)
+def test_a_delivery_that_cannot_run_is_dead_at_once_and_needs_no_traceback(
+    error: DeliveryError, reason: DeadReason
+) -> None:
+    outcome = refuse(error)
+    assert (outcome.reason, outcome.error.text, outcome.error.traceback) == (reason, "x", "")
+
+
+ERRORS = st.sampled_from([BOOM, JobTimeout("t"), ResultTooLarge("r"), SystemExit(2)])
 
 
 @given(
@@ -92,11 +114,11 @@ def test_a_retry_is_within_the_limit_and_before_the_deadline(
     outcome = decide(a_job(attempt, own_limit, deadline), error, RetryPolicy(max_attempts=limit), NOW, draw)
     if isinstance(outcome, Retried):
         assert attempt < (own_limit or limit)
-        assert not isinstance(error, DeliveryError)
+        assert not isinstance(error, ResultTooLarge)
         assert 0.0 <= outcome.delay_s <= 3600.0
         assert not deadline or NOW + outcome.delay_s < deadline
     else:
-        assert isinstance(error, DeliveryError) or attempt >= (own_limit or limit) or deadline
+        assert isinstance(error, ResultTooLarge) or attempt >= (own_limit or limit) or deadline
 
 
 def test_the_default_policy_gives_five_attempts() -> None:
@@ -149,12 +171,6 @@ def test_text_and_traceback_are_capped_and_the_end_of_the_traceback_is_kept() ->
     assert info.text == "x" * MAX_TEXT
     assert len(info.traceback) == MAX_TRACEBACK
     assert info.traceback.rstrip().endswith("the end")
-
-
-def test_our_own_delivery_errors_come_without_a_traceback() -> None:
-    assert describe(raised(MalformedJob("no JSON"))) == ErrorInfo(
-        "jetjobs.model.errors.MalformedJob", "no JSON", ""
-    )
 
 
 def test_causes_are_told_too() -> None:
