@@ -15,14 +15,13 @@ from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.waiting import Waiting
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
-    DefinitionError,
     EnqueueUnconfirmed,
     JetJobsError,
     JobTooLarge,
     QueueNotFound,
     TopologyMissing,
 )
-from jetjobs.model.ids import NO_KEY, JobId, is_id, key_token, new_run, new_uid
+from jetjobs.model.ids import NO_KEY, JobId, key_token, new_run, new_uid
 from jetjobs.model.job import Job
 
 
@@ -80,10 +79,6 @@ class Enqueuer:
             key_token(options["key"]) if "key" in options else NO_KEY, options.get("job_id") or new_uid()
         )
         job_id = str(tokens)
-        if not is_id(job_id):
-            raise DefinitionError(
-                f"key and job_id together make an id of {len(job_id)} characters; the limit is 128"
-            )
         headers = {**self._headers, **options.get("headers", {})}
         if (size := header_size(headers)) > MAX_HEADERS:
             raise JobTooLarge(

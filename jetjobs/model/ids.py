@@ -15,7 +15,8 @@ from jetjobs.model.errors import DefinitionError
 NO_KEY = "-"
 """The key token of a job that has no key."""
 
-MAX_ID_LENGTH = 128
+MAX_OWN_ID = 100
+"""Of an id the caller chooses: together with a key token it must stay within the 128 of any id."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _KEYED = re.compile(r"(k[a-z2-7]{26})-(.+)", re.ASCII)
 
@@ -65,10 +66,10 @@ def is_id(text: str) -> bool:
 
 def check_job_id(job_id: str) -> str:
     """The caller's own id, or DefinitionError when it cannot be a subject token."""
-    if not isinstance(job_id, str) or not is_id(job_id):
+    if not isinstance(job_id, str) or not is_id(job_id) or len(job_id) > MAX_OWN_ID:
         raise DefinitionError(
             f"job_id {job_id!r} is not usable",
-            hint="an id is 1 to 128 letters, digits, '-' or '_'",
+            hint=f"an id is 1 to {MAX_OWN_ID} letters, digits, '-' or '_'",
         )
     if _KEYED.fullmatch(job_id):
         raise DefinitionError(f"job_id {job_id!r} has the form reserved for jobs with a key")

@@ -36,7 +36,7 @@ def test_the_demo_shows_every_kind_of_end_and_leaves_no_process_behind() -> None
 
 def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
-    tasks = re.search(r"cat > tasks.py <<'EOF'\n(.*?)\nEOF", readme, re.DOTALL)
+    tasks = re.search(r"cat > tasks.py <<'END'\n(.*?)\nEND\n", readme, re.DOTALL)
     assert tasks is not None, "the README makes tasks.py with a heredoc"
     assert len([line for line in tasks[1].splitlines() if line.strip()]) <= 6
     (tmp_path / "tasks.py").write_text(tasks[1] + "\n")
