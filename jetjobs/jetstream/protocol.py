@@ -102,12 +102,7 @@ class FastClient(Client):
         """Put a frame into the buffer; it is flushed in this turn of the loop. Raises what `publish` raises."""
         if self._status != Client.CONNECTED:
             self._check_writable(len(command))
-        # One growing buffer instead of many small ones: the transport looks at each of them.
-        pending = self._pending
-        if pending and type(pending[-1]) is bytearray:
-            pending[-1] += command
-        else:
-            pending.append(bytearray(command))
+        self._pending.append(command)
         self._pending_data_size += len(command)
         queue = self._flush_queue
         if queue is not None and queue.empty() and self._status == Client.CONNECTED:

@@ -16,7 +16,8 @@ from jetjobs.worker.sharing import WEIGHTS, LaneShare, share
 from jetjobs.worker.slots import Slots
 
 QUICK_S = 0.01
-"""Jobs shorter than this, on average, are asked for one ahead of the slots."""
+QUICK_AHEAD = 4
+"""While jobs are shorter than QUICK_S on average, so many are asked for ahead of the slots. ADR 7."""
 SURPLUS_WAIT_S = 1.0
 """A delivery that finds no free slot within this is given back."""
 
@@ -53,7 +54,7 @@ class Dispatcher:
 
     @property
     def _quick(self) -> bool:
-        """Whether jobs end so fast that one may wait here for its slot: it spares the round trip. ADR 5."""
+        """Whether jobs end so fast that a few may wait here for a slot: it spares them the round trip."""
         return self._mean_s < QUICK_S
 
     async def ask_for_ever(self) -> None:
@@ -68,7 +69,7 @@ class Dispatcher:
         able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
         for puller, lane in able:
             lane.pending, lane.owed = puller.pending, puller.owed
-        free = self._slots.free - len(self._surplus) + (1 if self._quick else 0)
+        free = self._slots.free - len(self._surplus) + (QUICK_AHEAD if self._quick else 0)
         free_for = {queue: self._slots.free_for(queue) for queue in self._slots.caps}
         asks = share([lane for _, lane in able], free, free_for)
         for (puller, lane), count in zip(able, asks, strict=True):
