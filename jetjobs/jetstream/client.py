@@ -17,6 +17,8 @@ class JetStreamClient:
     """Made by the app, used by it and by the worker. Inert until `open`."""
 
     def __init__(self, settings: Settings, name: str, observe: Observer) -> None:
+        self._settings = settings.nats
+        self._name = name
         self.names = Names(settings.queues.namespace)
         self.connection = Connection(settings.nats, name, observe)
         self.publisher = Publisher(self.connection, self.names, settings.queues.publish_timeout.total_seconds())
@@ -27,6 +29,10 @@ class JetStreamClient:
 
     async def open(self) -> None:
         await self.connection.open()
+
+    def beside(self, role: str) -> Connection:
+        """Another connection to the same server, not yet open, for use on another event loop."""
+        return Connection(self._settings, f"{self._name}-{role}", lambda event: None)
 
     async def close(self) -> None:
         await self.connection.close()

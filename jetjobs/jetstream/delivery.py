@@ -56,6 +56,6 @@ class Delivery:
         """The job stands in its next place; forget it here. If this is lost it comes again, and is not run."""
         self._connection.post(self.ack_subject, ACK)
 
-    def extend(self) -> bool:
-        """Ask for another full lease. False when it could not even be written."""
-        return self._connection.post(self.ack_subject, IN_PROGRESS)
+    def extend(self, through: Connection | None = None) -> bool:
+        """Ask for another full lease, perhaps through another connection. False when that was not even written."""
+        return (through or self._connection).post(self.ack_subject, IN_PROGRESS)

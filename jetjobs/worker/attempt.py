@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import Enum
 
 from jetjobs.jetstream.delivery import Delivery
@@ -32,7 +33,7 @@ class Attempt:
         "received_at",
         "runner",
         "running",
-        "shown",
+        "shown_at",
         "started_at",
     )
 
@@ -50,12 +51,12 @@ class Attempt:
         """True only while the task's own code runs: nothing else may be cancelled."""
         self.runner: asyncio.Task[None] | None = None
         self.interrupt: Interrupt | None = None
-        self.shown = False
-        """Whether a `running` record was written."""
+        self.shown_at = 0.0
+        """When a `running` record was last written; 0 for never."""
 
     def owned(self) -> bool:
-        """Whether the lease is still ours, by our own clock."""
-        return self.interrupt is not Interrupt.LEASE_LOST
+        """Whether the lease is still ours, by our own clock: a worker that was frozen learns it here first."""
+        return self.interrupt is not Interrupt.LEASE_LOST and time.monotonic() < self.leased_until
 
     def stop_running(self, why: Interrupt) -> None:
         """Cancel the task's code. The first reason stays: a cancel is sent once."""

@@ -1,4 +1,4 @@
-"""Keeps the lease of everything held, ends what runs too long, and shows what runs."""
+"""What is in hand: whose lease must be extended, whose is lost, what runs too long, what is shown as running."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.connection import Connection
 from jetjobs.model import names as n
 from jetjobs.model.events import LeaseLostEvent, Observer
 from jetjobs.model.names import kv_subject
@@ -71,38 +72,43 @@ class Leases:
 
     # Leases
 
-    async def keep(self, each_tick: Callable[[], None]) -> None:
-        """Beat for what is held until cancelled. Beats go out at a third of the lease."""
+    def beat(self, now: float, through: Connection, share: float) -> None:
+        """Extend every lease of which more than `share` has passed. Also called from the keeper's thread."""
+        for attempt in self.held:
+            due = now - attempt.beat_at >= self.lease_s * share or self._early_beat_due(attempt, now)
+            # A job past its time limit gets no more beats: whatever still runs must not keep it for ever.
+            over = attempt.running and now > attempt.expires_at + self.lease_s
+            if due and not over and now < attempt.leased_until and attempt.delivery.extend(through):
+                attempt.beat_at = now
+                attempt.leased_until = now + self.lease_s
+
+    def _early_beat_due(self, attempt: Attempt, now: float) -> bool:
+        """The server counts a lease from the time the job was stored until the first beat: after a broker
+        restart, a job that had queued for long would be redelivered at once."""
+        age = now - attempt.received_at
+        if attempt.beat_at != attempt.received_at or age < min(EARLY_BEAT_S, self.lease_s / 6):
+            return False
+        return time.time() - age - attempt.delivery.stored_at > self.lease_s / 2
+
+    async def tend(self, each_tick: Callable[[], None]) -> None:
+        """What the loop itself does for leases, until cancelled: notice lost ones, show what runs.
+
+        It beats only for leases that the keeper has left alone for half their time.
+        """
         try:
             while True:
                 await asyncio.sleep(min(TICK_S, self.lease_s / 6))
                 now = time.monotonic()
                 for attempt in self.held:
-                    self._tend(attempt, now)
+                    if now >= attempt.leased_until:
+                        self._lose(attempt)
+                if self._connection.connected:
+                    self.beat(now, self._connection, 1 / 2)
+                    self._show_running(now)
                 each_tick()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-
-    def _tend(self, attempt: Attempt, now: float) -> None:
-        if now >= attempt.leased_until:
-            self._lose(attempt)
-            return
-        if not self._connection.connected:
-            return  # a beat would only be buffered; the lease runs on by our own clock
-        age = now - attempt.received_at
-        beat_due = now - attempt.beat_at >= self.lease_s / 3
-        # The server counts a lease from the time the job was stored until the first beat: after a broker
-        # restart, a job that had queued for long would be redelivered at once.
-        queued_s = time.time() - age - attempt.delivery.stored_at
-        first = attempt.beat_at == attempt.received_at
-        early = first and age >= min(EARLY_BEAT_S, self.lease_s / 6) and queued_s > self.lease_s / 2
-        show = attempt.running and not attempt.shown and now - attempt.started_at >= SHOWN_AFTER_S
-        if (beat_due or early) and attempt.delivery.extend():
-            attempt.beat_at = now
-            attempt.leased_until = now + self.lease_s
-        if show or (beat_due and attempt.shown):
-            self._show(attempt)
 
     def _lose(self, attempt: Attempt) -> None:
         self.let_go(attempt)
@@ -113,11 +119,17 @@ class Leases:
 
     # The `running` record: only of jobs that last, and gone by itself when the worker is.
 
-    def _show(self, attempt: Attempt) -> None:
+    def _show_running(self, now: float) -> None:
+        for attempt in self.held:
+            lasts = attempt.running and now - attempt.started_at >= SHOWN_AFTER_S
+            if lasts and now - attempt.shown_at >= self.lease_s / 3:
+                self._show(attempt, now)
+
+    def _show(self, attempt: Attempt, now: float) -> None:
         job = attempt.job
         if job is None:
             return
-        attempt.shown = True
+        attempt.shown_at = now
         record = {
             "id": job.id,
             "run": job.run,
@@ -133,6 +145,6 @@ class Leases:
 
     def hide(self, attempt: Attempt) -> None:
         """Take the record away, a second later: readers in between see that the job is ending."""
-        if attempt.shown and attempt.job is not None:
+        if attempt.shown_at and attempt.job is not None:
             subject = kv_subject(self._bucket, attempt.job.id)
             self._connection.post(subject, b"", headers={"KV-Operation": "DEL", n.TTL: "1s"})

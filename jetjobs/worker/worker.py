@@ -18,14 +18,16 @@ from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
 from jetjobs.jetstream.puller import LanePuller
+from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
-from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError, MalformedJob
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, ConfigError, MalformedJob
 from jetjobs.model.events import JobFinished, Observer, SettleFailed, WorkerChanged
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, refuse
 from jetjobs.model.settings import Settings
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.dispatch import Dispatcher
+from jetjobs.worker.keeper import LeaseKeeper
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
@@ -88,6 +90,7 @@ class Worker:
         self._dispatcher = Dispatcher(self.slots, self._leases, self._start, self._release, observe)
         self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0))
         self._runner: Runner | None = None
+        self._keeper: LeaseKeeper | None = None
         self._pullers: list[LanePuller] = []
         self._created: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,7 +109,7 @@ class Worker:
             await self._open(stack)
             self.phase = Phase.READY
             self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
-            background = [asyncio.create_task(self._leases.keep(self._tick))]
+            background = [asyncio.create_task(self._leases.tend(self._tick))]
             asking = asyncio.create_task(self._dispatcher.ask_for_ever())
             if self.options.burst:
                 background.append(asyncio.create_task(self._quiet_when_empty()))
@@ -145,6 +148,7 @@ class Worker:
         for queue in self.options.queues:
             info = await connection.api(f"STREAM.INFO.{names.work_stream(queue)}")
             self._created[queue] = info["created"]
+        await self._learn_lease()
         config = RunConfig(
             self.name,
             self.slots.total,
@@ -175,6 +179,20 @@ class Worker:
             stack.push_async_callback(puller.close)
             await puller.open()
         stack.callback(connection.on_reconnect(self._on_reconnect))
+        self._keeper = LeaseKeeper(self._jetstream, self._leases)
+        stack.push_async_callback(self._keeper.stop)
+        self._keeper.start()
+
+    async def _learn_lease(self) -> None:
+        """The lease is what the lanes say, whatever our settings are: others may have provisioned them."""
+        connection, names = self._jetstream.connection, self._jetstream.names
+        for queue in self.options.queues:
+            for lane in n.PRIORITIES:
+                try:
+                    info = await connection.api(f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}")
+                except AccessDenied:
+                    return  # not allowed to ask: the settings must do
+                self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / NS)
 
     async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
         quiet = asyncio.create_task(self._quiet.wait())
@@ -232,7 +250,7 @@ class Worker:
         try:
             job, outcome = await self._runner.run(attempt)
             await self._settlement.settle(attempt, job, outcome)
-            if attempt.shown:
+            if attempt.shown_at:
                 self._leases.hide(attempt)
             self._tell(attempt, job, outcome)
         except Exception as error:
@@ -287,6 +305,8 @@ class Worker:
         self._observe(JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra))
 
     def _tick(self) -> None:
+        if self._keeper is not None:
+            self._keeper.turned()
         self._dispatcher.release_surplus()
 
     def _on_reconnect(self) -> None:

@@ -38,3 +38,10 @@ async def wait(n: int, seconds: float) -> None:
 async def die(n: int) -> None:
     note("die", n)
     os._exit(9)
+
+
+@app.task(retry=RetryPolicy(max_attempts=1))
+async def fail_late(n: int, seconds: float) -> None:
+    note("begin", n)
+    await asyncio.sleep(seconds)
+    raise RuntimeError("late")

@@ -222,3 +222,25 @@ async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: Embed
         assert finished["job_id"] == job_id
         assert await asyncio.to_thread(process.end) == 0
     assert not any("hush" in line for line in process.lines)
+
+
+async def test_a_worker_frozen_past_its_lease_sends_nothing_for_its_old_job(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    with worker(server, journal, lease="1s") as frozen:
+        await until(frozen, "worker.ready")
+        handle = await journal_tasks.fail_late.enqueue(1, 2.0)
+        await until_journal(journal, "begin", 1)
+        frozen.send(signal.SIGSTOP)
+        with worker(server, journal, lease="1s") as other:
+            await until_journal(journal, "begin", 2)  # the lease ran out: it runs elsewhere
+            await until(other, "job.dead_lettered")
+            assert set(await truth.dead()) == {handle.id}
+            before = await truth.api("STREAM.INFO.jobs-work-default")
+            frozen.send(signal.SIGCONT)
+            await until(frozen, "job.lease_lost")
+            assert await asyncio.to_thread(frozen.end) == 0
+            after = await truth.api("STREAM.INFO.jobs-work-default")
+            assert after["state"]["last_seq"] == before["state"]["last_seq"]  # no retry of a job that is not ours
+            assert not any("job.retried" in line or "job.dead_lettered" in line for line in frozen.lines)
+    assert [line[3] for line in lines(journal, "begin")] == ["1", "1"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -812,3 +813,45 @@ async def test_a_hand_made_job_with_huge_headers_is_dead_lettered_with_all_of_th
         kept = json.loads((await store.get(letter["headers"]["Jetjobs-Payload-Headers"])).data or b"{}")
         assert big.items() <= kept.items()
         assert await truth.jobs() == []
+
+
+async def test_a_task_that_blocks_the_loop_past_its_lease_keeps_it_and_is_named(
+    make_app: MakeApp, truth: Truth, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(queues={"lease": "1s"})
+    probe = Probe()
+    app.observe(probe)
+
+    @app.task
+    async def rude() -> str:
+        time.sleep(3)  # noqa: ASYNC251 - the fault under test
+        return "done"
+
+    async with app:
+        await app.provision()
+        handle = await rude.enqueue()
+        async with running(app.worker()):
+            assert await handle.result(SOON) == "done"
+        assert len(probe.of(JobStarted)) == 1
+        assert not probe.of(LeaseLostEvent)
+        assert (await truth.consumer())["num_redelivered"] == 0
+    blocked = [record for record in caplog.records if getattr(record, "event", "") == "worker.loop_blocked"]
+    assert [getattr(record, "task", "") for record in blocked] == ["rude"]
+
+
+async def test_the_lease_is_the_lanes_own_whatever_the_settings_say(make_app: MakeApp, truth: Truth) -> None:
+    async with make_app(queues={"lease": "1s"}) as first:
+        await first.provision(["default"])
+    app = make_app(queues={"lease": "30s"})
+    probe = Probe()
+    app.observe(probe)
+
+    @app.task
+    async def long() -> None:
+        await asyncio.sleep(2.5)
+
+    async with app:
+        await long.enqueue()
+        async with running(app.worker()):
+            await probe.finished(1, "succeeded")
+        assert len(probe.of(JobStarted)) == 1

@@ -1,0 +1,100 @@
+"""Heartbeats from a thread and connection of their own, so that a task that blocks the loop keeps its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.connection import Connection
+from jetjobs.model.errors import BrokerError
+from jetjobs.worker.leases import TICK_S, Leases
+
+BLOCKED_S = 1.0
+"""A loop that has not turned for this long is reported."""
+_RETRY_S = 2.0
+
+_log = logging.getLogger("jetjobs.worker")
+
+
+class LeaseKeeper:
+    """Extends leases at a third of their time, and watches the worker's loop while it is at it.
+
+    It beats only while the worker's own connection lives: a worker that cannot settle must not keep its jobs.
+    """
+
+    def __init__(self, jetstream: JetStreamClient, leases: Leases) -> None:
+        self._jetstream = jetstream
+        self._leases = leases
+        self._loop = asyncio.get_running_loop()
+        self._turned_at = time.monotonic()
+        self._blocked_since = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="jetjobs-keeper", daemon=True)
+        self.lag_s = 0.0
+        """How long the loop had not turned at the last look."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, 5.0)
+
+    def turned(self) -> None:
+        """Called by the worker's loop at every tick."""
+        self._turned_at = time.monotonic()
+
+    # In the thread
+
+    def _run(self) -> None:
+        asyncio.run(self._keep())
+
+    async def _keep(self) -> None:
+        connection: Connection | None = None
+        retry_at = 0.0
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if connection is None and now >= retry_at:
+                connection = await self._connect()
+                retry_at = now + _RETRY_S
+            if connection is not None and connection.connected and self._jetstream.connection.connected:
+                self._leases.beat(time.monotonic(), connection, 1 / 3)
+            if connection is not None and connection.closed.is_set():
+                connection = None
+            self._watch_loop(time.monotonic())
+            await asyncio.sleep(min(TICK_S, self._leases.lease_s / 6))
+        if connection is not None:
+            await connection.close()
+
+    async def _connect(self) -> Connection | None:
+        connection = self._jetstream.beside("keeper")
+        try:
+            await connection.open()
+        except BrokerError as error:
+            # The worker's own loop beats instead, as long as nothing blocks it.
+            _log.debug("the lease keeper is not connected", extra={"event": "keeper.lost", "error": str(error)})
+            with contextlib.suppress(Exception):
+                await connection.close()
+            return None
+        return connection
+
+    def _watch_loop(self, now: float) -> None:
+        self.lag_s = now - self._turned_at
+        if self.lag_s < BLOCKED_S:
+            self._blocked_since = 0.0
+        elif self._blocked_since != self._turned_at:
+            self._blocked_since = self._turned_at  # once for each time it is blocked
+            extra = {"event": "worker.loop_blocked", "task": self._blocker(), "lag_s": round(self.lag_s, 3)}
+            _log.warning("the event loop is blocked: run blocking code in a plain `def` task", extra=extra)
+
+    def _blocker(self) -> str:
+        """The task whose code is running on the loop now, as far as can be told."""
+        running = asyncio.current_task(self._loop)
+        for attempt in self._leases.held:
+            if attempt.runner is running and attempt.job is not None:
+                return attempt.job.task
+        return "unknown"
