@@ -30,18 +30,25 @@ if TYPE_CHECKING:
         JobTimeout,
         JobTooLarge,
         QueueNotFound,
+        Reject,
         ResultError,
         ResultExpired,
         ResultNotReady,
+        Retry,
+        Signal,
+        Snooze,
     )
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.settings import Settings
+    from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
     from jetjobs.worker.worker import Worker
 
 __all__ = [
     "INJECTED",
+    "PERMANENT",
+    "TRANSIENT",
     "AccessDenied",
     "BrokerError",
     "BrokerUnavailable",
@@ -67,13 +74,18 @@ __all__ = [
     "Middleware",
     "Observer",
     "QueueNotFound",
+    "Reject",
     "ResultError",
     "ResultExpired",
     "ResultNotReady",
+    "Retry",
     "RetryPolicy",
     "Router",
     "Settings",
+    "Signal",
+    "Snooze",
     "Task",
+    "Verdict",
     "Worker",
     "current_job",
 ]
@@ -102,14 +114,19 @@ _HOMES = {
         "JobTimeout",
         "JobTooLarge",
         "QueueNotFound",
+        "Reject",
         "ResultError",
         "ResultExpired",
         "ResultNotReady",
+        "Retry",
+        "Signal",
+        "Snooze",
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
     "jetjobs.model.retry": ("RetryPolicy",),
     "jetjobs.model.settings": ("Settings",),
+    "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),
     "jetjobs.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

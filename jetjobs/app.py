@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
+from jetjobs.model.verdict import Classifier
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
 
 _log = logging.getLogger("jetjobs.app")
@@ -42,6 +43,7 @@ class JetJobs(Router):
         self._observers: list[Observer] = []
         self._middlewares: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
+        self._classifiers: dict[type[BaseException], Classifier] = {}
         self._jetstream: JetStreamClient | None = None
         self._enqueuer: Enqueuer | None = None
 
@@ -56,6 +58,18 @@ class JetJobs(Router):
         """Add an async context manager that is open while a worker works: `@app.lifespan`."""
         self._lifespans.append(function)
         return function
+
+    def classify(self, *kinds: type[BaseException]) -> Callable[[Classifier], Classifier]:
+        """Say once for the whole app what an error means: `@app.classify(SomeError)` over a function that returns
+        TRANSIENT, PERMANENT, Verdict(True, after_s), or None for no opinion. A task's own lists go before it.
+        """
+
+        def register(function: Classifier) -> Classifier:
+            for kind in kinds:
+                self._classifiers[kind] = function
+            return function
+
+        return register
 
     def observe(self, observer: Observer) -> Observer:
         """Add an observer of events. It must not block; what it raises is logged and forgotten."""
@@ -144,6 +158,7 @@ class JetJobs(Router):
             max_jobs=max_jobs,
             middlewares=tuple(self._middlewares),
             lifespans=tuple(self._lifespans),
+            classifiers=dict(self._classifiers),
         )
         return Worker(self.jetstream, self, self.settings, options, self._emit)
 

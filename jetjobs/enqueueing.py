@@ -80,6 +80,8 @@ class Enqueuer:
         )
         job_id = str(tokens)
         headers = {**self._headers, **options.get("headers", {})}
+        if "retry" in options:
+            headers[n.RETRY] = options["retry"].to_header()
         if (size := header_size(headers)) > MAX_HEADERS:
             raise JobTooLarge(
                 f"the headers are {size:,} bytes; the limit is {MAX_HEADERS:,}", size=size, limit=MAX_HEADERS

@@ -51,6 +51,8 @@ class EnqueueOptions(TypedDict, total=False):
     deadline: datetime
     """A job that has not ended by then is dead-lettered as expired."""
     max_attempts: int
+    retry: RetryPolicy
+    """A policy for this job instead of the task's; without functions and exception classes."""
     headers: Mapping[str, str]
 
 

@@ -28,9 +28,16 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+
+Signal                    no error: raised by a task to say what is to follow
+  Retry                     this attempt failed; the next one after the time given
+  Snooze                    not now; spends no attempt
+  Reject                    never; the job is dead
 """
 
 from __future__ import annotations
+
+from datetime import datetime, timedelta
 
 
 class JetJobsError(Exception):
@@ -172,3 +179,41 @@ class JobFailed(ResultError):
         self.error_type = error_type
         self.text = text
         self.traceback = traceback
+
+
+class Signal(Exception):
+    """Raised by a task to say what is to follow. Not an error: it is not caught by `except JetJobsError`."""
+
+
+class Retry(Signal):
+    """This attempt failed; make the next one `after` so long. Without a time, the task's policy decides."""
+
+    def __init__(self, after: timedelta | None = None, reason: str = "retry asked for") -> None:
+        super().__init__(reason)
+        if after is not None and after < timedelta(0):
+            raise DefinitionError("Retry(after) must not be negative")
+        self.after = after
+
+
+class Snooze(Signal):
+    """Not now: call again `after` so long, or at `until`. Spends no attempt, however often."""
+
+    def __init__(
+        self, after: timedelta | None = None, *, until: datetime | None = None, reason: str = "snoozed"
+    ) -> None:
+        super().__init__(reason)
+        if (after is None) == (until is None):
+            raise DefinitionError("Snooze takes `after` or `until`")
+        if after is not None and after < timedelta(0):
+            raise DefinitionError("Snooze(after) must not be negative")
+        if until is not None and until.tzinfo is None:
+            raise DefinitionError("Snooze(until) has no time zone")
+        self.after = after
+        self.until = until
+
+
+class Reject(Signal):
+    """Never: the job is dead with reason `permanent`, and this text as its cause."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)

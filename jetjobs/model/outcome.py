@@ -10,12 +10,16 @@ from jetjobs.model.errors import (
     DeliveryError,
     InvalidArguments,
     MalformedJob,
+    Reject,
     ResultNotSerializable,
     ResultTooLarge,
+    Retry,
+    Snooze,
     UnknownTask,
 )
 from jetjobs.model.job import Job
 from jetjobs.model.retry import RetryPolicy, delay_s
+from jetjobs.model.verdict import Verdict
 
 MAX_TEXT = 1_000
 MAX_TRACEBACK = 8_000
@@ -56,6 +60,13 @@ class Retried(NamedTuple):
     name: str = "retried"
 
 
+class Snoozed(NamedTuple):
+    """The task asks to be called later; the attempt was not spent."""
+
+    delay_s: float
+    name: str = "snoozed"
+
+
 class Released(NamedTuple):
     """The worker gives the delivery back; the attempt was not spent."""
 
@@ -77,7 +88,7 @@ class LetGo(NamedTuple):
     name: str = "let_go"
 
 
-Outcome = Succeeded | Retried | Released | DeadLettered | LetGo
+Outcome = Succeeded | Retried | Snoozed | Released | DeadLettered | LetGo
 
 
 def refuse(error: DeliveryError) -> DeadLettered:
@@ -85,18 +96,46 @@ def refuse(error: DeliveryError) -> DeadLettered:
     return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(*describe(error)[:2]))
 
 
-def decide(job: Job, error: BaseException, policy: RetryPolicy, now: float, draw: float) -> Retried | DeadLettered:
+def decide(
+    job: Job, error: BaseException, policy: RetryPolicy, verdict: Verdict, now: float, draw: float
+) -> Retried | Snoozed | DeadLettered:
     """What follows a failed attempt. `draw` is a random number from 0 to 1 for the jitter."""
+    if isinstance(error, Snooze):
+        return _snooze(job, error, now)
     info = describe(error)
-    if isinstance(error, _PERMANENT):
+    if isinstance(error, (Reject, *_PERMANENT)) or not _worth_another(error, policy, verdict):
         return DeadLettered(DeadReason.PERMANENT, info)
-    limit = job.max_attempts or policy.max_attempts
-    if job.attempt >= limit:
+    if job.attempt >= (job.max_attempts or policy.max_attempts):
         return DeadLettered(DeadReason.EXHAUSTED, info)
-    wait = delay_s(job.attempt, policy, draw)
-    if job.deadline and now + wait >= job.deadline:
+    if isinstance(error, Retry) and error.after is not None:
+        wait = error.after.total_seconds()
+    elif verdict.after_s is not None:
+        wait = verdict.after_s
+    else:
+        wait = delay_s(job.attempt, policy, draw)
+    too_old = policy.max_age is not None and now + wait > job.enqueued_at + policy.max_age.total_seconds()
+    if too_old or (job.deadline and now + wait >= job.deadline):
         return DeadLettered(DeadReason.EXPIRED, info)
     return Retried(wait, info)
+
+
+def _worth_another(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
+    """The task's own lists go before the app's verdict; a task that asks for a retry gets it."""
+    if isinstance(error, Retry):
+        return True
+    if isinstance(error, policy.dead_on):
+        return False
+    if policy.retry_on:
+        return isinstance(error, policy.retry_on)
+    return verdict.transient
+
+
+def _snooze(job: Job, signal: Snooze, now: float) -> Snoozed | DeadLettered:
+    until = signal.until.timestamp() if signal.until is not None else now
+    wait = max(0.0, until - now) if signal.after is None else signal.after.total_seconds()
+    if job.deadline and now + wait >= job.deadline:
+        return DeadLettered(DeadReason.EXPIRED, describe(signal))
+    return Snoozed(wait)
 
 
 _REASONS: dict[type[BaseException], DeadReason] = {

@@ -2,30 +2,103 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Literal, Self
 
 from jetjobs.model.errors import DefinitionError
+
+Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
+"""A function is given the number of the attempt that failed, counted from 1."""
+
+_KINDS = ("exponential", "linear", "fixed")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Exponential backoff: `base`, doubled after each failure, at most `cap`, then jittered.
+    """Which failures are tried again, how often, and after how long.
 
-    With jitter (the default) the wait is drawn evenly from zero to the backoff, so that jobs which
-    failed together do not come back together.
+    The wait is `base` doubled after each failure (exponential), `base` times the attempt (linear), `base`
+    (fixed), or what a function says; at most `cap`. With jitter (the default) it is then drawn evenly from
+    zero to that, so that jobs which failed together do not come back together.
     """
 
     max_attempts: int = 5
     base: timedelta = timedelta(seconds=2)
     cap: timedelta = timedelta(hours=1)
     jitter: bool = True
+    backoff: Backoff = "exponential"
+    max_age: timedelta | None = None
+    """Counted from the enqueue: an attempt that would begin later than this is not made."""
+    retry_on: tuple[type[BaseException], ...] = ()
+    """If any are named, only these are tried again."""
+    dead_on: tuple[type[BaseException], ...] = ()
+    """These are never tried again; goes before `retry_on`."""
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise DefinitionError("max_attempts must be at least 1")
+        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
+            raise DefinitionError("max_attempts must be a whole number of at least 1")
+        for name in ("base", "cap", "max_age"):
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) and not (name == "max_age" and value is None):
+                raise DefinitionError(f"retry {name} must be a timedelta")
         if self.base < timedelta(0) or self.cap < self.base:
             raise DefinitionError("retry base must not be negative, nor above cap")
+        if self.max_age is not None and self.max_age <= timedelta(0):
+            raise DefinitionError("retry max_age must be positive")
+        if self.backoff not in _KINDS and not callable(self.backoff):
+            raise DefinitionError(f"backoff must be a function or one of {', '.join(_KINDS)}")
+        for name in ("retry_on", "dead_on"):
+            kinds = getattr(self, name)
+            if not isinstance(kinds, tuple) or not all(
+                isinstance(k, type) and issubclass(k, BaseException) for k in kinds
+            ):
+                raise DefinitionError(f"{name} must be a tuple of exception classes")
+
+    # Over the wire, for a policy given to one job.
+
+    def to_header(self) -> str:
+        """The policy as text. DefinitionError for what only code can say: functions and exception classes."""
+        if callable(self.backoff) or self.retry_on or self.dead_on:
+            raise DefinitionError(
+                "a job's own policy has no function, retry_on or dead_on: give those to the task"
+            )
+        values: dict[str, Any] = {
+            "max_attempts": self.max_attempts,
+            "base_s": self.base.total_seconds(),
+            "cap_s": self.cap.total_seconds(),
+            "jitter": self.jitter,
+            "backoff": self.backoff,
+        }
+        if self.max_age is not None:
+            values["max_age_s"] = self.max_age.total_seconds()
+        return json.dumps(values, separators=(",", ":"))
+
+    def with_header(self, text: str) -> Self:
+        """This policy with what a job says of its own; ValueError when that cannot be read."""
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError("no object")
+        try:
+            return type(self)(
+                max_attempts=values.get("max_attempts", self.max_attempts),
+                base=_seconds(values.get("base_s"), self.base),
+                cap=_seconds(values.get("cap_s"), self.cap),
+                jitter=bool(values.get("jitter", self.jitter)),
+                backoff=values.get("backoff", self.backoff),
+                max_age=_seconds(values["max_age_s"], timedelta(1)) if "max_age_s" in values else self.max_age,
+                retry_on=self.retry_on,
+                dead_on=self.dead_on,
+            )
+        except (DefinitionError, TypeError, OverflowError) as error:
+            raise ValueError(str(error)) from error
+
+
+def _seconds(value: Any, default: timedelta) -> timedelta:
+    return default if value is None else timedelta(seconds=value)
 
 
 def backoff_s(attempt: int, policy: RetryPolicy) -> float:
@@ -34,8 +107,26 @@ def backoff_s(attempt: int, policy: RetryPolicy) -> float:
     >>> [backoff_s(n, RetryPolicy(base=timedelta(seconds=2), cap=timedelta(seconds=10))) for n in (1, 2, 3, 4)]
     [2.0, 4.0, 8.0, 10.0]
     """
-    # The exponent is bounded so that a hand-made attempt number of a million cannot overflow.
-    return min(policy.base.total_seconds() * 2.0 ** min(attempt - 1, 64), policy.cap.total_seconds())
+    base = policy.base.total_seconds()
+    if policy.backoff == "exponential":
+        # The exponent is bounded so that a hand-made attempt number of a million cannot overflow.
+        wait = base * 2.0 ** min(attempt - 1, 64)
+    elif policy.backoff == "linear":
+        wait = base * min(attempt, 10**9)
+    elif policy.backoff == "fixed":
+        wait = base
+    else:
+        wait = _asked(policy.backoff, attempt, base)
+    return min(wait, policy.cap.total_seconds())
+
+
+def _asked(function: Any, attempt: int, default: float) -> float:
+    """What the user's function says. A function that fails must not lose the job: `base` stands in for it."""
+    try:
+        wait = float(function(attempt).total_seconds())
+    except Exception:
+        return default
+    return wait if math.isfinite(wait) and wait >= 0 else default
 
 
 def delay_s(attempt: int, policy: RetryPolicy, draw: float) -> float:

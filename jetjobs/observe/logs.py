@@ -31,13 +31,14 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 _LEVELS = {
     "succeeded": logging.INFO,
     "retried": logging.INFO,
+    "snoozed": logging.INFO,
     "released": logging.INFO,
     "dead_lettered": logging.ERROR,
 }
 # Control characters, line separators and marks that turn the direction of writing: whoever may put one into
 # an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_MARKS = {"succeeded": "✓", "retried": "↻", "released": "↩", "dead_lettered": "✗"}
+_MARKS = {"succeeded": "✓", "retried": "↻", "snoozed": "☾", "released": "↩", "dead_lettered": "✗"}
 
 JobFields = Callable[[], Mapping[str, Any]]
 
@@ -82,7 +83,7 @@ def _log_finished(event: JobFinished, level: int) -> None:
     }
     if event.reason:
         extra["reason"] = event.reason
-    if event.outcome == "retried":
+    if event.outcome in ("retried", "snoozed"):
         extra["retry_in_s"] = round(event.retry_in_s, 3)
     if event.error is not None:
         extra["error_type"], extra["error"] = event.error.type, event.error.text
@@ -170,7 +171,7 @@ def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
     line += f" in {show_duration(extra['run_s'])}"
     if extra["attempt"] > 1 or outcome == "retried":
         line += f" (attempt {extra['attempt']})"
-    if outcome == "retried":
+    if outcome in ("retried", "snoozed"):
         line += f", again in {show_duration(extra['retry_in_s'])}"
     if extra.get("reason"):
         line += f" [{extra['reason']}]"

@@ -19,6 +19,7 @@ from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.model import names as n
 from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
@@ -33,6 +34,8 @@ from jetjobs.model.outcome import (
     decide,
     refuse,
 )
+from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.leases import Leases
 
@@ -48,6 +51,7 @@ class RunConfig:
     slots: int
     timeout_s: float
     max_crashes: int
+    classifiers: Mapping[type[BaseException], Classifier]
     streams_created: Mapping[str, str]
     """Creation time of each queue's stream: part of the id of a hand-made job."""
 
@@ -162,7 +166,8 @@ class Runner:
                 return Succeeded(self._encode(task, value))
             except Exception as unusable:
                 error = unusable
-        return decide(job, error, task.retry, time.time(), random.random())
+        verdict = classify(error, self._config.classifiers)
+        return decide(job, error, _policy(job, task), verdict, time.time(), random.random())
 
     def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
         result = task.signature.encode_result(value)
@@ -207,3 +212,14 @@ class Runner:
     async def close(self) -> None:
         await self.scope.__aexit__(None, None, None)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
+    """The task's policy, with what the job says of its own. One that cannot be read does not cost the job."""
+    text = job.headers.get(n.RETRY)
+    if text is None:
+        return task.retry
+    try:
+        return task.retry.with_header(text)
+    except (ValueError, RecursionError):
+        return task.retry

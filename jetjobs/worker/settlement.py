@@ -15,7 +15,7 @@ from jetjobs.jetstream.results import success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import StorageFull
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, ErrorInfo, LetGo, Outcome, Released, Retried, Succeeded
+from jetjobs.model.outcome import DeadLettered, ErrorInfo, LetGo, Outcome, Released, Retried, Snoozed, Succeeded
 from jetjobs.worker.attempt import Attempt
 
 
@@ -39,6 +39,8 @@ class Settlement:
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried):
             await self._retry(attempt, job, outcome)
+        elif isinstance(outcome, Snoozed):
+            await self._later(attempt, job._replace(hop=job.hop + 1), outcome.delay_s)
         elif isinstance(outcome, Released):
             await self._move(attempt, job._replace(hop=job.hop + 1), None)
         elif isinstance(outcome, DeadLettered):
@@ -63,12 +65,14 @@ class Settlement:
             self._jetstream.results.tell(job, record)
 
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
-        now = time.time()
-        moved = with_error(job, outcome.error, self._worker, now)
+        moved = with_error(job, outcome.error, self._worker, time.time())
+        await self._later(attempt, moved._replace(hop=job.hop + 1, attempt=job.attempt + 1), outcome.delay_s)
+
+    async def _later(self, attempt: Attempt, job: Job, delay_s: float) -> None:
+        """To lane `later`, due by the server's clock, which is the one that brings it back."""
         stream = self._jetstream.names.work_stream(job.queue)
-        due_at = await self._jetstream.publisher.server_now(stream, now) + outcome.delay_s
-        moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, due_at=due_at)
-        await self._move(attempt, moved, due_at)
+        due_at = await self._jetstream.publisher.server_now(stream, time.time()) + delay_s
+        await self._move(attempt, job._replace(due_at=due_at), due_at)
 
     async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
         now = time.time()

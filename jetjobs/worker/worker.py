@@ -23,8 +23,9 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, ConfigError, MalformedJob
 from jetjobs.model.events import JobFinished, Observer, SettleFailed, WorkerChanged
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, refuse
+from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed, refuse
 from jetjobs.model.settings import Settings
+from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.keeper import LeaseKeeper
@@ -61,6 +62,7 @@ class WorkerOptions:
     max_jobs: int = 0
     middlewares: Sequence[Middleware] = ()
     lifespans: Sequence[Lifespan] = field(default_factory=tuple)
+    classifiers: Mapping[type[BaseException], Classifier] = field(default_factory=dict)
 
 
 class Worker:
@@ -154,6 +156,7 @@ class Worker:
             self.slots.total,
             self._settings.worker.timeout.total_seconds(),
             self._settings.queues.max_crashes,
+            self.options.classifiers,
             self._created,
         )
         self._runner = Runner(
@@ -300,6 +303,8 @@ class Worker:
             extra: dict[str, Any] = {"reason": str(outcome.reason), "error": outcome.error}
         elif isinstance(outcome, Retried):
             extra = {"retry_in_s": outcome.delay_s, "error": outcome.error}
+        elif isinstance(outcome, Snoozed):
+            extra = {"retry_in_s": outcome.delay_s}
         else:
             extra = {}
         self._observe(JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra))

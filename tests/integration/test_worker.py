@@ -16,6 +16,7 @@ import pytest
 
 from jetjobs import (
     INJECTED,
+    PERMANENT,
     CallNext,
     Context,
     Depends,
@@ -23,7 +24,11 @@ from jetjobs import (
     JobFailed,
     JobState,
     JobTimeout,
+    Reject,
+    Retry,
     RetryPolicy,
+    Snooze,
+    Verdict,
     current_job,
 )
 from jetjobs.devserver import EmbeddedServer
@@ -855,3 +860,67 @@ async def test_the_lease_is_the_lanes_own_whatever_the_settings_say(make_app: Ma
         async with running(app.worker()):
             await probe.finished(1, "succeeded")
         assert len(probe.of(JobStarted)) == 1
+
+
+# Signals and verdicts
+
+
+async def test_a_task_that_snoozes_five_times_within_the_duplicate_window_still_runs(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    calls: list[tuple[int, int]] = []
+
+    @app.task
+    async def patient() -> str:
+        calls.append((current_job().attempt, current_job().delivery))
+        if len(calls) <= 5:
+            raise Snooze(timedelta(milliseconds=50))
+        return "at last"
+
+    async with app:
+        await app.provision()
+        handle = await patient.enqueue()
+        async with running(app.worker()):
+            assert await handle.result(SOON) == "at last"
+        assert calls == [(1, 1)] * 6  # no attempt spent, no delivery counted
+        assert len(probe.of(JobFinished, lambda e: e.outcome == "snoozed")) == 5
+        assert await truth.jobs() == []
+
+
+async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    class Busy(Exception): ...
+
+    class Gone(Exception): ...
+
+    @app.classify(Busy, Gone)
+    def judge(error: Exception) -> Verdict:
+        return Verdict(True, 0.05) if isinstance(error, Busy) else PERMANENT
+
+    long = RetryPolicy(base=timedelta(hours=1), jitter=False)
+
+    @app.task(retry=long)
+    async def work(kind: str) -> str:
+        if current_job().attempt > 1:
+            return "second"
+        if kind == "retry":
+            raise Retry(timedelta(milliseconds=50))
+        if kind == "reject":
+            raise Reject("never mind")
+        raise {"busy": Busy, "gone": Gone, "other": ValueError}[kind]("x")
+
+    async with app:
+        await app.provision()
+        handles = {kind: await work.enqueue(kind) for kind in ("retry", "reject", "busy", "gone", "other")}
+        own = work.options(retry=RetryPolicy(base=timedelta(milliseconds=50), jitter=False))
+        handles["own policy"] = await own.enqueue("other")
+        async with running(app.worker()):
+            for kind in ("retry", "busy", "own policy"):
+                assert await handles[kind].result(SOON) == "second"
+            for kind in ("reject", "gone"):
+                with pytest.raises(JobFailed) as caught:
+                    await handles[kind].result(SOON)
+                assert caught.value.reason == "permanent"
+            assert (await handles["other"].status()).state is JobState.RETRYING  # in an hour, by the task's policy
+        assert (await truth.dead())[handles["reject"].id]["text"] == "never mind"

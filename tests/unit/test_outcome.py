@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs.model.errors import (
+    DefinitionError,
     DeliveryError,
     InvalidArguments,
     JobTimeout,
     MalformedJob,
+    Reject,
     ResultNotSerializable,
     ResultTooLarge,
+    Retry,
+    Snooze,
     UnknownTask,
 )
 from jetjobs.model.job import Job
@@ -24,11 +28,13 @@ from jetjobs.model.outcome import (
     DeadLettered,
     DeadReason,
     Retried,
+    Snoozed,
     decide,
     describe,
     refuse,
 )
 from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
 
 NOW = 1_000_000.0
 POLICY = RetryPolicy(max_attempts=3, base=timedelta(seconds=10), cap=timedelta(seconds=60), jitter=False)
@@ -71,7 +77,7 @@ CASES: list[tuple[str, Job, BaseException, float | DeadReason]] = [
     ("job", "error", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_decisions(job: Job, error: BaseException, expected: float | DeadReason) -> None:
-    outcome = decide(job, error, POLICY, NOW, 0.5)
+    outcome = decide(job, error, POLICY, TRANSIENT, NOW, 0.5)
     if isinstance(expected, DeadReason):
         assert isinstance(outcome, DeadLettered)
         assert outcome.reason is expected
@@ -111,7 +117,9 @@ ERRORS = st.sampled_from([BOOM, JobTimeout("t"), ResultTooLarge("r"), SystemExit
 def test_a_retry_is_within_the_limit_and_before_the_deadline(
     attempt: int, own_limit: int, limit: int, deadline: float, draw: float, error: BaseException
 ) -> None:
-    outcome = decide(a_job(attempt, own_limit, deadline), error, RetryPolicy(max_attempts=limit), NOW, draw)
+    outcome = decide(
+        a_job(attempt, own_limit, deadline), error, RetryPolicy(max_attempts=limit), TRANSIENT, NOW, draw
+    )
     if isinstance(outcome, Retried):
         assert attempt < (own_limit or limit)
         assert not isinstance(error, ResultTooLarge)
@@ -122,7 +130,7 @@ def test_a_retry_is_within_the_limit_and_before_the_deadline(
 
 
 def test_the_default_policy_gives_five_attempts() -> None:
-    outcomes = [decide(a_job(attempt), BOOM, RetryPolicy(), NOW, 0.5).name for attempt in range(1, 6)]
+    outcomes = [decide(a_job(attempt), BOOM, RetryPolicy(), TRANSIENT, NOW, 0.5).name for attempt in range(1, 6)]
     assert outcomes == ["retried"] * 4 + ["dead_lettered"]
 
 
@@ -199,3 +207,69 @@ def test_an_exception_group_is_described() -> None:
 @given(st.text())
 def test_any_text_is_kept_up_to_its_cap(text: str) -> None:
     assert describe(ValueError(text)).text == text[:MAX_TEXT]
+
+
+# Signals, lists and verdicts
+
+RULES = RetryPolicy(
+    max_attempts=3, base=timedelta(seconds=10), jitter=False, retry_on=(OSError,), dead_on=(TimeoutError,)
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "policy", "verdict", "expected"),
+    [
+        (Retry(timedelta(seconds=7)), POLICY, TRANSIENT, 7.0),
+        (Retry(), POLICY, TRANSIENT, 10.0),
+        (Retry(timedelta(seconds=7)), RULES, PERMANENT, 7.0),
+        (Reject("no"), POLICY, TRANSIENT, DeadReason.PERMANENT),
+        (BOOM, POLICY, PERMANENT, DeadReason.PERMANENT),
+        (BOOM, POLICY, Verdict(True, 42.0), 42.0),
+        (BOOM, RULES, TRANSIENT, DeadReason.PERMANENT),
+        (ConnectionError("x"), RULES, PERMANENT, 10.0),
+        (TimeoutError("x"), RULES, TRANSIENT, DeadReason.PERMANENT),
+    ],
+)
+def test_signals_lists_and_verdicts_in_their_order(
+    error: BaseException, policy: RetryPolicy, verdict: Verdict, expected: float | DeadReason
+) -> None:
+    outcome = decide(a_job(1), error, policy, verdict, NOW, 0.5)
+    if isinstance(expected, DeadReason):
+        assert isinstance(outcome, DeadLettered)
+        assert outcome.reason is expected
+    else:
+        assert isinstance(outcome, Retried)
+        assert outcome.delay_s == expected
+
+
+def test_a_snooze_spends_no_attempt_and_minds_the_deadline() -> None:
+    last = a_job(99)
+    assert decide(last, Snooze(timedelta(seconds=5)), POLICY, TRANSIENT, NOW, 0.5) == Snoozed(5.0)
+    until = datetime.fromtimestamp(NOW + 30, UTC)
+    assert decide(last, Snooze(until=until), POLICY, TRANSIENT, NOW, 0.5) == Snoozed(30.0)
+    past = datetime.fromtimestamp(NOW - 30, UTC)
+    assert decide(last, Snooze(until=past), POLICY, TRANSIENT, NOW, 0.5) == Snoozed(0.0)
+    outcome = decide(a_job(1, deadline=NOW + 3), Snooze(timedelta(seconds=5)), POLICY, TRANSIENT, NOW, 0.5)
+    assert isinstance(outcome, DeadLettered)
+    assert outcome.reason is DeadReason.EXPIRED
+
+
+def test_no_attempt_is_made_past_the_age_limit() -> None:
+    policy = RetryPolicy(base=timedelta(seconds=10), jitter=False, max_age=timedelta(seconds=60))
+    young, old = a_job(1)._replace(enqueued_at=NOW - 50), a_job(1)._replace(enqueued_at=NOW - 51)
+    assert isinstance(decide(young, BOOM, policy, TRANSIENT, NOW, 0.5), Retried)
+    outcome = decide(old, BOOM, policy, TRANSIENT, NOW, 0.5)
+    assert isinstance(outcome, DeadLettered)
+    assert outcome.reason is DeadReason.EXPIRED
+
+
+def test_signals_that_make_no_sense_are_refused_where_they_are_made() -> None:
+    for make in (
+        lambda: Snooze(),
+        lambda: Snooze(timedelta(1), until=datetime.now(UTC)),
+        lambda: Snooze(timedelta(-1)),
+        lambda: Snooze(until=datetime(2027, 1, 1)),
+        lambda: Retry(timedelta(-1)),
+    ):
+        with pytest.raises(DefinitionError):
+            make()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -82,3 +83,70 @@ def test_a_policy_is_a_value() -> None:
     assert RetryPolicy() == RetryPolicy()
     with pytest.raises(FrozenInstanceError):
         RetryPolicy().max_attempts = 9  # type: ignore[misc]
+
+
+KINDS = st.sampled_from(["exponential", "linear", "fixed"])
+
+
+@given(ATTEMPTS, policies(), KINDS)
+def test_every_kind_of_backoff_stays_within_the_cap_and_never_shrinks(
+    attempt: int, policy: RetryPolicy, kind: Literal["exponential", "linear", "fixed"]
+) -> None:
+    policy = replace(policy, backoff=kind)
+    assert 0.0 <= backoff_s(attempt, policy) <= backoff_s(attempt + 1, policy) <= policy.cap.total_seconds()
+
+
+def test_linear_and_fixed_backoff_are_what_their_names_say() -> None:
+    base = timedelta(seconds=3)
+    assert [backoff_s(n, RetryPolicy(base=base, backoff="linear")) for n in (1, 2, 5)] == [3.0, 6.0, 15.0]
+    assert [backoff_s(n, RetryPolicy(base=base, backoff="fixed")) for n in (1, 2, 5)] == [3.0, 3.0, 3.0]
+
+
+def test_a_function_decides_within_the_cap_and_a_broken_one_does_not_lose_the_job() -> None:
+    def squares(attempt: int) -> timedelta:
+        return timedelta(seconds=attempt**2)
+
+    def broken(attempt: int) -> timedelta:
+        raise ZeroDivisionError
+
+    assert [backoff_s(n, RetryPolicy(backoff=squares)) for n in (1, 3, 1000)] == [1.0, 9.0, 3600.0]
+    assert backoff_s(4, RetryPolicy(backoff=broken)) == 2.0
+    assert backoff_s(4, RetryPolicy(backoff=lambda attempt: timedelta(-1))) == 2.0
+
+
+@given(policies(), KINDS, st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=365)))
+def test_a_policy_comes_back_from_a_jobs_header(
+    policy: RetryPolicy, kind: Literal["exponential", "linear", "fixed"], max_age: timedelta | None
+) -> None:
+    policy = replace(policy, backoff=kind, max_age=max_age)
+    assert RetryPolicy().with_header(policy.to_header()) == policy
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"max_attempts":0}', '{"base_s":"x"}', '{"backoff":"odd"}'])
+def test_a_header_that_is_no_policy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any will do: the caller falls back to the task's policy
+        RetryPolicy().with_header(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": True},
+        {"max_attempts": "3"},
+        {"base": 5},
+        {"max_age": timedelta(0)},
+        {"backoff": "odd"},
+        {"retry_on": OSError},
+        {"dead_on": (5,)},
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError):
+        RetryPolicy(**wrong)
+
+
+def test_a_jobs_own_policy_holds_no_code() -> None:
+    for policy in (RetryPolicy(retry_on=(OSError,)), RetryPolicy(backoff=lambda attempt: timedelta(1))):
+        with pytest.raises(DefinitionError):
+            policy.to_header()

@@ -1,0 +1,72 @@
+"""What an error means for a job: worth another try, never, or after a time the other side named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class Verdict(NamedTuple):
+    """`after_s` replaces the policy's backoff where the other side named a time."""
+
+    transient: bool
+    after_s: float | None = None
+
+
+TRANSIENT = Verdict(True)
+PERMANENT = Verdict(False)
+
+Classifier = Callable[[Any], Verdict | None]
+"""Given the error; None when it has no opinion."""
+
+
+def classify(error: BaseException, classifiers: Mapping[type[BaseException], Classifier]) -> Verdict:
+    """The app's own word for the nearest class of the error, else what HTTP says, else transient."""
+    for kind in type(error).__mro__:
+        classifier = classifiers.get(kind)
+        if classifier is not None and (verdict := classifier(error)) is not None:
+            return verdict
+    return http_verdict(error) or TRANSIENT
+
+
+def http_verdict(error: BaseException, now: datetime | None = None) -> Verdict | None:
+    """The verdict on an HTTP error of httpx, requests or aiohttp, known by its shape and not by its class."""
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None) or getattr(error, "status", None)
+    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status < 600:
+        return None
+    if status not in TRANSIENT_STATUS:
+        return PERMANENT if status < 500 else TRANSIENT
+    headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}
+    return Verdict(True, retry_after_s(_get(headers, "Retry-After"), now or datetime.now(UTC)))
+
+
+def retry_after_s(text: str | None, now: datetime) -> float | None:
+    """Seconds in a Retry-After header: a number or a date; None for anything else.
+
+    >>> retry_after_s("120", datetime(2027, 1, 1, tzinfo=UTC))
+    120.0
+    """
+    if not text:
+        return None
+    if text.strip().isdecimal():
+        return float(min(int(text), 86400))
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max(0.0, (moment - now).total_seconds()), 86400.0)
+
+
+def _get(headers: Any, name: str) -> str | None:
+    try:
+        value = headers.get(name) or headers.get(name.lower())
+    except (AttributeError, TypeError):
+        return None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,75 @@
+"""What library errors mean for a job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict, classify, http_verdict, retry_after_s
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+class Response:
+    def __init__(self, status_code: int, **headers: str) -> None:
+        self.status_code = status_code
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class LikeHttpx(Exception):
+    """The shape of httpx.HTTPStatusError and requests.HTTPError."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
+class LikeAiohttp(Exception):
+    """The shape of aiohttp.ClientResponseError."""
+
+    def __init__(self, status: int, headers: Any = None) -> None:
+        self.status = status
+        self.headers = headers
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (LikeHttpx(Response(404)), PERMANENT),
+        (LikeHttpx(Response(422)), PERMANENT),
+        (LikeHttpx(Response(503)), TRANSIENT),
+        (LikeHttpx(Response(507)), TRANSIENT),
+        (LikeHttpx(Response(429, Retry_After="17")), Verdict(True, 17.0)),
+        (LikeHttpx(Response(503, Retry_After="Fri, 01 Jan 2027 00:01:00 GMT")), Verdict(True, 60.0)),
+        (LikeHttpx(Response(429, Retry_After="soon")), TRANSIENT),
+        (LikeAiohttp(429, {"Retry-After": "3"}), Verdict(True, 3.0)),
+        (LikeAiohttp(400), PERMANENT),
+        (LikeHttpx(Response(200)), None),
+        (LikeHttpx(None), None),
+        (LikeAiohttp(True), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_http_errors_are_known_by_their_shape(error: BaseException, verdict: Verdict | None) -> None:
+    assert http_verdict(error, NOW) == verdict
+
+
+@given(st.text())
+def test_any_retry_after_is_a_bounded_wait_or_none(text: str) -> None:
+    wait = retry_after_s(text, NOW)
+    assert wait is None or 0.0 <= wait <= 86400.0
+
+
+def test_the_nearest_class_of_the_apps_own_classifiers_decides() -> None:
+    classifiers: dict[type[BaseException], Any] = {
+        Exception: lambda error: PERMANENT,
+        LookupError: lambda error: None,
+        OSError: lambda error: Verdict(True, 9.0),
+    }
+    assert classify(ConnectionError(), classifiers) == Verdict(True, 9.0)
+    assert classify(KeyError(), classifiers) == PERMANENT  # no opinion: the next class up is asked
+    assert classify(SystemExit(), classifiers) == TRANSIENT
+    assert classify(LikeAiohttp(404), {}) == PERMANENT
