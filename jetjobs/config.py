@@ -25,7 +25,7 @@ PREFIX = "JETJOBS_"
 DEV_FILE = Path(".jetjobs") / "dev.json"
 
 # Names of ours that are no settings.
-_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CONFIG"})
+_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CONFIG", "JETJOBS_DEV"})
 # To the last @, for a password may hold one, or a slash; the scheme may be missing.
 _LOGIN = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)?(?P<login>.*)@", re.DOTALL)
 
@@ -59,6 +59,7 @@ def load_settings(
 ) -> Loaded:
     """Settings from every source. ConfigError names the source of what is wrong."""
     where = start or Path.cwd()
+    dotenv = dotenv or bool(os.environ.get("JETJOBS_DEV"))
     environ = dict(os.environ)
     layers: list[tuple[str, dict[str, Any]]] = [("default", {})]
     layers.append(_dev_server(where))

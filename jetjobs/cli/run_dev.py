@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from dotenv import dotenv_values
-
 from jetjobs import __version__
 from jetjobs.app import JetJobs
 from jetjobs.cli.state import state
@@ -89,10 +87,11 @@ async def _keep_worker(options: DevOptions, url: str) -> int:
     command = [sys.executable, "-m", "jetjobs", "--server", url]
     for flag, value in (("--config", state.config), ("--creds", state.creds), ("--context", state.context)):
         command += [flag, str(value)] if value else []
+    command += ["--timeout", f"{state.timeout_s}s"] if state.timeout_s else []
     command += ["worker", "--slots", str(options.slots), "--log-format", "console"]
     command += [options.app] if options.app else []
-    # The worker itself reads no .env: only `dev` does.
-    environment = {**{k: v for k, v in dotenv_values(".env").items() if v is not None}, **os.environ}
+    # Only `dev` reads .env, and the worker on its behalf: with the same rank among the sources.
+    environment = {**os.environ, "JETJOBS_DEV": "1"}
     stopping, changed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

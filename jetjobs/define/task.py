@@ -189,6 +189,9 @@ def check_options(options: EnqueueOptions) -> None:
         _check_key(options["key"])
     if "max_attempts" in options:
         _check_attempts(options["max_attempts"])
+    if "retry" in options:
+        _check_type("retry", options["retry"], RetryPolicy)
+        options["retry"].to_header()
     if "headers" in options:
         _check_type("headers", options["headers"], Mapping)
         for name, value in options["headers"].items():
@@ -222,15 +225,17 @@ def _check_moment(name: str, moment: datetime) -> None:
     if moment.utcoffset() is None:
         raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
     try:
-        moment.astimezone(UTC)
+        within = moment.astimezone(UTC).year >= 1970
     except OverflowError:
-        raise DefinitionError(f"{name} is not within the years 1 to 9999 of UTC") from None
+        within = False
+    if not within:
+        raise DefinitionError(f"{name} is not within the years 1970 to 9999 of UTC")
 
 
 def _check_attempts(number: int) -> None:
     # True is an int to Python, and would be the text "True" on the wire.
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise DefinitionError("max_attempts must be a whole number of at least 1")
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 10**9:
+        raise DefinitionError("max_attempts must be a whole number from 1 to 999,999,999")
 
 
 def _check_type(what: str, value: object, wanted: type) -> None:
