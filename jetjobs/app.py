@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from jetjobs.bulk import enqueue_many
 from jetjobs.config import load_settings
+from jetjobs.dead import DeadLetterBox
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
@@ -125,6 +126,11 @@ class JetJobs(Router):
         return self._jetstream
 
     # Using
+
+    @property
+    def dead(self) -> DeadLetterBox:
+        """The dead letters: list, replay, delete."""
+        return DeadLetterBox(self.jetstream, self)
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""

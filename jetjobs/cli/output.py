@@ -76,6 +76,7 @@ def exit_code(error: JetJobsError) -> int:
         (e.AccessDenied, UNREACHABLE),
         (e.UnsupportedServer, UNREACHABLE),
         (e.UnknownTask, NOT_FOUND),
+        (e.LetterNotFound, NOT_FOUND),
         (e.QueueNotFound, NOT_FOUND),
         (e.ResultNotReady, TIMED_OUT),
         (e.InvalidArguments, USAGE),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from jetjobs.jetstream.codec import encode_headers, header_size
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, last_on
+from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
@@ -61,6 +64,33 @@ class DeadLetters:
 
     async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         return await last_on(self._connection, self._names.dead_stream, self._names.dead(queue, task, job_id))
+
+    async def find(self, job_id: str) -> StoredMessage | None:
+        """The letter of that id, whatever its queue and task."""
+        return await last_on(self._connection, self._names.dead_stream, self._names.dead("*", "*", job_id))
+
+    def scan(self, queue: str, task: str, start: int = 1) -> AsyncIterator[StoredMessage]:
+        """Letters in the order of their death; `*` for any queue or task."""
+        return scan(self._connection, self._names.dead_stream, self._names.dead(queue, task, "*"), start)
+
+    async def remove(self, letter: StoredMessage) -> bool:
+        """Delete exactly this letter. False when it is not there any more."""
+        try:
+            await self._connection.api(f"STREAM.MSG.DELETE.{self._names.dead_stream}", {"seq": letter.sequence})
+        except BrokerError as error:
+            if error.code in (MESSAGE_NOT_FOUND, MESSAGE_DELETE_FAILED) and "no message found" in str(error):
+                return False
+            raise
+        return True
+
+    async def restore(self, subject: str, body: bytes, headers: dict[str, str]) -> bool:
+        """Put an exported letter back. False when there is a letter of that id already."""
+        guarded = {**headers, n.EXPECTED_LAST_SUBJECT_SEQ: "0"}
+        try:
+            await self._publisher.store(self._names.dead_stream, Outgoing(subject, body, guarded))
+        except Taken:
+            return False
+        return True
 
     async def _write(self, letter: Letter) -> tuple[str, bytes, dict[str, str]]:
         job = letter.job

@@ -22,9 +22,10 @@ _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 def success_record(job: Job, result: bytes, worker: str, started_at: float, ended_at: float) -> bytes:
     """The record of a success. Put together by hand: the result is JSON already, and this runs for every job."""
+    replay = job.headers.get(n.REPLAY)
     return (
         b'{"state":"succeeded","id":%b,"run":%b,"attempt":%d,"worker":%b,"enqueued_at":%.6f,'
-        b'"started_at":%.6f,"ended_at":%.6f,"result":%b}'
+        b'"started_at":%.6f,"ended_at":%.6f,%b"result":%b}'
     ) % (
         quote(job.id),
         quote(job.run),
@@ -33,8 +34,17 @@ def success_record(job: Job, result: bytes, worker: str, started_at: float, ende
         job.enqueued_at,
         started_at,
         ended_at,
+        b'"replay":%b,' % _embedded(replay) if replay else b"",
         result,
     )
+
+
+def _embedded(text: str) -> bytes:
+    """JSON from a header, made sure of: a hand-made one may be anything."""
+    try:
+        return json.dumps(json.loads(text)).encode()
+    except (ValueError, RecursionError):
+        return b"null"
 
 
 def quote(text: str) -> bytes:

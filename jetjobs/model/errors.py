@@ -28,6 +28,7 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+  LetterNotFound          there is no dead letter of that id
 
 Signal                    no error: raised by a task to say what is to follow
   Retry                     this attempt failed; the next one after the time given
@@ -179,6 +180,10 @@ class JobFailed(ResultError):
         self.error_type = error_type
         self.text = text
         self.traceback = traceback
+
+
+class LetterNotFound(JetJobsError):
+    """There is no dead letter of that id."""
 
 
 class Signal(Exception):

@@ -34,6 +34,7 @@ PAYLOAD: Final = "Jetjobs-Payload"
 PAYLOAD_HEADERS: Final = "Jetjobs-Payload-Headers"
 CAUSE: Final = "Jetjobs-Cause"
 SOURCE: Final = "Jetjobs-Source"
+REPLAY: Final = "Jetjobs-Replay"
 
 # Headers of the server's.
 MSG_ID: Final = "Nats-Msg-Id"
@@ -135,6 +136,7 @@ class Names:
         return f"{self.namespace}.dead.>"
 
     def dead(self, queue: str, task: str, job_id: str) -> str:
+        """A letter's subject; each part may be `*`."""
         return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
 
     def done_bucket(self, queue: str) -> str:

@@ -308,3 +308,56 @@ def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(folder: Path, se
     again = json.loads(run(["setup", "plan", "--json"], folder, env=url).stdout)
     assert {item["action"] for item in again["items"]} == {"none"}
     assert run(["worker", "--provision", "verify", "--burst"], folder, env=url).returncode == 0
+
+
+# Dead letters
+
+
+def test_dead_letters_are_listed_shown_replayed_and_deleted_from_the_shell(
+    folder: Path, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    url = {"NATS_URL": server.url}
+    mended = TASKS.replace('raise ValueError("on purpose")', "return None")
+    with Process(["worker"], folder, env=url) as worker:
+        worker.wait_for("worker.ready")
+        for _ in range(3):
+            assert run(["enqueue", "broken", "--wait"], folder, env=url).returncode == 1
+        worker.end(signal.SIGTERM)
+
+    listed = json.loads(run(["dead", "list", "--json", "--limit", "2"], folder, env=url).stdout)
+    assert len(listed["items"]) == 2
+    assert {(item["task"], item["reason"], item["error_type"]) for item in listed["items"]} == {
+        ("broken", "exhausted", "ValueError")
+    }
+    rest = json.loads(run(["dlq", "list", "--json", "--cursor", str(listed["cursor"])], folder, env=url).stdout)
+    assert (len(rest["items"]), rest["cursor"]) == (1, None)
+    grouped = run(["dead", "list", "--group"], folder, env=url).stdout.splitlines()
+    assert grouped[1].split()[:5] == ["3", "default", "broken", "exhausted", "ValueError"]
+    one = listed["items"][0]["id"]
+    shown = run(["dead", "show", one], folder, env=url).stdout
+    assert "ValueError" in shown
+    assert 'raise ValueError("on purpose")' in shown
+
+    missing = run(["dead", "show", "nobody"], folder, env=url)
+    assert (missing.returncode, error_of(missing)) == (5, "error: no dead letter of nobody")
+    assert run(["dead", "replay", "nobody", one], folder, env=url).returncode == 5
+    dry = run(["dead", "replay", "--all", "--dry-run"], folder, env=url)
+    assert (dry.returncode, dry.stdout) == (0, "Would replay 3 jobs. Nothing changed.\n")
+    assert run(["dead", "replay", "--all"], folder, env=url).returncode == 6  # nobody to ask
+    none = run(["dead", "replay", "--all", "--task", "greet", "--yes"], folder, env=url)
+    assert (none.returncode, none.stdout) == (0, "No dead letter matches. Nothing changed.\n")
+    assert run(["dead", "replay"], folder, env=url).returncode == 2
+
+    file = tmp_path / "letters.jsonl"
+    assert run(["dead", "export", str(file)], folder, env=url).returncode == 0
+    assert len(file.read_text().splitlines()) == 3
+    assert run(["dead", "delete", one], folder, env=url).stdout == "1 deleted\n"
+    back = run(["dead", "import", str(file), "--json"], folder, env=url)
+    assert json.loads(back.stdout) == {"imported": 1, "already_there": 2}
+
+    (folder / "tasks.py").write_text(mended)
+    replayed = run(["dead", "replay", "--all", "--yes", "--reason", "mended"], folder, env=url)
+    assert (replayed.returncode, replayed.stdout) == (0, "3 replayed\n")
+    assert json.loads(run(["dead", "list", "--json"], folder, env=url).stdout)["items"] == []
+    assert run(["worker", "--burst", "--log-level", "warning"], folder, env=url).returncode == 0
+    assert json.loads(run(["dead", "list", "--json"], folder, env=url).stdout)["items"] == []

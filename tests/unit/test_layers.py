@@ -32,7 +32,14 @@ BELOW: dict[str, frozenset[str]] = {
 }
 """For each layer, the layers it may import from. `root` is the package itself, with the public names."""
 
-TOP = {"app": "top", "bulk": "top", "enqueueing": "top", "config": "settings", "devserver": "settings"}
+TOP = {
+    "app": "top",
+    "bulk": "top",
+    "dead": "top",
+    "enqueueing": "top",
+    "config": "settings",
+    "devserver": "settings",
+}
 OUTSIDE_OF_MODEL = {"pydantic", "pydantic_core", "typing_extensions"}
 CONFINED = {
     "nats": ("jetjobs.jetstream.",),

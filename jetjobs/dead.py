@@ -1,0 +1,241 @@
+"""`app.dead`: list, show, replay, delete, export and import dead letters."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from jetjobs.define.registry import Router
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import read_history
+from jetjobs.jetstream.dead_letters import read_cause
+from jetjobs.jetstream.publisher import Taken
+from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
+from jetjobs.jetstream.results import read_record
+from jetjobs.model import names as n
+from jetjobs.model.errors import DefinitionError, DeliveryError
+from jetjobs.model.ids import JobId, parse_id
+from jetjobs.model.job import Job, at
+from jetjobs.model.letter import DeadLetter, LetterFilter
+from jetjobs.model.names import PRIORITIES, check_token
+
+MAX_REPLAYS_KEPT = 5
+
+
+class Replayed(StrEnum):
+    """What became of one replay."""
+
+    REPLAYED = "replayed"
+    ALREADY = "already replayed"
+    """An earlier replay of this very letter had got through; only the letter was left."""
+    ALIVE = "alive"
+    """A live job holds its id or key; nothing was changed."""
+    REFUSED = "refused"
+    """It could not run now either; nothing was changed."""
+
+
+class ReplayAnswer(NamedTuple):
+    """The outcome of one replay, with the reason where nothing was done."""
+
+    letter: DeadLetter
+    outcome: Replayed
+    why: str = ""
+
+
+class DeadLetterBox:
+    """The dead letters of one namespace."""
+
+    def __init__(self, jetstream: JetStreamClient, registry: Router) -> None:
+        self._jetstream = jetstream
+        self._registry = registry
+
+    async def list(self, wanted: LetterFilter = LetterFilter(), start: int = 1) -> AsyncIterator[DeadLetter]:  # noqa: B008 - frozen
+        """Letters that match, in the order of their death, from sequence `start` on."""
+        async for message in self._jetstream.dead.scan(wanted.queue or "*", wanted.task or "*", start):
+            letter = read_letter(message)
+            if wanted.matches(letter):
+                yield letter
+
+    async def get(self, job_id: str) -> DeadLetter | None:
+        """The letter of a job, or None."""
+        message = await self._jetstream.dead.find(job_id)
+        return read_letter(message) if message is not None else None
+
+    async def delete(self, letter: DeadLetter) -> bool:
+        """Remove a letter for good, and what is kept for it. False when it was gone already."""
+        gone = await self._jetstream.dead.remove(_place(letter))
+        if gone and letter.payload:
+            await self._jetstream.payloads.delete(letter.payload)
+        return gone
+
+    async def replay(
+        self,
+        letter: DeadLetter,
+        *,
+        by: str = "",
+        reason: str = "",
+        to_queue: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> ReplayAnswer:
+        """Enqueue the job again under its id and key, from its first attempt. Repeating it cannot run it twice.
+
+        The run of the new life is derived from the letter, so a replay that was interrupted between its two
+        steps is recognised: by the live job, or by the record of the one that has ended.
+        """
+        try:
+            job = await self._revive(letter, by, reason, to_queue, arguments)
+        except (DeliveryError, DefinitionError) as error:
+            return ReplayAnswer(letter, Replayed.REFUSED, str(error))
+        if await self._has_ended(job):
+            await self._jetstream.dead.remove(_place(letter))
+            return ReplayAnswer(letter, Replayed.ALREADY)
+        names = self._jetstream.names
+        tokens = JobId(job.key, job.uid)
+        guard = names.job_anywhere(job.queue, job.task, tokens)
+        if job.key != "-":
+            guard = names.key_anywhere(job.queue, job.task, job.key)
+        stream = names.work_stream(job.queue)
+        outcome = Replayed.REPLAYED
+        try:
+            await self._jetstream.publisher.store(stream, self._jetstream.publisher.outgoing(job, None, guard))
+        except Taken as taken:
+            connection = self._jetstream.connection
+            there = await (
+                at_sequence(connection, stream, taken.sequence)
+                if taken.sequence
+                else last_on(connection, stream, guard)
+            )
+            if there is not None and there.headers.get(n.RUN) != job.run:
+                return ReplayAnswer(letter, Replayed.ALIVE, "a live job holds its id or key")
+            outcome = Replayed.ALREADY
+        await self._jetstream.dead.remove(_place(letter))
+        return ReplayAnswer(letter, outcome)
+
+    async def _has_ended(self, job: Job) -> bool:
+        """Whether the life this replay would begin is over already: then only the letter was left behind."""
+        done = await self._jetstream.results.get(job.queue, job.task, job.id)
+        return done is not None and read_record(done.data).get("run") == job.run
+
+    async def _revive(
+        self, letter: DeadLetter, by: str, reason: str, to_queue: str | None, arguments: Mapping[str, Any] | None
+    ) -> Job:
+        """The job as it will be enqueued, checked against the task as it is now."""
+        task = self._registry.find(letter.task)
+        body, payload = letter.body, letter.payload
+        if arguments is not None:
+            body, payload = task.signature.encode(task.signature.bind((), arguments)), ""
+        task.signature.decode(await self._jetstream.payloads.get(payload) if payload else body)
+        entry = {
+            "by": by,
+            "at": round(time.time(), 3),
+            "why": reason,
+            "died_of": f"{letter.reason}: {letter.error_type}: {letter.text}"[:200],
+            "attempts": letter.attempts,
+        }
+        replays = [*letter.replays, entry][-MAX_REPLAYS_KEPT:]
+        number = _replay_number(letter) + 1
+        provenance = json.dumps({"number": number, "replays": replays}, separators=(",", ":"))
+        kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)}
+        return Job(
+            letter.id,
+            letter.task,
+            check_token("queue", to_queue or letter.queue),
+            letter.lane,
+            body,
+            parse_id(letter.id).key,
+            run="r" + hashlib.sha256(f"{letter.run}:{letter.sequence}".encode()).hexdigest()[:12],
+            max_attempts=_number(letter.headers.get(n.MAX_ATTEMPTS)),
+            enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
+            payload=payload,
+            headers={**kept, n.REPLAY: provenance},
+        )
+
+    # Files
+
+    def to_json(self, letter: DeadLetter) -> dict[str, Any]:
+        """A letter as one JSON object, whole: for `export`."""
+        subject = self._jetstream.names.dead(letter.queue, letter.task, letter.id)
+        body = base64.b64encode(letter.body).decode()
+        return {"subject": subject, "headers": letter.headers, "body": body, **letter.summary()}
+
+    async def from_json(self, value: Mapping[str, Any]) -> bool:
+        """Put an exported letter back. False when one of that id is there; ValueError when it is no letter."""
+        try:
+            subject, headers = value["subject"], dict(value["headers"])
+            body = base64.b64decode(value["body"], validate=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no exported dead letter: {error}") from None
+        tokens = str(subject).split(".")
+        names = self._jetstream.names
+        if len(tokens) != 5 or not subject.startswith(f"{names.namespace}.dead."):
+            raise ValueError(f"{subject!r} is no subject of a dead letter in this namespace")
+        return await self._jetstream.dead.restore(subject, body, headers)
+
+
+def read_letter(message: StoredMessage) -> DeadLetter:
+    """A stored letter as a value. Whatever is missing or odd in it is shown as empty, never raised."""
+    queue, task, job_id = message.subject.split(".")[-3:]
+    cause = read_cause(message.headers)
+    source = message.headers.get(n.SOURCE, "").split(".")
+    lane = source[3] if len(source) > 4 and source[3] in PRIORITIES else "normal"
+    return DeadLetter(
+        job_id,
+        queue,
+        task,
+        lane,
+        str(cause.get("reason", "")),
+        str(cause.get("type", "")),
+        str(cause.get("text", "")),
+        str(cause.get("traceback", "")),
+        str(cause.get("worker", "")),
+        at(_time(cause.get("at")) or message.stored_at),
+        at(_time(message.headers.get(n.ENQUEUED_AT))),
+        _number(message.headers.get(n.ATTEMPT)) or 1,
+        message.data,
+        tuple(read_history(message.headers)),
+        tuple(_replays(message.headers)),
+        message.headers.get(n.RUN, ""),
+        message.sequence,
+        message.headers.get(n.PAYLOAD, ""),
+        message.headers,
+    )
+
+
+def _replays(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(headers.get(n.REPLAY, "{}"))["replays"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def _replay_number(letter: DeadLetter) -> int:
+    try:
+        return int(json.loads(letter.headers.get(n.REPLAY, "{}"))["number"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return 0
+
+
+def _place(letter: DeadLetter) -> StoredMessage:
+    return StoredMessage("", letter.sequence, {}, b"", 0.0)
+
+
+def _own(name: str) -> bool:
+    return name.lower().startswith(n.OWN_PREFIXES)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 9 else 0
+
+
+def _time(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return 0.0
+    return seconds if 0.0 < seconds < 253402300800.0 else 0.0

@@ -1,0 +1,78 @@
+"""Read many messages of a stream in order, by batched direct gets: no consumer, no ack, nothing held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.protocol import read_headers, read_status
+from jetjobs.jetstream.reads import StoredMessage, parse_time
+from jetjobs.model.errors import BrokerUnavailable
+
+PAGE = 256
+_PAGE_S = 10.0
+
+
+async def scan(
+    connection: Connection, stream: str, subject: str, start: int = 1, limit: int | None = None
+) -> AsyncIterator[StoredMessage]:
+    """Messages on `subject` from `start` on, oldest first. A replica may answer: for lists, not decisions."""
+    left = limit
+    while left is None or left > 0:
+        page = await _page(connection, stream, subject, start, PAGE if left is None else min(PAGE, left))
+        for message in page:
+            yield message
+        if not page:
+            return
+        start = page[-1].sequence + 1
+        left = None if left is None else left - len(page)
+
+
+async def _page(connection: Connection, stream: str, subject: str, start: int, count: int) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_message(_: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        if headers is None or ended.done():
+            return
+        status = read_status(headers)[0]
+        if status in ("204", "404"):  # the end of the batch; nothing there
+            ended.set_result(None)
+        elif status:
+            ended.set_exception(BrokerUnavailable(f"read {stream}: {' '.join(read_status(headers))}"))
+        else:
+            found.append(_stored(read_headers(headers), data))
+
+    inbox = connection.nc.new_inbox()
+    sid = await connection.nc.listen(inbox, on_message)
+    try:
+        query = {"seq": start, "next_by_subj": subject, "batch": count}
+        if not connection.post(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), inbox):
+            raise BrokerUnavailable(f"read {stream}: not connected")
+        async with asyncio.timeout(_PAGE_S):
+            await ended
+    except TimeoutError:
+        raise BrokerUnavailable(f"read {stream}: no answer") from None
+    finally:
+        await connection.nc.unlisten(sid)
+    return found
+
+
+def _stored(headers: dict[str, str], data: bytes) -> StoredMessage:
+    own = (
+        "Nats-Stream",
+        "Nats-Subject",
+        "Nats-Sequence",
+        "Nats-Time-Stamp",
+        "Nats-Num-Pending",
+        "Nats-Last-Sequence",
+    )
+    return StoredMessage(
+        headers["Nats-Subject"],
+        int(headers["Nats-Sequence"]),
+        {k: v for k, v in headers.items() if k not in own},
+        data,
+        parse_time(headers["Nats-Time-Stamp"]),
+    )
