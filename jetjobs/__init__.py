@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
+    from jetjobs.dead import Replayed
     from jetjobs.define.context import Context, current_job
     from jetjobs.define.depends import INJECTED, Depends
     from jetjobs.define.handle import JobHandle
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     )
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
+    from jetjobs.model.letter import DeadLetter, LetterFilter
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.settings import Settings
     from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
@@ -55,6 +57,7 @@ __all__ = [
     "CallNext",
     "ConfigError",
     "Context",
+    "DeadLetter",
     "DefinitionError",
     "Depends",
     "EnqueueError",
@@ -71,10 +74,12 @@ __all__ = [
     "JobStatus",
     "JobTimeout",
     "JobTooLarge",
+    "LetterFilter",
     "Middleware",
     "Observer",
     "QueueNotFound",
     "Reject",
+    "Replayed",
     "ResultError",
     "ResultExpired",
     "ResultNotReady",
@@ -93,6 +98,7 @@ __all__ = [
 # Where each name lives. Loaded on first use, so that `jetjobs --help` does not wait for nats and pydantic.
 _HOMES = {
     "jetjobs.app": ("JetJobs",),
+    "jetjobs.dead": ("Replayed",),
     "jetjobs.define.context": ("Context", "current_job"),
     "jetjobs.define.depends": ("INJECTED", "Depends"),
     "jetjobs.define.handle": ("JobHandle",),
@@ -124,6 +130,7 @@ _HOMES = {
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
+    "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
     "jetjobs.model.retry": ("RetryPolicy",),
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),

@@ -18,8 +18,8 @@ from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import DefinitionError, DeliveryError
-from jetjobs.model.ids import JobId, parse_id
+from jetjobs.model.errors import DefinitionError, DeliveryError, EnqueueError, MalformedJob, TopologyMissing
+from jetjobs.model.ids import NO_KEY, JobId, is_id, parse_id
 from jetjobs.model.job import Job, at
 from jetjobs.model.letter import DeadLetter, LetterFilter
 from jetjobs.model.names import PRIORITIES, check_token
@@ -63,14 +63,17 @@ class DeadLetterBox:
 
     async def get(self, job_id: str) -> DeadLetter | None:
         """The letter of a job, or None."""
-        message = await self._jetstream.dead.find(job_id)
+        message = await self._jetstream.dead.find(job_id) if is_id(job_id) else None
         return read_letter(message) if message is not None else None
 
     async def delete(self, letter: DeadLetter) -> bool:
         """Remove a letter for good, and what is kept for it. False when it was gone already."""
         gone = await self._jetstream.dead.remove(_place(letter))
-        if gone and letter.payload:
-            await self._jetstream.payloads.delete(letter.payload)
+        # An interrupted replay may have left a live job that needs the body still.
+        if gone and await self._jetstream.places.find_live(letter.queue, letter.task, letter.id) is None:
+            for name in (letter.payload, letter.headers.get(n.PAYLOAD_HEADERS, "")):
+                if name:
+                    await self._jetstream.payloads.delete(name)
         return gone
 
     async def replay(
@@ -87,34 +90,45 @@ class DeadLetterBox:
         The run of the new life is derived from the letter, so a replay that was interrupted between its two
         steps is recognised: by the live job, or by the record of the one that has ended.
         """
+        if (
+            await at_sequence(self._jetstream.connection, self._jetstream.names.dead_stream, letter.sequence)
+            is None
+        ):
+            return ReplayAnswer(letter, Replayed.ALREADY, "")
         try:
             job = await self._revive(letter, by, reason, to_queue, arguments)
-        except (DeliveryError, DefinitionError) as error:
+            outcome = Replayed.ALREADY if await self._has_ended(job) else await self._enqueue(job)
+        except (DeliveryError, DefinitionError, EnqueueError, TopologyMissing) as error:
             return ReplayAnswer(letter, Replayed.REFUSED, str(error))
-        if await self._has_ended(job):
-            await self._jetstream.dead.remove(_place(letter))
-            return ReplayAnswer(letter, Replayed.ALREADY)
-        names = self._jetstream.names
-        tokens = JobId(job.key, job.uid)
-        guard = names.job_anywhere(job.queue, job.task, tokens)
-        if job.key != "-":
-            guard = names.key_anywhere(job.queue, job.task, job.key)
-        stream = names.work_stream(job.queue)
-        outcome = Replayed.REPLAYED
-        try:
-            await self._jetstream.publisher.store(stream, self._jetstream.publisher.outgoing(job, None, guard))
-        except Taken as taken:
-            connection = self._jetstream.connection
-            there = await (
-                at_sequence(connection, stream, taken.sequence)
-                if taken.sequence
-                else last_on(connection, stream, guard)
-            )
-            if there is not None and there.headers.get(n.RUN) != job.run:
-                return ReplayAnswer(letter, Replayed.ALIVE, "a live job holds its id or key")
-            outcome = Replayed.ALREADY
+        if outcome is Replayed.ALIVE:
+            return ReplayAnswer(letter, outcome, "a live job holds its id or key")
         await self._jetstream.dead.remove(_place(letter))
+        if letter.payload and not job.payload:
+            await self._jetstream.payloads.delete(letter.payload)
         return ReplayAnswer(letter, outcome)
+
+    async def _enqueue(self, job: Job) -> Replayed:
+        """Store the job unless one lives under its id or key."""
+        connection, names, publisher = self._jetstream.connection, self._jetstream.names, self._jetstream.publisher
+        stream = names.work_stream(job.queue)
+        guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
+        if job.key != NO_KEY:
+            guard = names.key_anywhere(job.queue, job.task, job.key)
+        message = publisher.outgoing(job, None, guard)
+        publisher.check_size(message, connection.inline_limit)
+        while True:
+            try:
+                await publisher.store(stream, message)
+                return Replayed.REPLAYED
+            except Taken as taken:
+                there = await (
+                    at_sequence(connection, stream, taken.sequence)
+                    if taken.sequence
+                    else last_on(connection, stream, guard)
+                )
+                if there is not None:
+                    return Replayed.ALREADY if there.headers.get(n.RUN) == job.run else Replayed.ALIVE
+                # What held it has ended or moved meanwhile: try again.
 
     async def _has_ended(self, job: Job) -> bool:
         """Whether the life this replay would begin is over already: then only the letter was left behind."""
@@ -125,6 +139,8 @@ class DeadLetterBox:
         self, letter: DeadLetter, by: str, reason: str, to_queue: str | None, arguments: Mapping[str, Any] | None
     ) -> Job:
         """The job as it will be enqueued, checked against the task as it is now."""
+        if n.PAYLOAD_HEADERS in letter.headers:
+            raise MalformedJob("its headers are too large for a job; enqueue it anew with fewer")
         task = self._registry.find(letter.task)
         body, payload = letter.body, letter.payload
         if arguments is not None:
@@ -157,23 +173,33 @@ class DeadLetterBox:
 
     # Files
 
-    def to_json(self, letter: DeadLetter) -> dict[str, Any]:
+    async def to_json(self, letter: DeadLetter) -> dict[str, Any]:
         """A letter as one JSON object, whole: for `export`."""
         subject = self._jetstream.names.dead(letter.queue, letter.task, letter.id)
+        stored = {
+            name: base64.b64encode(await self._jetstream.payloads.get(name)).decode()
+            for name in (letter.payload, letter.headers.get(n.PAYLOAD_HEADERS, ""))
+            if name
+        }
         body = base64.b64encode(letter.body).decode()
-        return {"subject": subject, "headers": letter.headers, "body": body, **letter.summary()}
+        return {"subject": subject, "headers": letter.headers, "body": body, "objects": stored, **letter.summary()}
 
     async def from_json(self, value: Mapping[str, Any]) -> bool:
         """Put an exported letter back. False when one of that id is there; ValueError when it is no letter."""
         try:
             subject, headers = value["subject"], dict(value["headers"])
             body = base64.b64decode(value["body"], validate=True)
+            stored = {
+                str(k): base64.b64decode(v, validate=True) for k, v in dict(value.get("objects", {})).items()
+            }
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no exported dead letter: {error}") from None
         tokens = str(subject).split(".")
         names = self._jetstream.names
         if len(tokens) != 5 or not subject.startswith(f"{names.namespace}.dead."):
             raise ValueError(f"{subject!r} is no subject of a dead letter in this namespace")
+        for name, data in stored.items():
+            await self._jetstream.payloads.put(name, data)
         return await self._jetstream.dead.restore(subject, body, headers)
 
 

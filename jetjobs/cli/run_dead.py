@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import os
 import socket
 import sys
 import time
@@ -133,7 +134,7 @@ async def replay_command(selection: Selection, options: ReplayOptions) -> int:
     loaded = state.settings()
     app = state.load_app(None, loaded)
     arguments = _other_arguments(selection, options.data)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    by = f"{_user()}@{socket.gethostname()}"
     counts: Counter[Replayed] = Counter()
     refusals: list[dict[str, str]] = []
     async with app:
@@ -186,7 +187,7 @@ async def export_command(selection: Selection, name: str) -> None:
     async with _reader() as app:
         with _opened(name, "w") as file:
             async for letter in app.dead.list(selection.filter()):
-                file.write(json.dumps(app.dead.to_json(letter)) + "\n")
+                file.write(json.dumps(await app.dead.to_json(letter)) + "\n")
                 count += 1
     state.out.note(f"{count} exported")
 
@@ -306,7 +307,16 @@ def _other_arguments(selection: Selection, data: str | None) -> dict[str, Any] |
     return values
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        return f"uid {os.getuid()}"
+
+
 def _arguments(letter: DeadLetter) -> Any:
+    if letter.payload:
+        return f"<in the object store: {letter.payload}>"
     try:
         return json.loads(letter.body)
     except (ValueError, RecursionError):

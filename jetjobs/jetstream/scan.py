@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.protocol import read_headers, read_status
 from jetjobs.jetstream.reads import StoredMessage, parse_time
-from jetjobs.model.errors import BrokerUnavailable
+from jetjobs.model.errors import BrokerUnavailable, TopologyMissing
 
 PAGE = 256
 _PAGE_S = 10.0
@@ -40,6 +40,8 @@ async def _page(connection: Connection, stream: str, subject: str, start: int, c
         status = read_status(headers)[0]
         if status in ("204", "404"):  # the end of the batch; nothing there
             ended.set_result(None)
+        elif status == "503":
+            ended.set_exception(TopologyMissing(f"there is no stream {stream}", hint="jetjobs setup apply"))
         elif status:
             ended.set_exception(BrokerUnavailable(f"read {stream}: {' '.join(read_status(headers))}"))
         else:

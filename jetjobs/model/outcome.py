@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback as tb
 from enum import StrEnum
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from jetjobs.model.verdict import Verdict
 
 MAX_TEXT = 1_000
 MAX_TRACEBACK = 8_000
+MAX_WAIT_S = 10 * 365 * 86400.0
 
 
 class DeadReason(StrEnum):
@@ -107,12 +109,11 @@ def decide(
         return DeadLettered(DeadReason.PERMANENT, info)
     if job.attempt >= (job.max_attempts or policy.max_attempts):
         return DeadLettered(DeadReason.EXHAUSTED, info)
-    if isinstance(error, Retry) and error.after is not None:
-        wait = error.after.total_seconds()
-    elif verdict.after_s is not None:
-        wait = verdict.after_s
-    else:
-        wait = delay_s(job.attempt, policy, draw)
+    asked = (
+        error.after.total_seconds() if isinstance(error, Retry) and error.after is not None else verdict.after_s
+    )
+    usable = asked is not None and math.isfinite(asked)
+    wait = _bounded(asked or 0.0) if usable else delay_s(job.attempt, policy, draw)
     too_old = policy.max_age is not None and now + wait > job.enqueued_at + policy.max_age.total_seconds()
     if too_old or (job.deadline and now + wait >= job.deadline):
         return DeadLettered(DeadReason.EXPIRED, info)
@@ -130,9 +131,14 @@ def _worth_another(error: BaseException, policy: RetryPolicy, verdict: Verdict) 
     return verdict.transient
 
 
+def _bounded(wait: float) -> float:
+    """No wait is negative, and none ends beyond what a date can say."""
+    return min(max(0.0, wait), MAX_WAIT_S)
+
+
 def _snooze(job: Job, signal: Snooze, now: float) -> Snoozed | DeadLettered:
     until = signal.until.timestamp() if signal.until is not None else now
-    wait = max(0.0, until - now) if signal.after is None else signal.after.total_seconds()
+    wait = _bounded(until - now if signal.after is None else signal.after.total_seconds())
     if job.deadline and now + wait >= job.deadline:
         return DeadLettered(DeadReason.EXPIRED, describe(signal))
     return Snoozed(wait)

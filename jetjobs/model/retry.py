@@ -47,6 +47,8 @@ class RetryPolicy:
                 raise DefinitionError(f"retry {name} must be a timedelta")
         if self.base < timedelta(0) or self.cap < self.base:
             raise DefinitionError("retry base must not be negative, nor above cap")
+        if not isinstance(self.jitter, bool):
+            raise DefinitionError("retry jitter must be True or False")
         if self.max_age is not None and self.max_age <= timedelta(0):
             raise DefinitionError("retry max_age must be positive")
         if self.backoff not in _KINDS and not callable(self.backoff):
@@ -87,14 +89,19 @@ class RetryPolicy:
                 max_attempts=values.get("max_attempts", self.max_attempts),
                 base=_seconds(values.get("base_s"), self.base),
                 cap=_seconds(values.get("cap_s"), self.cap),
-                jitter=bool(values.get("jitter", self.jitter)),
+                jitter=values.get("jitter", self.jitter),
                 backoff=values.get("backoff", self.backoff),
-                max_age=_seconds(values["max_age_s"], timedelta(1)) if "max_age_s" in values else self.max_age,
+                max_age=self._max_age(values),
                 retry_on=self.retry_on,
                 dead_on=self.dead_on,
             )
         except (DefinitionError, TypeError, OverflowError) as error:
             raise ValueError(str(error)) from error
+
+    def _max_age(self, values: dict[str, Any]) -> timedelta | None:
+        if "max_age_s" not in values:
+            return self.max_age
+        return None if values["max_age_s"] is None else timedelta(seconds=values["max_age_s"])
 
 
 def _seconds(value: Any, default: timedelta) -> timedelta:

@@ -28,9 +28,19 @@ def classify(error: BaseException, classifiers: Mapping[type[BaseException], Cla
     """The app's own word for the nearest class of the error, else what HTTP says, else transient."""
     for kind in type(error).__mro__:
         classifier = classifiers.get(kind)
-        if classifier is not None and (verdict := classifier(error)) is not None:
+        verdict = _ask(classifier, error) if classifier is not None else None
+        if verdict is not None:
             return verdict
     return http_verdict(error) or TRANSIENT
+
+
+def _ask(classifier: Classifier, error: BaseException) -> Verdict | None:
+    """A classifier that fails, or answers with something else, has no opinion: it must not cost the job."""
+    try:
+        verdict = classifier(error)
+    except Exception:
+        return None
+    return verdict if isinstance(verdict, Verdict) else None
 
 
 def http_verdict(error: BaseException, now: datetime | None = None) -> Verdict | None:

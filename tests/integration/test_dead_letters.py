@@ -63,7 +63,8 @@ async def test_letters_are_listed_in_order_and_by_filter(app: JetJobs, truth: Tr
         one = await app.dead.get(ids[0])
         assert one is not None
         assert (one.task, one.body, one.text, one.attempts) == ("work", b'{"n":0}', "bad 0", 1)
-        assert await app.dead.get("nobody") is None
+        for nobody in ("nobody", "*", ">", "a.b", ""):
+            assert await app.dead.get(nobody) is None
 
 
 async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from(
@@ -156,6 +157,10 @@ async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
             broken = False
             letter = await app.dead.get("invalid-1")
             assert letter is not None
+            too_large = await app.dead.replay(letter, arguments={"n": 10**3999}, to_queue="nowhere")
+            assert too_large.outcome is Replayed.REFUSED
+            nowhere = await app.dead.replay(letter, arguments={"n": 8}, to_queue="nowhere")
+            assert nowhere.outcome is Replayed.REFUSED
             mended = await app.dead.replay(letter, arguments={"n": 8})
             assert mended.outcome is Replayed.REPLAYED
             await probe.finished(1, "succeeded")
@@ -184,7 +189,7 @@ async def test_letters_go_out_to_json_and_come_back_whole(app: JetJobs, truth: T
         await app.provision()
         ids = await kill(app, probe, 3)
         before = await truth.dead()
-        exported = [json.loads(json.dumps(app.dead.to_json(x))) async for x in app.dead.list()]
+        exported = [json.loads(json.dumps(await app.dead.to_json(x))) async for x in app.dead.list()]
         async for letter in app.dead.list():
             assert await app.dead.delete(letter)
         assert await truth.dead() == {}
@@ -234,6 +239,12 @@ async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
         await truth.nc.publish("jobs.work.default.normal.swallow", f'{{"text":"{filling}"}}'.encode())
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
+            (letter,) = [x async for x in app.dead.list()]
+            too_large = await app.dead.replay(letter, arguments={"text": "x" * 2_000_000})
+            assert too_large.outcome is Replayed.REFUSED
+            exported = json.loads(json.dumps(await app.dead.to_json(letter)))
+            assert await app.dead.delete(letter)
+            assert await app.dead.from_json(exported)  # the body in the object store goes along
             (letter,) = [x async for x in app.dead.list()]
             assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
             await probe.finished(1, "succeeded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -25,6 +26,7 @@ from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
     MAX_TEXT,
     MAX_TRACEBACK,
+    MAX_WAIT_S,
     DeadLettered,
     DeadReason,
     Retried,
@@ -273,3 +275,11 @@ def test_signals_that_make_no_sense_are_refused_where_they_are_made() -> None:
     ):
         with pytest.raises(DefinitionError):
             make()
+
+
+@pytest.mark.parametrize("after_s", [math.inf, -math.inf, math.nan, -5.0, 1e300])
+def test_a_wait_that_no_clock_can_keep_is_put_right(after_s: float) -> None:
+    outcome = decide(a_job(1), BOOM, POLICY, Verdict(True, after_s), NOW, 0.5)
+    assert isinstance(outcome, Retried)
+    assert 0.0 <= outcome.delay_s <= MAX_WAIT_S
+    assert decide(a_job(1), Snooze(timedelta.max), POLICY, TRANSIENT, NOW, 0.5) == Snoozed(MAX_WAIT_S)

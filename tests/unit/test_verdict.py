@@ -73,3 +73,12 @@ def test_the_nearest_class_of_the_apps_own_classifiers_decides() -> None:
     assert classify(KeyError(), classifiers) == PERMANENT  # no opinion: the next class up is asked
     assert classify(SystemExit(), classifiers) == TRANSIENT
     assert classify(LikeAiohttp(404), {}) == PERMANENT
+
+
+def test_a_classifier_that_fails_or_answers_nonsense_has_no_opinion() -> None:
+    def broken(error: BaseException) -> Verdict:
+        raise ZeroDivisionError
+
+    assert classify(ValueError(), {ValueError: broken}) == TRANSIENT
+    nonsense: Any = lambda error: "later"  # noqa: E731
+    assert classify(ValueError(), {ValueError: nonsense, Exception: lambda error: PERMANENT}) == PERMANENT
