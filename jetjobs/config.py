@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -221,8 +222,12 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 def _show(key: str, value: Any) -> str:
     if isinstance(value, SecretStr):
         return "********"
-    if hasattr(value, "total_seconds"):
-        return f"{value.total_seconds():g}s"
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        unit, size = next(
+            ((u, n) for u, n in (("d", 86400), ("h", 3600), ("m", 60)) if seconds and seconds % n == 0), ("s", 1)
+        )
+        return f"{seconds / size:g}{unit}"
     if key == "nats.url":
         return ",".join(_LOGIN.sub(_masked, one.strip()) for one in value.split(","))
     return "" if value is None else str(value)

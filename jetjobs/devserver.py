@@ -62,7 +62,7 @@ class EmbeddedServer:
         command += ["-js", "-sd", str(store)] if self._jetstream else []
         command += ["--ports_file_dir", str(self._folder), "-l", str(self._folder / "log"), *self._extra]
         # A session of its own: Ctrl-C in the terminal must stop the worker first, then the server.
-        self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=_die_with_parent())
+        self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_parent())
         self._await_ready(self.process)
         self._port = int(self.url.rsplit(":", 1)[1])
         return self
@@ -130,7 +130,7 @@ def announce(folder: Path, url: str, pid: int) -> Path:
     return path
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """On Linux, a hook for the child: however we end, it gets SIGTERM."""
     if sys.platform != "linux":
         return None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from jetjobs.cli.output import APP_BROKEN, DONE, REFUSED, UNREACHABLE, USAGE
+from jetjobs.devserver import die_with_parent
 from jetjobs.model.settings import Settings
 
 _FINAL = frozenset({USAGE, APP_BROKEN, REFUSED})
@@ -37,6 +38,7 @@ class _Child:
             env={**os.environ, "JETJOBS_CHILD": str(self.number)},
             # A session of its own: the terminal's Ctrl-C reaches it through us, once.
             start_new_session=True,
+            preexec_fn=die_with_parent(),
         )
 
 

@@ -16,7 +16,7 @@ from jetjobs import __version__
 from jetjobs.app import JetJobs
 from jetjobs.cli.state import state
 from jetjobs.config import find_dev_server
-from jetjobs.devserver import INSTALL, EmbeddedServer, announce
+from jetjobs.devserver import INSTALL, EmbeddedServer, announce, die_with_parent
 from jetjobs.jetstream.connection import show_url
 from jetjobs.model.errors import ConfigError
 
@@ -101,7 +101,9 @@ async def _keep_worker(options: DevOptions, url: str) -> int:
     try:
         while not stopping.is_set():
             changed.clear()
-            child = await asyncio.create_subprocess_exec(*command, start_new_session=True, env=environment)
+            child = await asyncio.create_subprocess_exec(
+                *command, start_new_session=True, env=environment, preexec_fn=die_with_parent()
+            )
             ended = asyncio.create_task(child.wait())
             await _first_of(ended, stopping, changed)
             if not ended.done():

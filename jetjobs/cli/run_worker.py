@@ -12,8 +12,10 @@ from typing import Any
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, FAILED
+from jetjobs.cli.output import DONE, FAILED, exit_code
+from jetjobs.cli.state import state
 from jetjobs.define.context import running_job
+from jetjobs.model.errors import JetJobsError
 from jetjobs.observe.health import Health
 from jetjobs.observe.logs import log_event, set_up
 from jetjobs.observe.metrics import Metrics
@@ -44,16 +46,17 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
             beat = asyncio.create_task(_tick(health)) if health is not None else None
             try:
                 await worker.run()
+                code = FAILED if worker.cut_short else DONE
+            except JetJobsError as error:
+                code = exit_code(error)
+                state.out.error(str(error), error.hint, code)
             finally:
                 if beat is not None:
                     beat.cancel()
-    code = FAILED if worker.cut_short else DONE
-    if worker.stuck_threads:
-        # Their jobs were given back. Python would wait for the threads, and the work would be done twice.
-        logging.getLogger("jetjobs.worker").warning(
-            "left behind: threads that did not end",
-            extra={"event": "worker.threads_left", "threads": worker.stuck_threads},
-        )
+    if left := worker.stuck_threads + worker.unfinished:
+        # Python would wait for them; their jobs were given back, and would be done twice.
+        extra = {"event": "worker.left_behind", "tasks": left}
+        logging.getLogger("jetjobs.worker").warning("left behind: tasks that did not end", extra=extra)
         logging.shutdown()
         os._exit(code)
     return code

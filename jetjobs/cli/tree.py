@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     from jetjobs.model.errors import JetJobsError
 
-    ordered = hoist(arguments)
+    ordered = hoist(arguments) or ["--help"]
     if "--version" in ordered[: ordered.index("--")] if "--" in ordered else "--version" in ordered:
         print(f"jetjobs {__version__}")
         return DONE

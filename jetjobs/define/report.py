@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class Refusal:
     """A request that is not known to be stored, and why."""
 
     index: int
-    request: JobRequest[Any]
+    request: JobRequest[Any] = field(repr=False)
     error: JetJobsError
 
 

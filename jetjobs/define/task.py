@@ -100,8 +100,8 @@ class Task(Generic[P, R]):
             _check_type(of + "timeout", self.timeout, timedelta)
             if self.timeout <= timedelta(0):
                 raise DefinitionError(f"{of}timeout must be positive")
-        if self.result_ttl < timedelta(seconds=1):
-            raise DefinitionError(f"{of}result_ttl must be at least one second")
+        if not timedelta(seconds=1) <= self.result_ttl <= timedelta(days=3650):
+            raise DefinitionError(f"{of}result_ttl must be from one second to ten years")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)

@@ -15,13 +15,14 @@ from jetjobs.model.outcome import ErrorInfo
 
 MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
+MAX_HISTORY_BYTES = 12 * 1024
 _KEPT = frozenset({n.PRODUCER, n.ERRORS, n.RETRY, n.REPLAY})
 """Headers of ours that no field of the job stands for."""
 
 MAX_MOVABLE = 48 * 1024
 """Of a delivery's headers: the server takes 64 KB, and a move adds its own."""
 
-MAX_HEADERS = 32 * 1024
+MAX_HEADERS = 24 * 1024
 """Of the caller's own headers: what is over it is refused at enqueue."""
 
 
@@ -139,7 +140,11 @@ def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
         "text": error.text[:MAX_HISTORY_TEXT],
     }
     history = [*read_history(job.headers), entry][-MAX_HISTORY:]
-    return job._replace(headers={**job.headers, n.ERRORS: json.dumps(history, separators=(",", ":"))})
+    line = json.dumps(history, separators=(",", ":"))
+    while len(line) > MAX_HISTORY_BYTES and len(history) > 1:
+        history = history[1:]
+        line = json.dumps(history, separators=(",", ":"))
+    return job._replace(headers={**job.headers, n.ERRORS: line})
 
 
 def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -152,7 +157,7 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _whole(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
+    if not text.isascii() or not text.isdigit() or len(text) > (9 if name == n.MAX_ATTEMPTS else 8):
         raise MalformedJob(f"header {name} is no whole number: {text[:40]!r}")
     return int(text)
 

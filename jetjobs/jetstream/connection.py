@@ -17,7 +17,7 @@ from nats.aio.client import Server
 
 from jetjobs.jetstream.faults import from_exception, from_response, is_denial, is_transient
 from jetjobs.jetstream.protocol import FastClient, frame, read_status
-from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, UnsupportedServer
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
 from jetjobs.model.settings import NatsSettings
 
@@ -52,6 +52,7 @@ class Connection:
         self.nc = FastClient()
         self.closed = asyncio.Event()
         """Set when the connection is gone for good: the server threw us out, or we closed it."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[str, _Waiting] = {}
         self._prefix = ""
         self._token = 0
@@ -66,6 +67,7 @@ class Connection:
     async def open(self) -> None:
         """Connect and check the server. BrokerUnavailable, AccessDenied or UnsupportedServer, within seconds."""
         limit = self._settings.connect_timeout.total_seconds()
+        self._loop = asyncio.get_running_loop()
         self._refused = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(self.nc.connect(**self._options(limit)))
         try:
@@ -166,6 +168,10 @@ class Connection:
         self._token += 1
         name = str(self._token)
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            raise JetJobsError(
+                "the app was opened on another event loop", hint="open it where it is used: `async with app:`"
+            )
         future: asyncio.Future[bytes] = loop.create_future()
         self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
         if self._sweeper is None:

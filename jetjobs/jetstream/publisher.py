@@ -140,10 +140,11 @@ class Publisher:
         *,
         timeout_s: float | None = None,
         owned: Callable[[], bool] = _always,
-    ) -> None:
-        """Publish until confirmed. Taken on a failed guard, Unconfirmed when time is up, else BrokerError.
+    ) -> bool:
+        """Publish until confirmed. False when the stream calls it a duplicate of one it has.
 
-        Not repeated once `owned` is false: a job whose lease is lost is another worker's to move.
+        Taken on a failed guard, Unconfirmed when time is up, else BrokerError. Not repeated once `owned` is
+        false: a job whose lease is lost is another worker's to move.
         """
         give_up = time.monotonic() + (timeout_s or self._timeout_s)
         pause = 0.05
@@ -153,7 +154,7 @@ class Publisher:
                 reply = await self._connection.ask(message.subject, message.body, message.headers, _TRY_S)
                 if b'"error"' in reply:
                     _raise_refusal(reply, message.subject)
-                return
+                return b'"duplicate"' not in reply
             except BrokerError as error:
                 if not is_transient(error):
                     raise

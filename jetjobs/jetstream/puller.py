@@ -17,7 +17,6 @@ from jetjobs.jetstream.topology import NS
 EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 _PATIENCE_S = 2 * HEARTBEAT_S + 1.0
-_RETRY_S = 1.0
 _BACKLOG = b'{"batch":%%d,"expires":%d}' % NS
 _WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * NS, HEARTBEAT_S * NS)
 
@@ -52,7 +51,8 @@ class LanePuller:
         self._inbox = ""
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{lane}"
         self._heard_at = 0.0
-        self._blocked_until = 0.0
+        self.blocked = False
+        """Refused by the server: not asked again before `unblock`, so that no refusal becomes a hot loop."""
         self._watchdog: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -67,10 +67,10 @@ class LanePuller:
                 await self._watchdog
         await self._unsubscribe()
 
-    @property
-    def blocked(self) -> bool:
-        """Whether the server refused the last request so recently that asking again would be a hot loop."""
-        return time.monotonic() < self._blocked_until
+    def unblock(self) -> None:
+        """The lane may be asked again."""
+        self.blocked = False
+        self._on_change(self, None)
 
     def ask(self, count: int, *, backlog: bool) -> None:
         """Ask for up to `count` jobs. With a backlog the request is filled at once or given up after a second,
@@ -89,6 +89,7 @@ class LanePuller:
         with contextlib.suppress(nats.errors.Error):  # lost again: the next reconnect resets again
             await self._unsubscribe()
             await self._subscribe()
+        self.blocked = False
         self._on_change(self, "")
 
     async def _subscribe(self) -> None:
@@ -116,7 +117,7 @@ class LanePuller:
             self._on_status(headers)
 
     def _on_status(self, headers: bytes) -> None:
-        now = self._heard_at = time.monotonic()
+        self._heard_at = time.monotonic()
         status, description = read_status(headers)
         if status == "100":
             self._on_change(self, "")
@@ -128,8 +129,7 @@ class LanePuller:
         problem = ""
         if status not in ("404", "408"):
             problem = f"{status} {description}".strip()
-            self._blocked_until = now + _RETRY_S
-            asyncio.get_running_loop().call_later(_RETRY_S, self._on_change, self, None)
+            self.blocked = True
         self._on_change(self, problem)
 
     async def _watch(self) -> None:

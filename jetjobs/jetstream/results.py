@@ -17,6 +17,7 @@ from jetjobs.model.job import Job
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
 # Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
+MAX_REPLY = 512  # a subject near the server's 4 KB line limit would close the connection
 _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 
@@ -86,7 +87,11 @@ class Results:
 
     def tell(self, job: Job, record: bytes) -> None:
         """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
-        if _INBOX.fullmatch(job.reply) and len(record) <= self._connection.max_payload:
+        if (
+            len(job.reply) <= MAX_REPLY
+            and _INBOX.fullmatch(job.reply)
+            and len(record) <= self._connection.max_payload
+        ):
             self._connection.post(job.reply, record)
 
 

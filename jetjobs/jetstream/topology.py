@@ -66,7 +66,8 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
         "description": f"jetjobs queue {queue}",
         "subjects": [names.lane_filter(queue, lane) for lane in lanes],
         "retention": "workqueue",
-        # No limit and no message TTL: neither the server nor a header throws a job away.
+        # No limit and no message TTL: the server throws no job away. (Schedules bring rollups with them, so who
+        # may publish here with headers of his own may also purge: docs/operations.md.)
         "discard": "old",
         "max_msgs": -1,
         "max_bytes": -1,

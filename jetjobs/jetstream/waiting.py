@@ -88,8 +88,10 @@ class Waiting:
                 if remaining <= 0:
                     raise ResultNotReady(f"job {handle.id} has not ended within {timeout_s:g} s")
                 await asyncio.wait({told}, timeout=min(pause, remaining))
-                if told.done() and _is_run(told.result(), handle):
-                    return told.result()
+                if told.done():
+                    if _is_run(told.result(), handle):
+                        return told.result()
+                    told = self._expected[handle.id] = loop.create_future()  # of another life: wait on
                 pause = min(pause * 2, _LOOK_S)
                 await self._check_alive(handle)
         finally:

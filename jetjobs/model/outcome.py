@@ -113,7 +113,7 @@ def decide(
         error.after.total_seconds() if isinstance(error, Retry) and error.after is not None else verdict.after_s
     )
     usable = asked is not None and math.isfinite(asked)
-    wait = _bounded(asked or 0.0) if usable else delay_s(job.attempt, policy, draw)
+    wait = _bounded(asked or 0.0 if usable else delay_s(job.attempt, policy, draw))
     too_old = policy.max_age is not None and now + wait > job.enqueued_at + policy.max_age.total_seconds()
     if too_old or (job.deadline and now + wait >= job.deadline):
         return DeadLettered(DeadReason.EXPIRED, info)

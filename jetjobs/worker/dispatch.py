@@ -23,7 +23,8 @@ SURPLUS_WAIT_S = 1.0
 
 
 class Dispatcher:
-    """Owns what is asked and what waits. `start` runs an attempt, `release` gives one back; neither blocks."""
+    """Owns what is asked and what waits. `start` runs an attempt, `release` gives one back, `mend` sees to a lane
+    that was refused; none of them blocks."""
 
     def __init__(
         self,
@@ -31,12 +32,14 @@ class Dispatcher:
         leases: Leases,
         start: Callable[[Attempt], None],
         release: Callable[[Attempt], None],
+        mend: Callable[[LanePuller], None],
         observe: Observer,
     ) -> None:
         self._slots = slots
         self._leases = leases
         self._start = start
         self._release = release
+        self._mend = mend
         self._observe = observe
         self._lanes: list[tuple[LanePuller, LaneShare]] = []
         self._surplus: deque[Attempt] = deque()
@@ -96,9 +99,12 @@ class Dispatcher:
         """A lane is in trouble, is well (""), or may be asked again (None). Each trouble is told once."""
         if problem == "":
             self._troubles.pop(puller, None)
-        elif problem and self._troubles.get(puller) != problem:
-            self._troubles[puller] = problem
-            self._observe(LaneTrouble(puller.queue, puller.lane, problem))
+        elif problem:
+            if self._troubles.get(puller) != problem:
+                self._troubles[puller] = problem
+                self._observe(LaneTrouble(puller.queue, puller.lane, problem))
+            if puller.blocked:
+                self._mend(puller)
         self._wake.set()
 
     # Called by the worker

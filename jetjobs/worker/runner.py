@@ -7,7 +7,7 @@ import contextvars
 import functools
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -142,9 +142,10 @@ class Runner:
             why = attempt.interrupt
             current = asyncio.current_task()
             if why is None:
-                if current is not None and current.cancelling():
-                    raise  # the worker itself is being torn down
-                error = cancelled  # the task's own doing: a failure like any other
+                # The task's own doing, for only attempts are cancelled here: a failure like any other.
+                while current is not None and current.uncancel():
+                    pass
+                error = cancelled
             else:
                 if current is not None:
                     current.uncancel()
@@ -196,7 +197,7 @@ class Runner:
         return await compose(self._middlewares, context, innermost)()
 
     async def _in_thread(self, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
-        call = functools.partial(task.function, **arguments)
+        call = functools.partial(_in_thread, task.function, arguments)
         running = self._threads.submit(contextvars.copy_context().run, call)
         self._in_threads.add(running)
         running.add_done_callback(self._in_threads.discard)
@@ -223,3 +224,11 @@ def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
         return task.retry.with_header(text)
     except (ValueError, RecursionError):
         return task.retry
+
+
+def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return function(**arguments)
+    except StopIteration as error:
+        # A future cannot carry it: the attempt would wait for ever.
+        raise RuntimeError("the task raised StopIteration") from error

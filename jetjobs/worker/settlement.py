@@ -11,12 +11,29 @@ from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import with_error
 from jetjobs.jetstream.dead_letters import Letter
+from jetjobs.jetstream.publisher import Taken
+from jetjobs.jetstream.reads import last_on
 from jetjobs.jetstream.results import success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import StorageFull
+from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, ErrorInfo, LetGo, Outcome, Released, Retried, Snoozed, Succeeded
+from jetjobs.model.outcome import (
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    LetGo,
+    Outcome,
+    Released,
+    Retried,
+    Snoozed,
+    Succeeded,
+)
 from jetjobs.worker.attempt import Attempt
+
+
+class IdTaken(Exception):
+    """The place a job is to be moved to holds another live job of the same id."""
 
 
 class Settlement:
@@ -37,10 +54,8 @@ class Settlement:
             return
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
-        elif isinstance(outcome, Retried):
-            await self._retry(attempt, job, outcome)
-        elif isinstance(outcome, Snoozed):
-            await self._later(attempt, job._replace(hop=job.hop + 1), outcome.delay_s)
+        elif isinstance(outcome, Retried | Snoozed):
+            await self._again(attempt, job, outcome)
         elif isinstance(outcome, Released):
             await self._move(attempt, job._replace(hop=job.hop + 1), None)
         elif isinstance(outcome, DeadLettered):
@@ -63,6 +78,18 @@ class Settlement:
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, record)
+
+    async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> None:
+        try:
+            if isinstance(outcome, Retried):
+                await self._retry(attempt, job, outcome)
+            else:
+                await self._later(attempt, job._replace(hop=job.hop + 1), outcome.delay_s)
+        except (IdTaken, Taken) as error:
+            # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
+            apart = job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}")
+            cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
+            await self._bury(attempt, apart, cause)
 
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())
@@ -95,7 +122,25 @@ class Settlement:
             await self._jetstream.payloads.put(job.id, job.body)
             message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at)
         stream = self._jetstream.names.work_stream(job.queue)
-        await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned)
+        wire = message.headers
+        assert isinstance(wire, dict)
+        if due_at is not None:
+            # One schedule a subject: what is there must not be replaced, unless it is this job's own.
+            wire[n.EXPECTED_LAST_SUBJECT_SEQ] = str(await self._own_schedule(stream, message.subject, job))
+        while not await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned):
+            # Called a duplicate: our own resend, or somebody used our message id. Only the first is a move made.
+            if await self._jetstream.places.has_moved_on(job._replace(hop=job.hop - 1)):
+                return
+            wire[n.MSG_ID] = f"{job.message_id}.{new_run()}"
+
+    async def _own_schedule(self, stream: str, subject: str, job: Job) -> int:
+        """Sequence of this job's own message on the subject, or 0. IdTaken when it is another job's."""
+        there = await last_on(self._jetstream.connection, stream, subject)
+        if there is None:
+            return 0
+        if there.headers.get(n.RUN) != job.run:
+            raise IdTaken(f"another live job has the id {job.id}")
+        return there.sequence
 
 
 def _dead_record(job: Job, outcome: DeadLettered) -> bytes:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -36,6 +36,9 @@ from jetjobs.worker.slots import Slots
 
 _log = logging.getLogger("jetjobs.worker")
 
+MEND_S = 1.0
+"""Between looks at a lane that the server refused."""
+SETTLE_AGAIN_S = 1.0
 RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
 
@@ -89,7 +92,7 @@ class Worker:
         caps = {queue: cap for queue, cap in options.queues.items() if cap is not None}
         self.slots = Slots(options.slots, caps)
         self._leases = Leases(jetstream, self.name, lease_s, observe)
-        self._dispatcher = Dispatcher(self.slots, self._leases, self._start, self._release, observe)
+        self._dispatcher = Dispatcher(self.slots, self._leases, self._start, self._release, self._mend, observe)
         self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0))
         self._runner: Runner | None = None
         self._keeper: LeaseKeeper | None = None
@@ -135,6 +138,11 @@ class Worker:
         """Stop at once: cancel what runs and give it back."""
         self.quiet()
         self._stop_now.set()
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that would not end, though they were cancelled."""
+        return sum(a.runner is not None and not a.runner.done() for a in self._leases.held)
 
     @property
     def stuck_threads(self) -> int:
@@ -252,7 +260,7 @@ class Worker:
         assert self._runner is not None
         try:
             job, outcome = await self._runner.run(attempt)
-            await self._settlement.settle(attempt, job, outcome)
+            await self._settle(attempt, job, outcome)
             if attempt.shown_at:
                 self._leases.hide(attempt)
             self._tell(attempt, job, outcome)
@@ -265,9 +273,7 @@ class Worker:
 
     def _release(self, attempt: Attempt) -> None:
         """Give back a delivery that never started."""
-        task = asyncio.get_running_loop().create_task(self._give_back(attempt))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._give_back(attempt))
 
     async def _give_back(self, attempt: Attempt) -> None:
         created = self._created[attempt.queue]
@@ -279,12 +285,28 @@ class Worker:
             job = salvage(attempt.delivery, attempt.queue, attempt.lane, created)
             outcome = refuse(error)
         try:
-            await self._settlement.settle(attempt, job, outcome)
+            await self._settle(attempt, job, outcome)
             self._tell(attempt, job, outcome)
         except Exception as error:
             self._settle_failed(attempt, error)
         finally:
             self._leases.let_go(attempt)
+
+    async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+        """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
+        job: it is kept, its slot with it, until there is room again."""
+        told = False
+        while True:
+            try:
+                await self._settlement.settle(attempt, job, outcome)
+                return
+            except BrokerError as error:
+                if not attempt.owned() or self._jetstream.connection.closed.is_set():
+                    raise
+                if not told:
+                    self._settle_failed(attempt, error)
+                told = True
+            await asyncio.sleep(SETTLE_AGAIN_S)
 
     def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
         # Not acked: the lease runs out and the job comes again.
@@ -316,9 +338,27 @@ class Worker:
 
     def _on_reconnect(self) -> None:
         for puller in self._pullers:
-            task = asyncio.get_running_loop().create_task(puller.reset())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(puller.reset())
+
+    def _mend(self, puller: LanePuller) -> None:
+        self._spawn(self._mend_lane(puller))
+
+    async def _mend_lane(self, puller: LanePuller) -> None:
+        """Ask a lane again once its stream is there. It may be a new stream, in which sequences begin anew."""
+        while self.phase is not Phase.STOPPED and not self._quiet.is_set():
+            await asyncio.sleep(MEND_S)
+            try:
+                info = await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
+            except BrokerError:
+                continue
+            self._created[puller.queue] = info["created"]
+            puller.unblock()
+            return
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

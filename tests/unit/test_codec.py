@@ -45,7 +45,7 @@ HEADER_NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True).filter(
 )
 HEADER_VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=30).map(str.strip)
 TIMES = st.just(0.0) | st.integers(1, 4_000_000_000_000_000).map(lambda micro: micro / 1e6)
-WHOLE = st.integers(0, 10**9 - 1)
+WHOLE = st.integers(0, 10**8 - 1)
 
 
 def delivered(
@@ -69,7 +69,7 @@ def jobs(draw: st.DrawFn) -> Job:
         key,
         run=draw(st.from_regex(r"[0-9a-f]{10}", fullmatch=True)),
         hop=draw(WHOLE),
-        attempt=draw(st.integers(1, 10**9 - 1)),
+        attempt=draw(st.integers(1, 10**8 - 1)),
         max_attempts=draw(WHOLE),
         enqueued_at=draw(TIMES.filter(bool)),
         due_at=draw(TIMES),
