@@ -22,7 +22,6 @@ from jetjobs.model.outcome import (
     DeadLettered,
     DeadReason,
     ErrorInfo,
-    LetGo,
     Outcome,
     Released,
     Retried,
@@ -45,26 +44,28 @@ class Settlement:
         self._worker = worker
         self._timeout_s = timeout_s
 
-    async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
-        """Exactly once for each delivery; the lease is kept until this returns."""
+    async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
+        """Exactly once for each delivery; the lease is kept until this returns. What was done is returned: it
+        differs from `outcome` where that could not be."""
         if not attempt.owned():
             # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
             if isinstance(outcome, Succeeded):
                 await self._succeed(attempt, job, outcome)
-            return
+            return outcome
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried | Snoozed):
-            await self._again(attempt, job, outcome)
+            outcome = await self._again(attempt, job, outcome)
         elif isinstance(outcome, Released):
             await self._move(attempt, job._replace(hop=job.hop + 1), None)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
-        elif isinstance(outcome, LetGo) and not outcome.ack:
-            return
+        elif not outcome.ack:
+            return outcome
         attempt.delivery.ack()
         if job.payload and isinstance(outcome, Succeeded):
             await self._jetstream.payloads.delete(job.payload)
+        return outcome
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
@@ -79,7 +80,7 @@ class Settlement:
         if job.reply:
             self._jetstream.results.tell(job, record)
 
-    async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> None:
+    async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:
             if isinstance(outcome, Retried):
                 await self._retry(attempt, job, outcome)
@@ -90,6 +91,8 @@ class Settlement:
             apart = job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}")
             cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
             await self._bury(attempt, apart, cause)
+            return cause
+        return outcome
 
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())

@@ -260,7 +260,7 @@ class Worker:
         assert self._runner is not None
         try:
             job, outcome = await self._runner.run(attempt)
-            await self._settle(attempt, job, outcome)
+            outcome = await self._settle(attempt, job, outcome)
             if attempt.shown_at:
                 self._leases.hide(attempt)
             self._tell(attempt, job, outcome)
@@ -285,21 +285,20 @@ class Worker:
             job = salvage(attempt.delivery, attempt.queue, attempt.lane, created)
             outcome = refuse(error)
         try:
-            await self._settle(attempt, job, outcome)
+            outcome = await self._settle(attempt, job, outcome)
             self._tell(attempt, job, outcome)
         except Exception as error:
             self._settle_failed(attempt, error)
         finally:
             self._leases.let_go(attempt)
 
-    async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+    async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
         """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
         job: it is kept, its slot with it, until there is room again."""
         told = False
         while True:
             try:
-                await self._settlement.settle(attempt, job, outcome)
-                return
+                return await self._settlement.settle(attempt, job, outcome)
             except BrokerError as error:
                 if not attempt.owned() or self._jetstream.connection.closed.is_set():
                     raise

@@ -21,6 +21,7 @@ from jetjobs import (
     Context,
     Depends,
     JetJobs,
+    JetJobsError,
     JobFailed,
     JobState,
     JobTimeout,
@@ -32,7 +33,14 @@ from jetjobs import (
     current_job,
 )
 from jetjobs.devserver import EmbeddedServer
-from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LaneTrouble, LeaseLostEvent
+from jetjobs.model.events import (
+    ConnectionLost,
+    JobFinished,
+    JobStarted,
+    LaneTrouble,
+    LeaseLostEvent,
+    SettleFailed,
+)
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -924,3 +932,164 @@ async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
                 assert caught.value.reason == "permanent"
             assert (await handles["other"].status()).state is JobState.RETRYING  # in an hour, by the task's policy
         assert (await truth.dead())[handles["reject"].id]["text"] == "never mind"
+
+
+# Found by trying to break it
+
+
+async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            await (await work.enqueue()).result(SOON)
+            for lane in ("high", "normal", "low"):
+                await truth.js.delete_consumer("jobs-work-default", lane)
+            # Refused again and again while they are away: no refusal may be the last word.
+            await probe.wait(LaneTrouble, 3)
+            await probe.wait(LaneTrouble, 6, where=lambda e: "503" in e.error or "409" in e.error, timeout=20)
+            await app.provision()
+            assert await (await work.enqueue()).result(timedelta(seconds=20)) == "done"
+
+
+async def test_results_of_hand_made_jobs_are_kept_apart_when_the_stream_was_made_anew(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def greet(name: str) -> str:
+        return name
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            for name in ("old 1", "old 2"):
+                await truth.nc.publish("jobs.work.default.normal.greet", json.dumps({"name": name}).encode())
+            await probe.finished(2, "succeeded")
+            await truth.js.delete_stream("jobs-work-default")
+            await probe.wait(LaneTrouble)
+            await app.provision()
+            for name in ("new 1", "new 2"):
+                await truth.js.publish("jobs.work.default.normal.greet", json.dumps({"name": name}).encode())
+            await probe.finished(4, "succeeded", timeout=20)
+        assert {r["result"] for r in (await truth.done()).values()} == {"old 1", "old 2", "new 1", "new 2"}
+
+
+async def test_a_reply_too_long_for_the_protocol_ends_no_worker(app: JetJobs, truth: Truth, probe: Probe) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        reply = {"Jetjobs-Reply": "_INBOX." + "x" * 4100}
+        await truth.js.publish("jobs.work.default.normal.work", b"{}", headers=reply)
+        async with running(app.worker()):
+            await probe.finished(1, "succeeded")
+            await (await work.enqueue()).result(SOON)
+        assert not probe.of(ConnectionLost)
+
+
+@pytest.mark.parametrize("kind", ["stop iteration", "cancels itself"])
+async def test_odd_ends_of_a_task_are_failures(app: JetJobs, truth: Truth, kind: str) -> None:
+    @app.task(retry=ONCE)
+    def empty() -> int:
+        return next(iter([]))
+
+    @app.task(retry=ONCE)
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with app:
+        await app.provision()
+        handle = await (empty.enqueue() if kind == "stop iteration" else cancels_itself.enqueue())
+        async with running(app.worker()):
+            with pytest.raises(JobFailed):
+                await handle.result(SOON)
+        assert set(await truth.dead()) == {handle.id}
+
+
+async def test_two_hand_made_jobs_of_one_id_are_both_kept_when_they_fail(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=200), jitter=False))
+    async def work(n: int) -> int:
+        if current_job().attempt == 1:
+            raise RuntimeError("once")
+        return n
+
+    async with app:
+        await app.provision()
+        for n in (1, 2):
+            await truth.js.publish("jobs.work.default.normal.work.-.same", json.dumps({"n": n}).encode())
+        async with running(app.worker()):
+            await probe.finished(1, "succeeded")
+            await probe.finished(1, "dead_lettered")
+        (letter,) = (await truth.dead()).values()
+        kept = {json.loads(letter["body"])["n"], (await truth.done())["same"]["result"]}
+        assert kept == {1, 2}
+        assert "taken" in letter["text"]
+
+
+async def test_a_move_whose_message_id_somebody_used_before_is_made_all_the_same(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=50)))
+    async def work(n: int) -> int:
+        if n == 7 and current_job().attempt == 1:
+            raise RuntimeError("once")
+        return n
+
+    async with app:
+        await app.provision()
+        handle = await work.enqueue(7)
+        forged = {"Nats-Msg-Id": f"{handle.id}.{handle.run}.1"}
+        await truth.js.publish("jobs.work.default.normal.work", b'{"n": 1}', headers=forged)
+        async with running(app.worker()):
+            assert await handle.result(SOON) == 7
+
+
+async def test_a_job_whose_outcome_cannot_be_stored_is_kept_and_counted_as_no_crash(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app = make_app(queues={"lease": "1s", "max_crashes": 1})
+    probe = Probe()
+    app.observe(probe)
+
+    @app.task
+    async def work() -> str:
+        return "kept"
+
+    async with app:
+        await app.provision()
+        await truth.js.delete_stream("KV_jobs-done-default")
+        handle = await work.enqueue()
+        async with running(app.worker()):
+            await probe.wait(SettleFailed)
+            await asyncio.sleep(3)  # three leases
+            await app.provision()
+            assert await handle.result(SOON) == "kept"
+        assert len(probe.of(JobStarted)) == 1
+        assert await truth.dead() == {}
+
+
+async def test_an_app_opened_on_another_loop_says_so(make_app: MakeApp) -> None:
+    app = make_app()
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+
+        def elsewhere() -> None:
+            asyncio.run(work.enqueue())
+
+        with pytest.raises(JetJobsError, match="another event loop"):
+            await asyncio.to_thread(elsewhere)
