@@ -136,6 +136,7 @@ class JetJobs(Router):
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
         if self._enqueuer is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
+        self.jetstream.connection.check_loop()
         started = time.perf_counter()
         report = await enqueue_many(self.jetstream, self._enqueuer, requests)
         if self._observers:
@@ -194,6 +195,7 @@ class JetJobs(Router):
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
+        self.jetstream.connection.check_loop()
         if not self._observers:
             return await self._outlet(request)
         started = time.perf_counter()

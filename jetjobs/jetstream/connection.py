@@ -52,7 +52,7 @@ class Connection:
         self.nc = FastClient()
         self.closed = asyncio.Event()
         """Set when the connection is gone for good: the server threw us out, or we closed it."""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._waiting: dict[str, _Waiting] = {}
         self._prefix = ""
         self._token = 0
@@ -167,11 +167,8 @@ class Connection:
         """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
         self._token += 1
         name = str(self._token)
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            raise JetJobsError(
-                "the app was opened on another event loop", hint="open it where it is used: `async with app:`"
-            )
+        # Not asyncio.get_running_loop(): before Python 3.12 each call of it is a system call.
+        loop = self._loop
         future: asyncio.Future[bytes] = loop.create_future()
         self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
         if self._sweeper is None:
@@ -183,6 +180,13 @@ class Connection:
             raise from_exception(error, subject) from error
         finally:
             self._waiting.pop(name, None)
+
+    def check_loop(self) -> None:
+        """JetJobsError on another event loop than the one it was opened on: there it would wait for ever."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise JetJobsError(
+                "the app was opened on another event loop", hint="open it where it is used: `async with app:`"
+            )
 
     async def send_frames(self, frames: list[bytes]) -> None:
         """Write ready frames at once. BrokerUnavailable when that is not possible now."""

@@ -80,6 +80,7 @@ class FastClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sinks: dict[int, Sink] = {}
         self._ps = FastParser(self, self._sinks)
 
@@ -106,7 +107,12 @@ class FastClient(Client):
         self._pending_data_size += len(command)
         queue = self._flush_queue
         if queue is not None and queue.empty() and self._status == Client.CONNECTED:
-            queue.put_nowait(asyncio.get_running_loop().create_future())
+            queue.put_nowait(self._flushed())
+
+    def _flushed(self) -> asyncio.Future[None]:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.create_future()
 
     async def room(self) -> None:
         """Wait while more is buffered than may be: for those who write much."""

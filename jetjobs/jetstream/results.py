@@ -61,12 +61,12 @@ class Results:
         self._publisher = publisher
         self._names = names
         self._first: dict[int, bytes] = {}
+        self._places: dict[str, tuple[str, str]] = {}
 
     async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> None:
         """Store the record; the first one of a run stays. Returns once it is confirmed."""
-        bucket = self._names.done_bucket(job.queue)
-        stream = kv_stream(bucket)
-        subject = kv_subject(bucket, f"{job.task}.{job.id}")
+        stream, prefix = self._places.get(job.queue) or self._place(job.queue)
+        subject = f"{prefix}{job.task}.{job.id}"
         headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
         while True:
             try:
@@ -80,6 +80,11 @@ class Results:
                     return
                 # The record of an earlier life of this id: it may be written over, but only as we read it.
                 headers = _guard(ttl_s, there.sequence if there is not None else 0)
+
+    def _place(self, queue: str) -> tuple[str, str]:
+        bucket = self._names.done_bucket(queue)
+        self._places[queue] = place = (kv_stream(bucket), kv_subject(bucket, ""))
+        return place
 
     async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         bucket = self._names.done_bucket(queue)

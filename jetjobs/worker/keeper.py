@@ -32,7 +32,8 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._turned_at = time.monotonic()
         self._blocked_since = 0.0
-        self._stop = threading.Event()
+        self._own_loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="jetjobs-keeper", daemon=True)
         self.lag_s = 0.0
         """How long the loop had not turned at the last look."""
@@ -41,7 +42,8 @@ class LeaseKeeper:
         self._thread.start()
 
     async def stop(self) -> None:
-        self._stop.set()
+        """At once: whoever stops has settled everything."""
+        self._own_loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join, 5.0)
 
     def turned(self) -> None:
@@ -51,7 +53,8 @@ class LeaseKeeper:
     # In the thread
 
     def _run(self) -> None:
-        asyncio.run(self._keep())
+        with contextlib.closing(self._own_loop):
+            self._own_loop.run_until_complete(self._keep())
 
     async def _keep(self) -> None:
         connection: Connection | None = None
@@ -66,7 +69,8 @@ class LeaseKeeper:
             if connection is not None and connection.closed.is_set():
                 connection = None
             self._watch_loop(time.monotonic())
-            await asyncio.sleep(min(TICK_S, self._leases.lease_s / 6))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), min(TICK_S, self._leases.lease_s / 6))
         if connection is not None:
             await connection.close()
 

@@ -109,6 +109,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `quiet` or `stop`. BrokerError when the connection is gone for good."""
+        self._create_task = asyncio.get_running_loop().create_task
         self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
@@ -254,7 +255,7 @@ class Worker:
         if self._started == self.options.max_jobs:
             self.quiet()
         # Held by the attempt, which the leases hold: no further reference is needed.
-        attempt.runner = asyncio.get_running_loop().create_task(self._process(attempt))
+        attempt.runner = self._create_task(self._process(attempt))
 
     async def _process(self, attempt: Attempt) -> None:
         assert self._runner is not None
