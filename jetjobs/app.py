@@ -195,7 +195,6 @@ class JetJobs(Router):
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
-        self.jetstream.connection.check_loop()
         if not self._observers:
             return await self._outlet(request)
         started = time.perf_counter()

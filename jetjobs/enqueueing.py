@@ -43,6 +43,7 @@ class Enqueuer:
 
     async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
         """One publish, one confirmation."""
+        self._jetstream.connection.check_loop()
         return self.handle(request, await self.store(await self.prepare(request)))
 
     # Making the job
