@@ -86,11 +86,9 @@ class Runner:
     async def run(self, attempt: Attempt) -> tuple[Job, Outcome]:
         """The job of this delivery and what became of it. Never raises for what a job or task does."""
         delivery = attempt.delivery
-        try:
-            attempt.job = job = decode(delivery, self._created[attempt.queue])
-        except MalformedJob as error:
-            job = salvage(delivery, attempt.queue, attempt.lane, self._created[attempt.queue])
-            return job, refuse(error)
+        job, refused = self.read(attempt)
+        if refused is not None:
+            return job, refused
         if delivery.delivered > 1 and (early := await self._after_crash(attempt, job)) is not None:
             return job, early
         now = time.time()
@@ -107,6 +105,15 @@ class Runner:
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments)
+
+    def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
+        """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
+        created = self._created[attempt.queue]
+        try:
+            attempt.job = job = decode(attempt.delivery, created)
+        except MalformedJob as error:
+            return salvage(attempt.delivery, attempt.queue, attempt.lane, created), refuse(error)
+        return job, None
 
     async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
         """Delivered before: perhaps only the ack was lost; perhaps it kills whoever runs it."""

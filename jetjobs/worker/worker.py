@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import time
@@ -16,29 +15,24 @@ from typing import Any
 from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import decode, salvage
 from jetjobs.jetstream.puller import LanePuller
 from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
-from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, ConfigError, MalformedJob
-from jetjobs.model.events import JobFinished, Observer, SettleFailed, WorkerChanged
-from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed, refuse
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, ConfigError
+from jetjobs.model.events import Observer, WorkerChanged
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.keeper import LeaseKeeper
 from jetjobs.worker.leases import Leases
+from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.slots import Slots
 
-_log = logging.getLogger("jetjobs.worker")
-
 MEND_S = 1.0
 """Between looks at a lane that the server refused."""
-SETTLE_AGAIN_S = 1.0
 RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
 
@@ -95,6 +89,7 @@ class Worker:
         self._dispatcher = Dispatcher(self.slots, self._leases, self._start, self._release, self._mend, observe)
         self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0))
         self._runner: Runner | None = None
+        self._processing: Processing | None = None
         self._keeper: LeaseKeeper | None = None
         self._pullers: list[LanePuller] = []
         self._created: dict[str, str] = {}
@@ -171,6 +166,7 @@ class Worker:
         self._runner = Runner(
             self.registry, self.options.middlewares, self._leases, self._jetstream, self._observe, config
         )
+        self._processing = Processing(self._jetstream, self._runner, self._settlement, self._leases, self._observe)
         stack.push_async_callback(self._runner.close)
         for lifespan in self.options.lifespans:
             await stack.enter_async_context(lifespan())
@@ -255,18 +251,12 @@ class Worker:
         if self._started == self.options.max_jobs:
             self.quiet()
         # Held by the attempt, which the leases hold: no further reference is needed.
-        attempt.runner = self._create_task(self._process(attempt))
+        attempt.runner = self._create_task(self._attempt(attempt))
 
-    async def _process(self, attempt: Attempt) -> None:
-        assert self._runner is not None
+    async def _attempt(self, attempt: Attempt) -> None:
+        assert self._processing is not None
         try:
-            job, outcome = await self._runner.run(attempt)
-            outcome = await self._settle(attempt, job, outcome)
-            if attempt.shown_at:
-                self._leases.hide(attempt)
-            self._tell(attempt, job, outcome)
-        except Exception as error:
-            self._settle_failed(attempt, error)
+            await self._processing.process(attempt)
         finally:
             self._leases.let_go(attempt)
             self.slots.give_back(attempt.queue)
@@ -277,59 +267,11 @@ class Worker:
         self._spawn(self._give_back(attempt))
 
     async def _give_back(self, attempt: Attempt) -> None:
-        created = self._created[attempt.queue]
-        outcome: Outcome = Released()
+        assert self._processing is not None
         try:
-            job = decode(attempt.delivery, created)
-        except MalformedJob as error:
-            # Given back it would only come again as unreadable as it is.
-            job = salvage(attempt.delivery, attempt.queue, attempt.lane, created)
-            outcome = refuse(error)
-        try:
-            outcome = await self._settle(attempt, job, outcome)
-            self._tell(attempt, job, outcome)
-        except Exception as error:
-            self._settle_failed(attempt, error)
+            await self._processing.give_back(attempt)
         finally:
             self._leases.let_go(attempt)
-
-    async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
-        """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
-        job: it is kept, its slot with it, until there is room again."""
-        told = False
-        while True:
-            try:
-                return await self._settlement.settle(attempt, job, outcome)
-            except BrokerError as error:
-                if not attempt.owned() or self._jetstream.connection.closed.is_set():
-                    raise
-                if not told:
-                    self._settle_failed(attempt, error)
-                told = True
-            await asyncio.sleep(SETTLE_AGAIN_S)
-
-    def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
-        # Not acked: the lease runs out and the job comes again.
-        job = attempt.job
-        if not isinstance(error, BrokerError):
-            _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
-        self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
-
-    def _tell(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
-        if isinstance(outcome, LetGo):
-            return
-        started = attempt.started_at
-        run_s = time.monotonic() - started if started else 0.0
-        waited = max(0.0, time.time() - run_s - (job.due_at or job.enqueued_at))
-        if isinstance(outcome, DeadLettered):
-            extra: dict[str, Any] = {"reason": str(outcome.reason), "error": outcome.error}
-        elif isinstance(outcome, Retried):
-            extra = {"retry_in_s": outcome.delay_s, "error": outcome.error}
-        elif isinstance(outcome, Snoozed):
-            extra = {"retry_in_s": outcome.delay_s}
-        else:
-            extra = {}
-        self._observe(JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra))
 
     def _tick(self) -> None:
         if self._keeper is not None:

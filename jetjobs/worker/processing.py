@@ -1,0 +1,92 @@
+"""One delivery from its start to its end: run it, settle what came of it, tell the observers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.model.errors import BrokerError
+from jetjobs.model.events import JobFinished, Observer, SettleFailed
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed
+from jetjobs.worker.attempt import Attempt
+from jetjobs.worker.leases import Leases
+from jetjobs.worker.runner import Runner
+from jetjobs.worker.settlement import Settlement
+
+SETTLE_AGAIN_S = 1.0
+
+_log = logging.getLogger("jetjobs.worker")
+
+
+class Processing:
+    """Takes attempts through run and settle. Never raises for what a job, a task or the server does."""
+
+    def __init__(
+        self, jetstream: JetStreamClient, runner: Runner, settlement: Settlement, leases: Leases, observe: Observer
+    ) -> None:
+        self._connection = jetstream.connection
+        self._runner = runner
+        self._settlement = settlement
+        self._leases = leases
+        self._observe = observe
+
+    async def process(self, attempt: Attempt) -> None:
+        """Run a delivery and settle it."""
+        try:
+            job, outcome = await self._runner.run(attempt)
+            outcome = await self._settle(attempt, job, outcome)
+            if attempt.shown_at:
+                self._leases.hide(attempt)
+            self._tell(attempt, job, outcome)
+        except Exception as error:
+            self._settle_failed(attempt, error)
+
+    async def give_back(self, attempt: Attempt) -> None:
+        """Give back a delivery that never started. One that cannot be read is buried: it would only come again."""
+        job, refused = self._runner.read(attempt)
+        try:
+            outcome = await self._settle(attempt, job, refused or Released())
+            self._tell(attempt, job, outcome)
+        except Exception as error:
+            self._settle_failed(attempt, error)
+
+    async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
+        """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
+        job: it is kept, its slot with it, until there is room again."""
+        told = False
+        while True:
+            try:
+                return await self._settlement.settle(attempt, job, outcome)
+            except BrokerError as error:
+                if not attempt.owned() or self._connection.closed.is_set():
+                    raise
+                if not told:
+                    self._settle_failed(attempt, error)
+                told = True
+            await asyncio.sleep(SETTLE_AGAIN_S)
+
+    def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
+        # Not acked: the lease runs out and the job comes again.
+        job = attempt.job
+        if not isinstance(error, BrokerError):
+            _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
+        self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
+
+    def _tell(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+        if isinstance(outcome, LetGo):
+            return
+        started = attempt.started_at
+        run_s = time.monotonic() - started if started else 0.0
+        waited = max(0.0, time.time() - run_s - (job.due_at or job.enqueued_at))
+        extra: dict[str, Any] = {}
+        if isinstance(outcome, DeadLettered):
+            extra = {"reason": str(outcome.reason), "error": outcome.error}
+        elif isinstance(outcome, Retried):
+            extra = {"retry_in_s": outcome.delay_s, "error": outcome.error}
+        elif isinstance(outcome, Snoozed):
+            extra = {"retry_in_s": outcome.delay_s}
+        self._observe(JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra))
