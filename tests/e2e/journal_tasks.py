@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 
 from jetjobs import JetJobs, RetryPolicy, current_job
 
@@ -45,3 +47,18 @@ async def fail_late(n: int, seconds: float) -> None:
     note("begin", n)
     await asyncio.sleep(seconds)
     raise RuntimeError("late")
+
+
+@app.task
+async def stubborn(n: int) -> None:
+    note("begin", n)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1)
+
+
+@app.task
+def hang(n: int) -> None:
+    note("begin", n)
+    time.sleep(60)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import JetJobs
+from jetjobs import JetJobs, Task
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
@@ -244,3 +244,15 @@ async def test_a_worker_frozen_past_its_lease_sends_nothing_for_its_old_job(
             assert after["state"]["last_seq"] == before["state"]["last_seq"]  # no retry of a job that is not ours
             assert not any("job.retried" in line or "job.dead_lettered" in line for line in frozen.lines)
     assert [line[3] for line in lines(journal, "begin")] == ["1", "1"]
+
+
+@pytest.mark.parametrize("task", [journal_tasks.stubborn, journal_tasks.hang])
+async def test_a_task_that_will_not_end_does_not_keep_the_process(
+    server: EmbeddedServer, app: JetJobs, journal: Path, task: Task[[int], None]
+) -> None:
+    with worker(server, journal, "--stop-timeout", "200ms") as process:
+        await until(process, "worker.ready")
+        await task.enqueue(1)
+        await until_journal(journal, "begin", 1)
+        assert await asyncio.to_thread(process.end, signal.SIGTERM, 15) == 1  # the task would run for a minute
+        assert any("worker.left_behind" in line for line in process.lines)
