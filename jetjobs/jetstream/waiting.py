@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import JobFailed, ResultError, ResultExpired, ResultNotReady
+from jetjobs.model.errors import BrokerUnavailable, JobFailed, ResultError, ResultExpired, ResultNotReady
 from jetjobs.model.job import JobStatus
 
 _LOOK_S = 1.0
@@ -81,7 +82,7 @@ class Waiting:
         pause = _FIRST_LOOK_S if handle.duplicate else _LOOK_S
         try:
             while True:
-                record = await self._ended(handle)
+                record = await self._look(handle)
                 if record is not None:
                     return record
                 remaining = give_up - loop.time()
@@ -93,9 +94,17 @@ class Waiting:
                         return told.result()
                     told = self._expected[handle.id] = loop.create_future()  # of another life: wait on
                 pause = min(pause * 2, _LOOK_S)
-                await self._check_alive(handle)
+                with contextlib.suppress(BrokerUnavailable):
+                    await self._check_alive(handle)
         finally:
             self._expected.pop(handle.id, None)
+
+    async def _look(self, handle: Asked) -> dict[str, Any] | None:
+        """Like `_ended`; a server that does not answer just now is no answer, and the caller has time left."""
+        try:
+            return await self._ended(handle)
+        except BrokerUnavailable:
+            return None
 
     async def _ended(self, handle: Asked) -> dict[str, Any] | None:
         done = await self._results.get(handle.queue, handle.task, handle.id)
