@@ -22,7 +22,12 @@ demo: $(STAMP) ## run the demo: a server, a worker and some jobs
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP) ## run all tests; narrow with ARGS="tests/unit -k retry"
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -q -m alone
+endif
 
 check: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check .
