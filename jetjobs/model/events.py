@@ -75,7 +75,7 @@ class ConnectionRestored(NamedTuple):
 
 
 class WorkerChanged(NamedTuple):
-    """The worker went to another phase: started, ready, quiet, stopped."""
+    """The worker went to another phase: started, ready, recycling, quiet, stopped."""
 
     phase: str
     detail: str = ""
@@ -89,6 +89,15 @@ class LaneTrouble(NamedTuple):
     error: str
 
 
+class ThreadStuck(NamedTuple):
+    """A thread still runs a task that was given up, and cannot be stopped; `stuck` of them by now."""
+
+    queue: str
+    task: str
+    job_id: str
+    stuck: int
+
+
 Event = (
     JobEnqueued
     | JobStarted
@@ -99,5 +108,6 @@ Event = (
     | ConnectionRestored
     | WorkerChanged
     | LaneTrouble
+    | ThreadStuck
 )
 Observer = Callable[[Event], None]
