@@ -14,6 +14,9 @@ from jetjobs.define.registry import Router
 from jetjobs.model.errors import DefinitionError
 from jetjobs.worker.crossing import MAIN
 
+_loading = False
+"""Whether this is a child that imports the app."""
+
 
 class Address(NamedTuple):
     """Plain data: sent to the child as it is."""
@@ -29,6 +32,8 @@ class Address(NamedTuple):
 
 def address_of(registry: Router, functions: Iterable[Any]) -> Address:
     """Where to find `registry` and `functions`. DefinitionError when a fresh process could not."""
+    if _loading:
+        raise DefinitionError("a worker was started by the import of the app's modules")
     needed = dict.fromkeys(name for name in map(_module_of, functions) if name)
     # All modules that hold the app are imported, in the order in which it was done here: one may hold the app,
     # and another may be the one that imports all the tasks.
@@ -60,11 +65,14 @@ def address_of(registry: Router, functions: Iterable[Any]) -> Address:
 
 def load(address: Address) -> Any:
     """In the child: import what the address names; the app. Raises whatever the imports raise."""
+    global _loading
+    _loading = True
     if address.main_file is not None:
         _load_main(address.main_file, address.main_package)
     home = importlib.import_module(address.module)
     for name in address.others:
         importlib.import_module(name)
+    _loading = False
     return getattr(home, address.name)
 
 

@@ -117,7 +117,7 @@ async def exit_on_the_loop() -> None:
     sys.exit(3)
 
 
-@app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=2))
+@app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=3))
 def spin(path: str) -> None:
     note(path)
     while True:
@@ -152,7 +152,7 @@ def talk(text: str) -> str:
     print("printed", text)
     sys.stdout.write("no line end " + text)
     sys.stderr.write("error " + text + "\n")
-    os.write(1, b"\x00\xff raw bytes\n")
+    os.write(1, b"\x00\x01 raw bytes\n")
     return text
 
 

@@ -19,6 +19,7 @@ from jetjobs.model.outcome import ErrorInfo
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.integration import isolated_tasks as tasks
+from tests.support.pids import gone, pids_in
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
 
@@ -37,36 +38,6 @@ async def app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
-
-
-async def pids_in(marker: Path) -> list[int]:
-    """The pids that a task has noted, once it has."""
-
-    async def there() -> list[int]:
-        return read_pids(marker)
-
-    return await eventually(there, 40)
-
-
-def read_pids(marker: Path) -> list[int]:
-    return [int(pid) for pid in marker.read_text().split()] if marker.exists() else []
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
-
-
-async def gone(pid: int) -> None:
-    """Until no process has that pid, or only a corpse that nobody has reaped."""
-
-    async def check() -> bool:
-        return is_gone(pid)
-
-    await eventually(check, 40)
 
 
 async def failure(handle: Any) -> JobFailed:
