@@ -67,8 +67,8 @@ def retry_after_s(text: str | None, now: datetime) -> float | None:
     """
     if not text:
         return None
-    if text.strip().isdecimal():
-        return float(min(int(text), 86400))
+    if (number := text.strip()).isdecimal():
+        return float(min(int(number), 86400))
     try:
         moment = parsedate_to_datetime(text)
     except ValueError:

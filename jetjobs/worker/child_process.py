@@ -63,7 +63,8 @@ class ChildProcess:
     @classmethod
     async def _spawn(cls) -> ChildProcess:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as failed:
+            failed.callback(ours.close)
             path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
             command = [sys.executable, "-P", "-c", _BOOT, path, str(theirs.fileno()), str(os.getpid())]
             # Not in a thread: the system ends the child with the thread that made it. A session of its own, so
@@ -71,6 +72,7 @@ class ChildProcess:
             popen = subprocess.Popen(  # noqa: ASYNC220
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
             )
+            failed.pop_all()
         try:
             return cls(popen, *await asyncio.open_unix_connection(sock=ours))
         except BaseException:

@@ -45,10 +45,10 @@ def error_data(
     info = describe(error)
     data: dict[str, Any] = {"type": info.type.removeprefix(f"{MAIN}."), "text": info.text, "trace": info.traceback}
     if isinstance(error, Retry):
-        return {**data, "signal": "retry", "after_s": error.after and error.after.total_seconds()}
+        return {**data, "signal": "retry", "after_s": _seconds(error.after)}
     if isinstance(error, Snooze):
         until = None if error.until is None else error.until.timestamp()
-        return {**data, "signal": "snooze", "after_s": error.after and error.after.total_seconds(), "until": until}
+        return {**data, "signal": "snooze", "after_s": _seconds(error.after), "until": until}
     if isinstance(error, Reject):
         return {**data, "signal": "reject"}
     verdict = classify(error, classifiers)
@@ -69,6 +69,10 @@ def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
         raise Garbled(f"an error that cannot be read: {error}") from None
     raised.told = told
     return raised
+
+
+def _seconds(after: timedelta | None) -> float | None:
+    return None if after is None else after.total_seconds()
 
 
 def _signal(name: str, text: str, data: Mapping[str, Any]) -> Signal:
