@@ -113,6 +113,8 @@ class Children:
             if child.alive:
                 return child
             self._drop(child)
+        if self._closed:
+            raise ChildDied("the worker has stopped")
         place: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         self._start_missing()

@@ -112,6 +112,13 @@ def die(how: str) -> None:
         time.sleep(60)
 
 
+@app.task(isolation="process", retry=QUICK)
+def crash_once() -> int:
+    if current_job().attempt == 1:
+        ctypes.string_at(0)
+    return current_job().delivery
+
+
 @app.task(isolation="process", retry=ONCE)
 async def exit_on_the_loop() -> None:
     sys.exit(3)

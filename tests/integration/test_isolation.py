@@ -250,6 +250,19 @@ async def test_a_child_that_dies_is_an_ordinary_failure_and_the_worker_lives_on(
     assert set(await truth.dead()) == {dying.id}
 
 
+async def test_a_job_that_crashed_its_child_is_retried_and_counts_no_crash(app: JetJobs, truth: Truth) -> None:
+    probe = Probe()
+    app.observe(probe)
+    async with running(app.worker()):
+        handle = await tasks.crash_once.enqueue()
+        assert await handle.result(SOON) == 1  # the second attempt is a new message, delivered once
+        retried = (await ended(probe, "retried"))[0]
+    assert retried.error is not None
+    assert retried.error.type == "jetjobs.model.errors.ChildDied"
+    assert (await truth.done())[handle.id]["attempt"] == 2
+    assert await truth.jobs() == []
+
+
 async def test_sys_exit_in_an_async_task_ends_the_attempt_and_not_the_child(app: JetJobs) -> None:
     async with running(app.worker(slots=1)):
         before = (await (await tasks.who.enqueue()).result(SOON))["pid"]

@@ -163,7 +163,15 @@ def test_an_exception_is_told_with_its_traceback() -> None:
 
 
 def test_an_exception_of_a_child_process_is_told_as_the_text_it_came_as() -> None:
-    record = logging.makeLogRecord({"name": "mine", "msg": "it failed", "exc_text": "Traceback\nValueError: no"})
+    record = logging.makeLogRecord(
+        {
+            "name": "mine",
+            "levelno": 20,
+            "levelname": "INFO",
+            "msg": "it failed",
+            "exc_text": "Traceback\nValueError: no",
+        }
+    )
     assert as_json(record)["exception"] == "Traceback\nValueError: no"
     assert ConsoleFormatter(False).format(record).endswith("mine: it failed\n  Traceback\n  ValueError: no")
 
