@@ -94,7 +94,7 @@ async def test_sigterm_past_the_stop_timeout_releases_the_job_and_kills_the_chil
         assert await asyncio.to_thread(process.end) == 1
     for pid in pids:
         await gone(pid)
-    assert len(await truth.jobs(lane="normal")) == 1
+    assert len(await truth.jobs()) == 1
     assert (await truth.consumer())["num_ack_pending"] == 0
 
 

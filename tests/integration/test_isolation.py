@@ -333,7 +333,7 @@ async def test_a_stop_gives_the_job_back_and_kills_the_child_with_what_it_starte
         await tasks.hold_with_subprocess.enqueue(str(marker))
         pids = await pids_in(marker)
         worker.stop()
-    assert len(await truth.jobs(lane="normal")) == 1
+    assert len(await truth.jobs()) == 1
     assert (await truth.consumer())["num_ack_pending"] == 0
     assert worker.cut_short == 1
     for pid in pids:
@@ -349,7 +349,7 @@ async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, tr
             worker._leases._lose(attempt)
         await gone(pid)
         worker.stop()
-    assert len(await truth.jobs(lane="normal")) == 1
+    assert len(await truth.jobs()) == 1
     assert await truth.dead() == {}
 
 
