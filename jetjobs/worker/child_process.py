@@ -31,6 +31,10 @@ _BOOT = (
 )
 
 
+class NotImported(ChildDied):
+    """The import of the app raised in the child: it will again."""
+
+
 class ChildProcess:
     """Runs one job at a time. After anything but an answer it is of no more use: kill it."""
 
@@ -51,7 +55,7 @@ class ChildProcess:
             async with asyncio.timeout(START_S):
                 answer = await child._exchange(setup, b"", {"ready", "failed"})
             if answer.head["kind"] == "failed":
-                raise ChildDied(f"a child process could not import the app: {answer.head.get('text')}")
+                raise NotImported(f"a child process could not import the app: {answer.head.get('text')}")
             return child, [str(name) for name in answer.head["missing"]]
         except TimeoutError:
             await child.end(at_once=True)

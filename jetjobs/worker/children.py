@@ -18,7 +18,7 @@ from jetjobs.model.errors import ChildDied, DefinitionError
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.address import address_of
 from jetjobs.worker.child_logs import levels
-from jetjobs.worker.child_process import ChildProcess
+from jetjobs.worker.child_process import ChildProcess, NotImported
 from jetjobs.worker.crossing import context_data, error_from
 from jetjobs.worker.frames import Frame, Garbled
 
@@ -58,10 +58,10 @@ class Children:
 
     async def check(self) -> None:
         """Start the first child, to see that the tasks are found there. DefinitionError when they are not: better
-        now than with the first job."""
+        now than with the first job. ChildDied when it did not come to that."""
         try:
             child, missing = await ChildProcess.start(self._make_setup())
-        except ChildDied as error:
+        except NotImported as error:
             raise DefinitionError(
                 f"isolation='process': {error}",
                 hint='a program that starts a worker does so under `if __name__ == "__main__":`',
@@ -147,7 +147,7 @@ class Children:
         try:
             child, _ = await ChildProcess.start(self._make_setup())
         except Exception as error:
-            self._refuse(error if isinstance(error, ChildDied | DefinitionError) else ChildDied(str(error)))
+            self._refuse(error if isinstance(error, DefinitionError) else ChildDied(str(error)))
         else:
             self._offer(child)
 
