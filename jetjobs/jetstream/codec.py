@@ -108,6 +108,7 @@ def salvage(delivery: Delivery, queue: str, lane: str, stream_created: str) -> J
         delivery.data,
         run=_first_run(delivery),
         enqueued_at=delivery.stored_at,
+        payload=delivery.headers.get(n.PAYLOAD, ""),
         headers=delivery.headers,
     )
 

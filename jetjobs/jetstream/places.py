@@ -7,6 +7,7 @@ from typing import Any
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
@@ -19,10 +20,13 @@ from jetjobs.model.names import Names, kv_stream, kv_subject
 class Places:
     """Looks a job up in the streams and buckets of its queue."""
 
-    def __init__(self, connection: Connection, results: Results, dead: DeadLetters, names: Names) -> None:
+    def __init__(
+        self, connection: Connection, results: Results, dead: DeadLetters, payloads: Payloads, names: Names
+    ) -> None:
         self._connection = connection
         self._results = results
         self._dead = dead
+        self._payloads = payloads
         self._names = names
 
     async def has_moved_on(self, job: Job) -> bool:
@@ -44,6 +48,23 @@ class Places:
         """The newest message of the job in its work stream. A hand-made job is not found before its first move."""
         subject = self._names.job_anywhere(queue, task, parse_id(job_id))
         return await last_on(self._connection, self._names.work_stream(queue), subject)
+
+    async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+        """Whether the job, its dead letter or its done record refers to that object."""
+        # One after another, in the order of a job's life: one that moves on meanwhile is found further on.
+        live = await self.find_live(queue, task, job_id)
+        if live is not None and live.headers.get(n.PAYLOAD) == name:
+            return True
+        dead = await self._dead.get(queue, task, job_id)
+        if dead is not None and name in (dead.headers.get(n.PAYLOAD), dead.headers.get(n.PAYLOAD_HEADERS)):
+            return True
+        done = await self._results.get(queue, task, job_id)
+        return done is not None and read_record(done.data).get("result_object") == name
+
+    async def discard(self, queue: str, task: str, job_id: str, name: str) -> None:
+        """Remove an object of a job, unless something refers to it still."""
+        if not await self.needs(queue, task, job_id, name):
+            await self._payloads.delete(name)
 
     async def status(self, queue: str, task: str, job_id: str) -> JobStatus:
         """Where the job stands now. State None: it never existed, or its record has expired."""

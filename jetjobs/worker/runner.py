@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,9 @@ from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.model import names as n
-from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
+from jetjobs.model.errors import BrokerError, DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -30,6 +32,7 @@ from jetjobs.model.outcome import (
     LetGo,
     Outcome,
     Released,
+    Snoozed,
     Succeeded,
     decide,
     refuse,
@@ -39,8 +42,11 @@ from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.leases import Leases
 
+FETCH_AGAIN_S = 5.0
 SPARE_THREADS = 64
 """Threads beyond the slots, for those a timeout has given up on but cannot stop."""
+
+_log = logging.getLogger("jetjobs.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,6 @@ class Runner:
         self._leases = leases
         self._places = jetstream.places
         self._payloads = jetstream.payloads
-        self._connection = jetstream.connection
         self._observe = observe
         self._config = config
         self._created = config.streams_created
@@ -99,12 +104,34 @@ class Runner:
         try:
             if task is None:
                 task = self._registry.find(job.task)
-            arguments = task.signature.decode(await self._payloads.get(job.payload) if job.payload else job.body)
+            body = job.body
+            if job.payload:
+                fetched = await self._fetch(attempt, job)
+                if not isinstance(fetched, bytes):
+                    return job, fetched
+                body = fetched
+            arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments)
+
+    async def _fetch(self, attempt: Attempt, job: Job) -> bytes | Outcome:
+        """The body from the object store. Gone with a job that has ended is no fault, and a store that does not
+        answer is none of the job's: it comes again later, no attempt spent."""
+        try:
+            try:
+                body = await self._payloads.get(job.payload)
+            except MalformedJob:
+                if await self._places.has_moved_on(job):
+                    return LetGo(ack=True)
+                raise
+        except BrokerError as error:
+            extra = {"event": "job.body_unreadable", "job_id": job.id, "task": job.task, "error": str(error)}
+            _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
+            return Snoozed(FETCH_AGAIN_S)
+        return body if attempt.owned() else LetGo(ack=False)
 
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
@@ -179,10 +206,9 @@ class Runner:
 
     def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
         result = task.signature.encode_result(value)
-        limit = self._connection.inline_limit
-        if len(result) > limit:
+        if len(result) > MAX_OBJECT:
             raise ResultTooLarge(
-                f"task {task.name!r} returned {len(result):,} bytes, too large for a message (limit {limit:,})"
+                f"task {task.name!r} returned {len(result):,} bytes, too large to keep (limit {MAX_OBJECT:,})"
             )
         return result
 
