@@ -1,5 +1,8 @@
-"""Find and remove objects that nothing refers to: left by a crash between object and message, or by a dead letter
-that has aged out. Lists may be stale; what is deleted is decided by the streams' leaders, and twice."""
+"""Remove objects that nothing refers to.
+
+A crash between object and message leaves one, and so does a dead letter that has aged out. Lists may be stale:
+what is deleted is decided by the streams' leaders, and twice.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,7 @@ async def _sweep_page(jetstream: JetStreamClient, objects: list[ObjectInfo]) -> 
     suspects = [one for one in objects if not await _is_needed(jetstream, one)]
     if not suspects:
         return 0
-    # A replay takes a job from the dead letters back to its lane, against the order in which we look: whoever
-    # slipped past is found the second time.
+    # Whoever moved so that we missed it is found the second time.
     await asyncio.sleep(_AGAIN_S)
     removed = 0
     for one in suspects:

@@ -51,15 +51,21 @@ class Places:
 
     async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
         """Whether the job, its dead letter or its done record refers to that object."""
-        # One after another, in the order of a job's life: one that moves on meanwhile is found further on.
-        live = await self.find_live(queue, task, job_id)
-        if live is not None and live.headers.get(n.PAYLOAD) == name:
+        # One after another, in the order of a job's life: one that moves on meanwhile is found further on. Only a
+        # replay goes the other way, so the first place is also the last one looked at.
+        if await self._live_needs(queue, task, job_id, name):
             return True
         dead = await self._dead.get(queue, task, job_id)
         if dead is not None and name in (dead.headers.get(n.PAYLOAD), dead.headers.get(n.PAYLOAD_HEADERS)):
             return True
         done = await self._results.get(queue, task, job_id)
-        return done is not None and read_record(done.data).get("result_object") == name
+        if done is not None and read_record(done.data).get("result_object") == name:
+            return True
+        return await self._live_needs(queue, task, job_id, name)
+
+    async def _live_needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+        live = await self.find_live(queue, task, job_id)
+        return live is not None and live.headers.get(n.PAYLOAD) == name
 
     async def discard(self, queue: str, task: str, job_id: str, name: str) -> None:
         """Remove an object of a job, unless something refers to it still."""
