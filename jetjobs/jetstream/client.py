@@ -26,7 +26,7 @@ class JetStreamClient:
         self.payloads = Payloads(self.connection, self.publisher, self.names.payload_store, patience_s)
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
-        self.places = Places(self.connection, self.results, self.dead, self.payloads, self.names)
+        self.places = Places(self.connection, self.publisher, self.results, self.dead, self.payloads, self.names)
 
     async def open(self) -> None:
         await self.connection.open()

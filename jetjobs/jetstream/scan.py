@@ -34,6 +34,12 @@ async def scan(
         left = None if left is None else left - len(found)
 
 
+async def count_on(connection: Connection, stream: str, subject: str) -> int:
+    """How many messages stand on `subject`, which may hold wildcards."""
+    found = await page(connection, stream, subject, 1, 1)
+    return found[0].following + 1 if found else 0
+
+
 async def page(connection: Connection, stream: str, subject: str, start: int, count: int) -> list[StoredMessage]:
     """Up to `count` messages on `subject` from `start` on. BrokerUnavailable when the answer is not whole."""
     found: list[StoredMessage] = []
@@ -92,4 +98,5 @@ def _stored(headers: dict[str, str], data: bytes) -> StoredMessage:
         {k: v for k, v in headers.items() if k not in own},
         data,
         parse_time(headers["Nats-Time-Stamp"]),
+        int(headers.get("Nats-Num-Pending", 0)),
     )
