@@ -762,3 +762,38 @@ async def test_full_storage_refuses_a_large_job_and_keeps_nothing_of_it(tmp_path
 
 def test_the_limit_is_64_mib() -> None:
     assert payloads_module.MAX_OBJECT == 64 * 1024 * 1024
+
+
+async def test_the_roles_of_the_example_configuration_may_send_run_and_read_large_jobs(tmp_path: Path) -> None:
+    example = (Path(__file__).parents[2] / "nats-server.conf").read_text()
+    lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
+    rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
+    for role in ("SETUP", "PRODUCER", "WORKER"):
+        rules = rules.replace(f"$JOBS_{role}_PASSWORD", '"secret"')
+    config = tmp_path / "roles.conf"
+    config.write_text(rules + "\n")
+
+    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+
+        def app_of(role: str) -> JetJobs:
+            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+
+            @app.task
+            async def echo(text: str) -> str:
+                return text
+
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        text = text_of(2 * MB)
+        async with app_of("producer") as producer, app_of("worker") as working:
+            keyed = producer.tasks["echo"].options(key="k")
+            handle = await keyed.enqueue(text)
+            assert (await keyed.enqueue(text)).duplicate
+            probe = Probe()
+            working.observe(probe)
+            async with running(working.worker()):
+                assert await handle.result(SOON) == text
+                await probe.finished(1, "succeeded", timeout=30)
