@@ -10,6 +10,7 @@ from jetjobs.model.errors import BrokerError
 
 ACK = b"+ACK"
 IN_PROGRESS = b"+WPI"
+_CONFIRM_S = 10.0
 
 _NONE: Mapping[str, str] = {}
 
@@ -60,7 +61,7 @@ class Delivery:
     async def ack_confirmed(self) -> bool:
         """Like `ack`, but waits for the server's word: for those who then destroy what a second run would need."""
         try:
-            await self._connection.ask(self.ack_subject, ACK)
+            await self._connection.ask(self.ack_subject, ACK, None, _CONFIRM_S)
         except BrokerError:
             return False
         return True
