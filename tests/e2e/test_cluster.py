@@ -15,6 +15,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running
 from tests.support.cluster import Cluster
+from tests.support.probe import eventually
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=30)
@@ -101,7 +102,13 @@ async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leader
         assert info["config"]["num_replicas"] == 3
         leader = cluster.named(info["cluster"]["leader"])
         text = "".join(f"{number:08d}" for number in range(500_000))
-        async with running(app.worker()):
+        worker = app.worker()
+
+        async def ready() -> bool:
+            return worker.ready
+
+        async with running(worker):
+            await eventually(ready, timeout=30)
             sending = asyncio.create_task(work.enqueue(text))
             await asyncio.sleep(0.05)  # in the middle of it, or before, or after: all must do
             leader.kill()
