@@ -2,8 +2,8 @@
 
 A key in the `locks` bucket with a TTL. It is taken by a publish that expects the key to be empty, and renewed at a
 third of the TTL by one that expects the revision written last; so a stale holder is refused, even if nobody took
-over. A holder trusts itself until TTL - 1 s after the *sending* of its last good publish, by its own monotonic clock:
-a late answer never extends that. The lock only saves work. What a leader does must be harmless if two do it.
+over. A holder trusts itself until TTL - 1 s after the *sending* of its last good publish, by its own monotonic
+clock: a late answer never extends that. The lock only saves work: what a leader does is harmless if two do it.
 
 Written with plain publishes: nats-py's `kv.update` drops the TTL and would leave an immortal lock.
 """

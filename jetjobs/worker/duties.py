@@ -84,8 +84,10 @@ class Leader:
                     await _do(duty)
             self._woken.clear()
             wait = min((duty.due_at for duty in self._duties.values()), default=0.0) - time.monotonic()
+            # Not wait_for: before Python 3.12 it may swallow a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), min(max(wait, 0.05), RENEW_S))
+                async with asyncio.timeout(min(max(wait, 0.05), RENEW_S)):
+                    await self._woken.wait()
 
 
 async def _do(duty: Duty) -> None:

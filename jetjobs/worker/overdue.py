@@ -6,12 +6,11 @@ A schedule that falls due while JetStream storage is full is not fired, and stay
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import datetime
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.publisher import Outgoing, Taken
-from jetjobs.jetstream.reads import StoredMessage
+from jetjobs.jetstream.reads import StoredMessage, parse_time
 from jetjobs.jetstream.scan import PAGE, scan
 from jetjobs.model import names as n
 
@@ -25,9 +24,12 @@ async def sweep_overdue(jetstream: JetStreamClient, queue: str, late_s: float = 
     """Publish again what has been due for `late_s`; how many that were. Harmless if two do it."""
     names = jetstream.names
     stream = names.work_stream(queue)
-    now = await jetstream.publisher.server_now(stream, time.time())
+    info = await jetstream.connection.api(f"STREAM.INFO.{stream}")
+    now, last = parse_time(info["ts"]), int(info["state"]["last_seq"])
     mended = seen = 0
     async for message in scan(jetstream.connection, stream, names.lane_filter(queue, n.LATER)):
+        if message.sequence > last:
+            break  # came after we began, perhaps from us
         due_at = due_time(message)
         if due_at is not None and now - due_at > late_s:
             mended += await _again(jetstream, stream, message)
