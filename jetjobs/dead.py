@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import time
@@ -11,15 +12,25 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from jetjobs.define.registry import Router
+from jetjobs.enqueueing import claim_check
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import read_history
 from jetjobs.jetstream.dead_letters import read_cause
-from jetjobs.jetstream.publisher import Taken
+from jetjobs.jetstream.objects import labels_of
+from jetjobs.jetstream.publisher import Outgoing, Taken, Unconfirmed
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import DefinitionError, DeliveryError, EnqueueError, MalformedJob, TopologyMissing
-from jetjobs.model.ids import NO_KEY, JobId, is_id, parse_id
+from jetjobs.model.errors import (
+    BrokerError,
+    DefinitionError,
+    DeliveryError,
+    EnqueueError,
+    JetJobsError,
+    MalformedJob,
+    TopologyMissing,
+)
+from jetjobs.model.ids import NO_KEY, JobId, is_id, new_run, parse_id
 from jetjobs.model.job import Job, at
 from jetjobs.model.letter import DeadLetter, LetterFilter
 from jetjobs.model.names import PRIORITIES, check_token
@@ -69,12 +80,14 @@ class DeadLetterBox:
     async def delete(self, letter: DeadLetter) -> bool:
         """Remove a letter for good, and what is kept for it. False when it was gone already."""
         gone = await self._jetstream.dead.remove(_place(letter))
-        # An interrupted replay may have left a live job that needs the body still.
-        if gone and await self._jetstream.places.find_live(letter.queue, letter.task, letter.id) is None:
-            for name in (letter.payload, letter.headers.get(n.PAYLOAD_HEADERS, "")):
-                if name:
-                    await self._jetstream.payloads.delete(name)
+        if gone:
+            await self._discard_objects(letter)
         return gone
+
+    async def _discard_objects(self, letter: DeadLetter) -> None:
+        """What was kept for a letter that is gone, but not what its job or a newer letter needs still."""
+        for name in _objects(letter.headers):
+            await self._jetstream.places.discard(letter.queue, letter.task, letter.id, name)
 
     async def replay(
         self,
@@ -103,19 +116,42 @@ class DeadLetterBox:
         if outcome is Replayed.ALIVE:
             return ReplayAnswer(letter, outcome, "a live job holds its id or key")
         await self._jetstream.dead.remove(_place(letter))
-        if letter.payload and not job.payload:
-            await self._jetstream.payloads.delete(letter.payload)
+        await self._discard_objects(letter)
         return ReplayAnswer(letter, outcome)
 
     async def _enqueue(self, job: Job) -> Replayed:
         """Store the job unless one lives under its id or key."""
+        publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
+        guard = self._guard(job)
+        message = publisher.outgoing(job, None, guard)
+        if publisher.fits(message, limit):
+            return await self._publish(job, message, guard)
+        # Under a name of this try alone: an earlier one may have got through with other arguments.
+        job = claim_check(job, new_run())
+        message = publisher.outgoing(job._replace(body=b""), None, guard)
+        publisher.check_size(message, limit)
+        await self._jetstream.payloads.put(job.payload, job.body, labels_of(job))
+        try:
+            outcome = await self._publish(job, message, guard)
+        except Unconfirmed:
+            raise  # the job may be there and need it
+        except JetJobsError:
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.payloads.delete(job.payload)
+            raise
+        if outcome is not Replayed.REPLAYED:
+            await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
+        return outcome
+
+    def _guard(self, job: Job) -> str:
+        names = self._jetstream.names
+        if job.key != NO_KEY:
+            return names.key_anywhere(job.queue, job.task, job.key)
+        return names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
+
+    async def _publish(self, job: Job, message: Outgoing, guard: str) -> Replayed:
         connection, names, publisher = self._jetstream.connection, self._jetstream.names, self._jetstream.publisher
         stream = names.work_stream(job.queue)
-        guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
-        if job.key != NO_KEY:
-            guard = names.key_anywhere(job.queue, job.task, job.key)
-        message = publisher.outgoing(job, None, guard)
-        publisher.check_size(message, connection.inline_limit)
         while True:
             try:
                 await publisher.store(stream, message)
@@ -142,10 +178,17 @@ class DeadLetterBox:
         if n.PAYLOAD_HEADERS in letter.headers:
             raise MalformedJob("its headers are too large for a job; enqueue it anew with fewer")
         task = self._registry.find(letter.task)
+        queue = check_token("queue", to_queue or letter.queue)
         body, payload = letter.body, letter.payload
         if arguments is not None:
             body, payload = task.signature.encode(task.signature.bind((), arguments)), ""
-        task.signature.decode(await self._jetstream.payloads.get(payload) if payload else body)
+        elif payload:
+            body = await self._jetstream.payloads.get(payload)
+        task.signature.decode(body)
+        if payload and queue == letter.queue:
+            body = b""  # the object goes over to the new life; on another queue the job gets one of its own
+        else:
+            payload = ""
         entry = {
             "by": by,
             "at": round(time.time(), 3),
@@ -160,7 +203,7 @@ class DeadLetterBox:
         return Job(
             letter.id,
             letter.task,
-            check_token("queue", to_queue or letter.queue),
+            queue,
             letter.lane,
             body,
             parse_id(letter.id).key,
@@ -178,8 +221,7 @@ class DeadLetterBox:
         subject = self._jetstream.names.dead(letter.queue, letter.task, letter.id)
         stored = {
             name: base64.b64encode(await self._jetstream.payloads.get(name)).decode()
-            for name in (letter.payload, letter.headers.get(n.PAYLOAD_HEADERS, ""))
-            if name
+            for name in _objects(letter.headers)
         }
         body = base64.b64encode(letter.body).decode()
         return {"subject": subject, "headers": letter.headers, "body": body, "objects": stored, **letter.summary()}
@@ -198,8 +240,13 @@ class DeadLetterBox:
         names = self._jetstream.names
         if len(tokens) != 5 or not subject.startswith(f"{names.namespace}.dead."):
             raise ValueError(f"{subject!r} is no subject of a dead letter in this namespace")
-        for name, data in stored.items():
-            await self._jetstream.payloads.put(name, data)
+        queue, task, job_id = tokens[2:]
+        if await self._jetstream.dead.get(queue, task, job_id) is not None:
+            return False
+        labels = {"queue": queue, "task": task, "id": job_id, "run": str(headers.get(n.RUN, ""))}
+        for name in _objects(headers):
+            if name in stored:
+                await self._jetstream.payloads.put(name, stored[name], labels)
         return await self._jetstream.dead.restore(subject, body, headers)
 
 
@@ -230,6 +277,11 @@ def read_letter(message: StoredMessage) -> DeadLetter:
         message.headers.get(n.PAYLOAD, ""),
         message.headers,
     )
+
+
+def _objects(headers: Mapping[str, str]) -> list[str]:
+    """Names of what a letter has in the object store."""
+    return [headers[name] for name in (n.PAYLOAD, n.PAYLOAD_HEADERS) if headers.get(name)]
 
 
 def _replays(headers: Mapping[str, str]) -> list[dict[str, Any]]:
