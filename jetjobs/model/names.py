@@ -180,6 +180,18 @@ class Names:
     def locks_bucket(self) -> str:
         return f"{self.namespace}-locks"
 
+    @property
+    def checkpoints_bucket(self) -> str:
+        return f"{self.namespace}-checkpoints"
+
+    @property
+    def workers_bucket(self) -> str:
+        return f"{self.namespace}-workers"
+
+    @property
+    def cancelled_bucket(self) -> str:
+        return f"{self.namespace}-cancelled"
+
     def control(self, word: str) -> str:
         """Subject of a control message, on core NATS."""
         return f"{self.namespace}.control.{word}"
