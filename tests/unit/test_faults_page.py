@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "faults.md").read_text()
 NAMED = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 
 
-def tests_in(path: Path) -> set[str]:
+def functions_of(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -22,7 +22,7 @@ def test_every_test_named_on_the_page_of_faults_exists() -> None:
     missing = [
         f"{file}::{name}"
         for file, name in named
-        if not (ROOT / file).is_file() or name not in tests_in(ROOT / file)
+        if not (ROOT / file).is_file() or name not in functions_of(ROOT / file)
     ]
     assert missing == []
 
