@@ -169,6 +169,36 @@ async def test_a_worker_frozen_for_three_leases_sends_nothing_for_the_jobs_it_he
     assert len(await truth.dead()) == 1
 
 
+@pytest.mark.alone
+async def test_a_delivery_that_reached_a_frozen_worker_and_was_done_elsewhere_is_not_run_after_it_wakes(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    """It lies in the socket while the worker is frozen; read afterwards it looks like new."""
+    with worker(server, journal, lease="1s") as frozen:
+        await until(frozen, "worker.ready")
+
+        async def asked() -> bool:
+            return int((await truth.consumer())["num_waiting"]) >= 1
+
+        await eventually(asked, timeout=30)
+        frozen.send(signal.SIGSTOP)
+        handle = await journal_tasks.effect.enqueue(1)  # goes to the only open pull request
+
+        async def delivered() -> bool:
+            return int((await truth.consumer())["num_ack_pending"]) == 1
+
+        await eventually(delivered, timeout=30)
+        with worker(server, journal, lease="1s") as other:
+            assert await handle.result(SOON) == 1
+            await emptied(truth)
+            frozen.send(signal.SIGCONT)
+            second = await journal_tasks.effect.enqueue(2)
+            assert await second.result(SOON) == 2
+            for process in (frozen, other):
+                assert await asyncio.to_thread(process.end) == 0
+    assert [entry.n for entry in entries(journal, "effect")].count(1) == 1
+
+
 # Restarted one after another
 
 
@@ -255,3 +285,37 @@ async def test_a_rolling_restart_under_load_loses_nothing_and_lets_no_job_wait_f
         first.setdefault(entry.job_id, entry.at)
         assert (entry.attempt, entry.delivery) == (1, 1)  # given back, not left to its lease
     assert max(first[job_id] - at for job_id, at in stored.items()) <= 2
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(120)
+async def test_jobs_given_back_in_a_rolling_restart_go_before_a_backlog(
+    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
+) -> None:
+    stored = 12
+    over = asyncio.Event()
+
+    async def keep_a_backlog() -> None:
+        """At least 300 jobs wait, all the time: two seconds' work and more for 16 slots."""
+        nonlocal stored
+        while not over.is_set():
+            if (await truth.consumer())["num_pending"] < 600:
+                calls = [journal_tasks.interruptible.bind(n, 0.1) for n in range(stored, stored + 300)]
+                stored += len((await app.enqueue_many(calls)).stored)
+            await asyncio.sleep(0.1)
+
+    with fleet_of(server, journal, slots=4) as fleet:
+        await asyncio.gather(*(fleet.start() for _ in range(4)))
+        await app.enqueue_many([journal_tasks.interruptible.bind(n, 2.5) for n in range(stored)])
+        await until_journal(journal, "begin", stored)
+        feeding = asyncio.create_task(keep_a_backlog())
+        await fleet.roll()
+        over.set()
+        await feeding
+        await until_done(truth, stored, timeout=60)
+        await emptied(truth)
+        await fleet.end()
+    assert await truth.dead() == {}
+    waits = waits_after_a_cut(journal)
+    assert waits, "nothing was cut short: the test proves nothing"
+    assert max(waits) <= 2

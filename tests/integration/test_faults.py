@@ -318,3 +318,33 @@ async def test_a_connection_cut_while_a_job_is_acked_kept_or_recorded_costs_noth
         assert (await truth.done())[handle.id]["attempt"] == 1
         assert await truth.dead() == {}
         assert len(probe.of(JobFinished)) == 1
+
+
+async def test_a_worker_in_the_dark_gives_a_job_up_when_its_lease_has_passed_unanswered(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    """A heartbeat that was written and never answered renews nothing."""
+    dark_app = make_app(nats={"url": proxy.url}, queues={"lease": "2s"})
+    app = make_app(queues={"lease": "2s"})
+    in_the_dark, probe = watched(dark_app), watched(app)
+
+    async def hold() -> str:
+        if current_job().delivery == 1:
+            await asyncio.sleep(60)
+        return "elsewhere"
+
+    held = app.task(name="hold")(hold)
+    dark_app.task(name="hold")(hold)
+    async with app, dark_app:
+        await app.provision()
+        async with running(dark_app.worker(name="dark")):
+            handle = await held.enqueue()
+            await in_the_dark.wait(JobStarted)
+            proxy.swallow()
+            async with running(app.worker(name="other")):
+                assert await handle.result(SOON) == "elsewhere"
+                # Long before the connection is known to be dead: 10 s for what should take 2.
+                await in_the_dark.wait(LeaseLostEvent, timeout=10)
+            proxy.pass_on()
+            proxy.cut()
+        assert len(probe.of(JobFinished)) == 1

@@ -39,6 +39,13 @@ async def until_ready(worker: Worker) -> None:
     await eventually(ready, timeout=30)
 
 
+async def until_not_ready(worker: Worker) -> None:
+    async def red() -> bool:
+        return not worker.ready
+
+    await eventually(red, timeout=30)
+
+
 async def change(truth: Truth, stream: str, **config: Any) -> None:
     """What an operator does to a stream of ours."""
     there = (await truth.api(f"STREAM.INFO.{stream}"))["config"]
@@ -51,8 +58,12 @@ async def change(truth: Truth, stream: str, **config: Any) -> None:
 
 @pytest.mark.parametrize("what", ["lane", "stream"])
 async def test_a_place_deleted_under_a_worker_turns_it_not_ready_is_told_once_and_used_again(
-    app: JetJobs, truth: Truth, probe: Probe, what: str
+    make_app: MakeApp, truth: Truth, what: str
 ) -> None:
+    # A worker that may provision makes a lane again by itself, but never a stream.
+    app = make_app(worker={"provision": "verify" if what == "lane" else "apply"})
+    probe = watched(app)
+
     @app.task
     async def work() -> str:
         return "done"
@@ -78,6 +89,29 @@ async def test_a_place_deleted_under_a_worker_turns_it_not_ready_is_told_once_an
             await app.provision()
             await until_ready(worker)
             assert await (await work.enqueue()).result(SOON) == "done"
+
+
+async def test_a_lane_deleted_under_a_worker_that_may_provision_is_made_again(
+    app: JetJobs, truth: Truth, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        worker = app.worker()
+        async with running(worker):
+            await (await work.enqueue()).result(SOON)
+            await truth.js.delete_consumer("jobs-work-default", "normal")
+            await probe.wait(LaneTrouble, where=lambda e: e.lane == "normal")
+            assert not worker.ready
+            assert await (await work.enqueue()).result(SOON) == "done"
+            await until_ready(worker)
+        assert {change.action for change in await app.plan()} == {"none"}  # as it was wanted
+    assert [getattr(r, "lane", "") for r in caplog.records if getattr(r, "event", "") == "lane.restored"] == [
+        "lane default/normal"
+    ]
 
 
 async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
@@ -112,26 +146,24 @@ async def test_with_the_dead_stream_full_a_failed_job_is_kept_and_buried_once_th
     async def broken(n: int) -> None:
         raise RuntimeError(f"number {n}")
 
-    @app.task
-    async def fine() -> str:
-        return "fine"
-
     async with app:
         await app.provision()
         await change(truth, "jobs-dead", max_msgs=1, discard="new")
-        async with running(app.worker(slots=2)):
+        worker = app.worker()
+        async with running(worker):
             first = await broken.enqueue(1)
             await probe.finished(1, "dead_lettered")
             second = await broken.enqueue(2)
             (blocked,) = await probe.wait(SettleFailed)
             assert blocked.job_id == second.id
             assert "maximum messages exceeded" in blocked.error
-            assert await (await fine.enqueue()).result(SOON) == "fine"  # others flow through the other slot
+            await until_not_ready(worker)
             await asyncio.sleep(6.5)  # two leases
             assert (await truth.consumer())["num_ack_pending"] == 1
             assert set(await truth.dead()) == {first.id}
             await change(truth, "jobs-dead", max_msgs=-1)
             await probe.finished(2, "dead_lettered", timeout=30)
+            await until_ready(worker)
         assert (await truth.dead())[second.id]["reason"] == "exhausted"
         assert len(probe.of(SettleFailed)) == 1
         assert len(probe.of(JobStarted, lambda e: e.task == "broken")) == 2
@@ -182,22 +214,25 @@ async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_un
 
     async with app:
         await app.provision()
-        # The retry needs more room than the successes set free.
-        handle = await fragile.enqueue("x" * 200_000)
         assert (await app.enqueue_many([fine.bind(n) for n in range(20)])).refused == []
+        # Last in the lane, for pulling stops with it. Its retry needs more room than the successes set free.
+        handle = await fragile.enqueue("x" * 200_000)
         await fill(truth)
         with pytest.raises(StorageFull):
             await fine.enqueue(99)
-        async with running(app.worker()):
+        worker = app.worker(slots=1)
+        async with running(worker):
             await probe.finished(20, "succeeded", timeout=30)
             (kept,) = await probe.wait(SettleFailed)
             assert kept.job_id == handle.id
+            await until_not_ready(worker)
             await asyncio.sleep(6.5)  # two leases
             assert [s.rsplit(".", 1)[1] for s in await truth.jobs()] == [handle.id]
             assert (await truth.consumer())["num_ack_pending"] == 1
             assert len(await truth.done()) < 20  # done, and not all recorded
             await truth.js.delete_stream("filling")
             assert await handle.result(SOON) == "second"
+            await until_ready(worker)
             assert await (await fine.enqueue(100)).result(SOON) == 100
         assert len(probe.of(JobStarted, lambda e: e.task == "fragile")) == 2
         assert not probe.of(LeaseLostEvent)
