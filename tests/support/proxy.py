@@ -1,22 +1,49 @@
-"""A TCP proxy in front of a real server that can lose, change or cut what passes."""
+"""A TCP proxy in front of a real server that can lose, change, delay or cut what passes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 
 Edit = Callable[[bytes], bytes]
 
 
+class Frames:
+    """An edit for `to_server` that does something to frames published to a subject, as often as `times` says.
+
+    A frame is written whole by one flush on loopback, so it is looked for within a chunk.
+    """
+
+    def __init__(self, subject: str, body: str, act: Callable[[], bool], times: int = 1) -> None:
+        """`subject` and `body` are patterns. `act` says whether the frame is lost."""
+        pattern = rf"H?PUB {subject}(?: [^\r]*)?\r\n{body}\r\n"
+        self._pattern = re.compile(pattern.encode(), re.DOTALL)
+        self._act = act
+        self._left = times
+        self.seen: list[bytes] = []
+
+    def __call__(self, data: bytes) -> bytes:
+        while self._left and (found := self._pattern.search(data)):
+            self._left -= 1
+            self.seen.append(found[0])
+            if not self._act():
+                return data
+            data = data[: found.start()] + data[found.end() :]
+        return data
+
+
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it."""
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says how many seconds each
+    chunk is on its way; order is kept."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("nats://").split(":")
         self._target = (host, int(port))
         self.to_client: Edit = lambda data: data
         self.to_server: Edit = lambda data: data
+        self.delay: Callable[[], float] = lambda: 0.0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -39,6 +66,14 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def swallow(self) -> None:
+        """Let nothing through and close nothing, as a network that has gone dark."""
+        self.to_client = self.to_server = lambda data: b""
+
+    def pass_on(self) -> None:
+        """Everything passes as it is."""
+        self.to_client = self.to_server = lambda data: data
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
@@ -56,10 +91,23 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
+        arrives_at = 0.0
+        loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                if passed := edit(data):
+                if not (passed := edit(data)):
+                    continue
+                if delay := self.delay():
+                    # Later chunks are read meanwhile: what is delayed is the news, not the bandwidth.
+                    arrives_at = max(arrives_at, loop.time() + delay)
+                    loop.call_at(arrives_at, _write, writer, passed)
+                else:
                     writer.write(passed)
                     await writer.drain()
         self._writers.discard(writer)
         writer.transport.abort()
+
+
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if not writer.is_closing():
+        writer.write(data)
