@@ -170,11 +170,11 @@ class Publisher:
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
-    async def store_batch(self, stream: str, messages: Sequence[Staged]) -> None:
-        """Store all or none. Unconfirmed when time is up; then none or all are stored."""
+    async def store_batch(self, stream: str, messages: Sequence[Staged], message_id: str = "") -> None:
+        """Store all or none. Unconfirmed when time is up; then none or all are stored. Taken on a failed guard."""
         # A batch is stored whole or not at all, so one message id is enough to refuse a second copy of it,
         # and the server has a thousand fewer to remember. ADR 4.
-        message_id = new_uid()
+        message_id = message_id or new_uid()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_s
         pause, sent_before = 0.05, False

@@ -125,6 +125,10 @@ class Names:
     def pin(self, queue: str) -> str:
         return f"{self.namespace}.work.{queue}.{TICK}._pin"
 
+    def replay_mark(self, queue: str, run: str) -> str:
+        """Stored together with a replayed job; each part may be `*`. ADR 13."""
+        return f"{self.namespace}.work.{queue}.{TICK}._replay.{run}"
+
     # Where jobs end.
 
     @property
