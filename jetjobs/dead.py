@@ -14,7 +14,8 @@ from jetjobs.letter_files import ImportReport, objects_of
 from jetjobs.model.errors import DefinitionError, DeliveryError, LetterAmbiguous, QueueNotFound
 from jetjobs.model.ids import is_id
 from jetjobs.model.letter import DeadLetter, LetterFilter, LetterGroup
-from jetjobs.replay import ReplayAnswer, Replayed, Replayer, ReplayOrder, replay_many, run_of
+from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder, run_of
+from jetjobs.replay import Replayer, replay_many
 
 __all__ = ["DeadLetterBox", "ImportReport", "ReplayAnswer", "Replayed"]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
@@ -31,61 +28,12 @@ from jetjobs.model.errors import (
 from jetjobs.model.ids import NO_KEY, JobId, parse_id
 from jetjobs.model.job import Job
 from jetjobs.model.letter import DeadLetter
+from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder, provenance, run_of
 
 AT_ONCE = 16
 """Letters under way at a time, in a replay of many."""
 GROUP_BYTES = 2 * 1024 * 1024
 T = TypeVar("T")
-MAX_REPLAYS_KEPT = 5
-MAX_REPLAYS_BYTES = 8 * 1024
-MAX_WORDS = 500
-"""Of `by` and of `reason`: they travel with the job."""
-
-
-class Replayed(StrEnum):
-    """What became of one replay."""
-
-    REPLAYED = "replayed"
-    ALREADY = "already replayed"
-    """An earlier replay of this very letter had got through; only the letter was left."""
-    GONE = "gone"
-    """The letter is not there any more: replayed, deleted, or written over since it was read."""
-    ALIVE = "alive"
-    """A live job holds its id or key; nothing was changed."""
-    REFUSED = "refused"
-    """It could not run now either; nothing was changed."""
-
-
-class ReplayAnswer(NamedTuple):
-    """The outcome of one replay, with the reason where nothing was done."""
-
-    letter: DeadLetter
-    outcome: Replayed
-    why: str = ""
-
-
-class ReplayOrder(NamedTuple):
-    """How to replay: who asks and why, on another queue, with other arguments."""
-
-    by: str = ""
-    reason: str = ""
-    to_queue: str | None = None
-    arguments: Mapping[str, Any] | None = None
-
-    def check(self) -> None:
-        """DefinitionError for what cannot be kept or cannot be a queue."""
-        for what, text in (("by", self.by), ("reason", self.reason)):
-            if len(text) > MAX_WORDS:
-                raise DefinitionError(
-                    f"{what} has {len(text):,} characters; at most {MAX_WORDS} are kept with the job"
-                )
-        if self.to_queue is not None:
-            n.check_token("queue", self.to_queue)
-
-
-def run_of(letter: DeadLetter) -> str:
-    """The run of the life that a replay of this letter begins: always the same for one letter."""
-    return "r" + hashlib.sha256(f"{letter.run}:{letter.sequence}".encode()).hexdigest()[:12]
 
 
 class _Ready(NamedTuple):
@@ -168,12 +116,10 @@ class Replayer:
     async def _carry_out(self, ready: Sequence[_Ready]) -> list[ReplayAnswer]:
         """Store jobs of one queue, then remove their letters, then their marks. In this order: see the class."""
         together: dict[str, _Ready] = {}
-        apart: list[_Ready] = []
         for one in ready:
-            if one is not together.setdefault(one.guard, one):
-                apart.append(
-                    one
-                )  # of the same key: it must find the other's job, which within one batch it would not
+            together.setdefault(one.guard, one)
+        # A second one of the same key must find the first one's job: within one batch it would not.
+        apart = [one for one in ready if one is not together[one.guard]]
         try:
             answers = await self._store(list(together.values()))
         except Refused:
@@ -311,23 +257,6 @@ async def _each(letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter]) -> As
     else:
         for letter in letters:
             yield letter
-
-
-def provenance(letter: DeadLetter, order: ReplayOrder, now: float) -> str:
-    """The header that says who replayed the job, when, why, how often, and what it had died of."""
-    entry = {
-        "by": order.by,
-        "at": round(now, 3),
-        "why": order.reason,
-        "died_of": f"{letter.reason}: {letter.error_type}: {letter.text}"[:200],
-        "attempts": letter.attempts,
-    }
-    replays = [*letter.replays, entry][-MAX_REPLAYS_KEPT:]
-    while True:
-        line = json.dumps({"number": letter.replay_count + 1, "replays": replays}, separators=(",", ":"))
-        if len(line) <= MAX_REPLAYS_BYTES or len(replays) == 1:
-            return line
-        replays = replays[1:]
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -82,7 +83,8 @@ class Choice:
 
     async def count(self) -> tuple[int, list[DeadLetter]]:
         """How many there are, and the first few."""
-        number, first = 0, []
+        number = 0
+        first: list[DeadLetter] = []
         async for letter in self.letters():
             number += 1
             if len(first) < SHOWN:
@@ -105,8 +107,12 @@ async def may_go_ahead(verb: str, number: int, yes: bool) -> bool:
     if not sys.stdin.isatty():
         state.out.error(f"this would {verb} {number} jobs; nothing was changed", "say --yes", REFUSED)
         return False
-    if await ask(f"{verb} {number} jobs?"):
-        return True
+    try:
+        if await ask(f"{verb} {number} jobs?"):
+            return True
+    except asyncio.CancelledError:
+        state.out.note("\nInterrupted. Nothing changed.")
+        raise
     state.out.note("Nothing changed.")
     return False
 

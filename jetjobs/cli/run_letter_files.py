@@ -21,8 +21,7 @@ NAMED = 20
 
 async def export_command(selection: Selection, name: str, *, force: bool) -> int:
     wanted = selection.filter()
-    if name != "-" and not force and Path(name).exists():
-        raise ConfigError(f"{name} is there already; nothing was written", hint="say --force to replace it")
+    _check_free(name, force)
     async with reader() as app:
         with _output(name) as file:
             count = await app.dead.export_to(file, wanted)
@@ -33,9 +32,14 @@ async def export_command(selection: Selection, name: str, *, force: bool) -> int
     return DONE
 
 
+def _check_free(name: str, force: bool) -> None:
+    if name != "-" and not force and Path(name).exists():
+        raise ConfigError(f"{name} is there already; nothing was written", hint="say --force to replace it")
+
+
 @contextlib.contextmanager
 def _output(name: str) -> Iterator[IO[str]]:
-    """The file takes its name when it is whole: an export that was cut short leaves nothing that looks like one."""
+    """The file takes its name when it is whole: an export that was cut short leaves none."""
     if name == "-":
         yield sys.stdout
         return

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.letter_choice import Choice, Selection, may_go_ahead, say_nothing_matches
+from jetjobs.cli.letter_choice import SHOWN, Choice, Selection, may_go_ahead, say_nothing_matches
 from jetjobs.cli.output import DONE, FAILED, REFUSED
 from jetjobs.cli.progress import progress
 from jetjobs.cli.run_dead import one_line, reader
@@ -108,12 +108,13 @@ async def _replay(
 async def _dry_run(app: JetJobs, choice: Choice, arguments: dict[str, Any] | None) -> int:
     """Says what would be, arguments checked; a live job of the same id or key is only seen when it is done."""
     tally = Tally()
-    number, first = 0, []
+    number = 0
+    first: list[DeadLetter] = []
     async for letter in choice.letters():
         number += 1
         if why := await app.dead.check(letter, arguments=arguments):
             tally.add(ReplayAnswer(letter, Replayed.REFUSED, why))
-        elif len(first) < 5:
+        elif len(first) < SHOWN:
             first.append(letter)
     _say_dry_run("replay", number, first, tally.refused)
     return DONE
