@@ -216,8 +216,8 @@ async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: T
         await app.provision()
         (job_id,) = await bury(app, "work", [b'{"n":1}'])
         letter = await letter_of(app, job_id)
-        for words in ({"by": "x" * 501}, {"reason": "x" * 70_000}):
-            answer = await app.dead.replay(letter, **words)
+        for by, reason in (("x" * 501, ""), ("", "x" * 70_000)):
+            answer = await app.dead.replay(letter, by=by, reason=reason)
             assert answer.outcome is Replayed.REFUSED
             assert "at most 500" in answer.why
         assert set(await truth.dead()) == {job_id}
