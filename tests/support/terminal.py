@@ -63,7 +63,7 @@ class Terminal:
             if not self._read(0.2) or time.monotonic() > give_up:
                 raise AssertionError(f"no {text!r} in:\n{self.text}")
 
-    def type(self, keys: str) -> None:
+    def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
     def end(self, timeout: float = 30) -> int:
