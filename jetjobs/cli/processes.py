@@ -81,6 +81,8 @@ def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
 def _ended(child: _Child, code: int, *, stopping: bool) -> int:
     """Plan a restart unless the child is done. What it adds to our own exit code is returned."""
     child.process = None
+    if stopping and code == -signal.SIGTERM:
+        return DONE  # it was still starting: a worker that has begun does not die of this signal
     if stopping or code == DONE:
         return max(code, 1) if code else DONE
     if code in _FINAL:

@@ -27,7 +27,7 @@ class JetStreamClient:
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
         self.replay_marks = ReplayMarks(self.connection, self.publisher, self.names)
-        self.places = Places(self.connection, self.results, self.dead, self.names)
+        self.places = Places(self.connection, self.publisher, self.results, self.dead, self.names)
 
     async def open(self) -> None:
         await self.connection.open()

@@ -107,6 +107,7 @@ class DeadLetters:
         headers = encode_headers(job)
         del headers[n.MSG_ID]  # the guard on the subject does its work, with no window
         headers[n.SOURCE] = letter.origin
+        headers[n.LANE] = job.lane
         if header_size(headers) > HEADER_LIMIT - CAUSE_ROOM:
             # A hand-made job may bring more headers than a letter can hold beside its cause: keep them whole.
             await self._payloads.put(f"{job.id}.headers", json.dumps(dict(job.headers)).encode())

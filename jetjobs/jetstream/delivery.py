@@ -56,6 +56,9 @@ class Delivery:
         """The job stands in its next place; forget it here. If this is lost it comes again, and is not run."""
         self._connection.post(self.ack_subject, ACK)
 
-    def extend(self, through: Connection | None = None) -> bool:
-        """Ask for another full lease, perhaps through another connection. False when that was not even written."""
-        return (through or self._connection).post(self.ack_subject, IN_PROGRESS)
+    async def extend(self, through: Connection, timeout_s: float) -> None:
+        """Ask for another full lease, perhaps through another connection. BrokerError unless the server answered.
+
+        The answer says that the server has heard it, not that the lease was still ours: only our clock knows.
+        """
+        await through.ask(self.ack_subject, IN_PROGRESS, None, timeout_s)

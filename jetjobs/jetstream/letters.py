@@ -21,14 +21,13 @@ def read_letter(message: StoredMessage) -> DeadLetter:
     # What the server was asked for with the publish is no part of the job.
     headers = {k: v for k, v in message.headers.items() if not k.lower().startswith("nats-")}
     cause = read_cause(headers)
-    source = headers.get(n.SOURCE, "").split(".")
-    lane = source[3] if len(source) > 4 and source[3] in PRIORITIES else "normal"
+    lane = headers.get(n.LANE, "")
     number, replays = _replays(headers)
     return DeadLetter(
         job_id,
         queue,
         task,
-        lane,
+        lane if lane in PRIORITIES else "normal",
         str(cause.get("reason", "")),
         str(cause.get("type", "")),
         str(cause.get("text", "")),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from typing import Any
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.publisher import Outgoing, Publisher
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.ids import parse_id
 from jetjobs.model.job import Job, JobState, JobStatus, at
 from jetjobs.model.names import Names, kv_stream, kv_subject
@@ -19,8 +22,11 @@ from jetjobs.model.names import Names, kv_stream, kv_subject
 class Places:
     """Looks a job up in the streams and buckets of its queue."""
 
-    def __init__(self, connection: Connection, results: Results, dead: DeadLetters, names: Names) -> None:
+    def __init__(
+        self, connection: Connection, publisher: Publisher, results: Results, dead: DeadLetters, names: Names
+    ) -> None:
         self._connection = connection
+        self._publisher = publisher
         self._results = results
         self._dead = dead
         self._names = names
@@ -39,6 +45,21 @@ class Places:
         return (
             live is not None and live.headers.get(n.RUN) == job.run and _number(live.headers, n.HOP, 0) > job.hop
         )
+
+    async def mark_alone(self, job: Job) -> None:
+        """Note that this message is now run with nothing new beside it: if its worker dies, it was the cause."""
+        bucket = self._names.running_bucket
+        note = json.dumps({"run": job.run, "hop": job.hop}).encode()
+        message = Outgoing(kv_subject(bucket, f"alone.{job.id}"), note, {n.TTL: "1h"})
+        # Without the note it is only not charged for a crash; the server's own limit stands behind that.
+        with contextlib.suppress(BrokerError):
+            await self._publisher.store(kv_stream(bucket), message, timeout_s=5.0)
+
+    async def ran_alone(self, job: Job) -> bool:
+        """Whether this very message was run alone before."""
+        bucket = self._names.running_bucket
+        note = await self._record(kv_stream(bucket), kv_subject(bucket, f"alone.{job.id}"))
+        return note.get("run") == job.run and note.get("hop") == job.hop
 
     async def find_live(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
         """The newest message of the job in its work stream. A hand-made job is not found before its first move."""
@@ -91,8 +112,11 @@ class Places:
 
     async def _running(self, job_id: str) -> dict[str, Any]:
         bucket = self._names.running_bucket
+        return await self._record(kv_stream(bucket), kv_subject(bucket, job_id))
+
+    async def _record(self, stream: str, subject: str) -> dict[str, Any]:
         try:
-            found = await last_on(self._connection, kv_stream(bucket), kv_subject(bucket, job_id))
+            found = await last_on(self._connection, stream, subject)
         except TopologyMissing:
             return {}
         return read_record(found.data) if found is not None else {}

@@ -109,10 +109,14 @@ class Publisher:
         self._clock_offset = 0.0
         self._clock_valid_until = 0.0
 
-    def outgoing(self, job: Job, due_at: float | None = None, guard: str | None = None) -> Outgoing:
-        """The wire form of a job: on its lane, or on `later` until `due_at`."""
+    def outgoing(
+        self, job: Job, due_at: float | None = None, guard: str | None = None, detour: str = ""
+    ) -> Outgoing:
+        """The wire form of a job: on its lane, on a detour from it, or on `later` until `due_at`."""
         headers = encode_headers(job)
-        subject = ready = self._names.job(job.queue, job.lane, job.task, job.key, job.uid)
+        subject = ready = self._names.job(job.queue, detour or job.lane, job.task, job.key, job.uid)
+        if detour:
+            headers[n.LANE] = job.lane
         if due_at is not None:
             subject = self._names.job(job.queue, n.LATER, job.task, job.key, job.uid)
             headers[n.SCHEDULE] = f"@at {_rfc3339(due_at)}"

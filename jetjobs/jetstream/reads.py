@@ -20,6 +20,13 @@ class StoredMessage(NamedTuple):
     headers: dict[str, str]
     data: bytes
     stored_at: float
+    following: int = 0
+    """How many more stand behind it on the same filter, where a scan was told so."""
+
+    @property
+    def header_bytes(self) -> int:
+        """About as many as stood on the wire."""
+        return sum(len(name) + len(value) + 4 for name, value in self.headers.items())
 
 
 async def last_on(connection: Connection, stream: str, subject: str) -> StoredMessage | None:

@@ -1,4 +1,4 @@
-"""Marks of replays: stored together with the jobs, so a mark says for sure that its job was stored. ADR 13."""
+"""Marks of replays: stored together with the jobs, so a mark says for sure that its job was stored. ADR 17."""
 
 from __future__ import annotations
 

@@ -32,6 +32,12 @@ async def scan(
         left = None if left is None else left - len(page)
 
 
+async def count_on(connection: Connection, stream: str, subject: str) -> int:
+    """How many messages stand on `subject`, which may hold wildcards."""
+    page = await _page(connection, stream, subject, 1, 1)
+    return page[0].following + 1 if page else 0
+
+
 async def _page(connection: Connection, stream: str, subject: str, start: int, count: int) -> list[StoredMessage]:
     found: list[StoredMessage] = []
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,4 +85,5 @@ def _stored(headers: dict[str, str], data: bytes) -> StoredMessage:
         {k: v for k, v in headers.items() if k not in own},
         data,
         parse_time(headers["Nats-Time-Stamp"]),
+        int(headers.get("Nats-Num-Pending", 0)),
     )

@@ -61,6 +61,22 @@ class SettleFailed(NamedTuple):
     error: str
 
 
+class RecordDropped(NamedTuple):
+    """A job has succeeded and was acked, but storage was full: there is no record of it."""
+
+    queue: str
+    task: str
+    job_id: str
+
+
+class JobLost(NamedTuple):
+    """The server had given up delivering a job; it was found and dead-lettered."""
+
+    queue: str
+    task: str
+    job_id: str
+
+
 class ConnectionLost(NamedTuple):
     """The connection is gone; we are reconnecting."""
 
@@ -95,6 +111,8 @@ Event = (
     | JobFinished
     | LeaseLostEvent
     | SettleFailed
+    | RecordDropped
+    | JobLost
     | ConnectionLost
     | ConnectionRestored
     | WorkerChanged

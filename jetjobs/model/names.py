@@ -15,8 +15,16 @@ LATER: Final = "later"
 TICK: Final = "tick"
 WAIT: Final = "wait"
 LOST: Final = "lost"
-RESERVED_LANES: Final = frozenset({LATER, TICK, WAIT, LOST})
+BACK: Final = "back"
+"""Jobs that a worker gave back: served before all others, so that they do not wait behind the backlog. ADR 12."""
+LONE: Final = "lone"
+"""Jobs that were in hand at one crash too many to run beside others. ADR 11."""
+RESERVED_LANES: Final = frozenset({LATER, TICK, WAIT, LOST, BACK, LONE})
+DETOURS: Final = frozenset({BACK, LONE})
+"""Lanes a job only passes through; its own is in a header meanwhile."""
 PRIORITIES: Final = ("high", "normal", "low")
+PULLED: Final = (*PRIORITIES, BACK, LONE)
+"""Every lane that workers take jobs from."""
 
 # Headers of ours. What is absent has its default: a hand-made job has none of them.
 ATTEMPT: Final = "Jetjobs-Attempt"
@@ -24,6 +32,8 @@ HOP: Final = "Jetjobs-Hop"
 RUN: Final = "Jetjobs-Run"
 ENQUEUED_AT: Final = "Jetjobs-Enqueued-At"
 DUE_AT: Final = "Jetjobs-Due-At"
+LANE: Final = "Jetjobs-Lane"
+CRASHES: Final = "Jetjobs-Crashes"
 DEADLINE: Final = "Jetjobs-Deadline"
 MAX_ATTEMPTS: Final = "Jetjobs-Max-Attempts"
 RETRY: Final = "Jetjobs-Retry"
@@ -108,6 +118,16 @@ class Names:
     def work_stream(self, queue: str) -> str:
         return f"{self.namespace}-work-{queue}"
 
+    @property
+    def work_filter(self) -> str:
+        """Matches everything that work streams take."""
+        return f"{self.namespace}.work.>"
+
+    def queue_of(self, stream: str) -> str | None:
+        """The queue of a work stream; None for a stream that is none of ours."""
+        prefix = f"{self.namespace}-work-"
+        return stream.removeprefix(prefix) if stream.startswith(prefix) else None
+
     def lane_filter(self, queue: str, lane: str) -> str:
         return f"{self.namespace}.work.{queue}.{lane}.>"
 
@@ -126,8 +146,12 @@ class Names:
         return f"{self.namespace}.work.{queue}.{TICK}._pin"
 
     def replay_mark(self, queue: str, run: str) -> str:
-        """Stored together with a replayed job; each part may be `*`. ADR 13."""
+        """Stored together with a replayed job; each part may be `*`. ADR 17."""
         return f"{self.namespace}.work.{queue}.{TICK}._replay.{run}"
+
+    def lost_filter(self, queue: str) -> str:
+        """What the server says when it gives a message up: stored by the work stream itself."""
+        return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self.work_stream(queue)}.>"
 
     # Where jobs end.
 
@@ -152,6 +176,14 @@ class Names:
     @property
     def running_bucket(self) -> str:
         return f"{self.namespace}-running"
+
+    @property
+    def locks_bucket(self) -> str:
+        return f"{self.namespace}-locks"
+
+    def control(self, word: str) -> str:
+        """Subject of a control message, on core NATS."""
+        return f"{self.namespace}.control.{word}"
 
     @property
     def payload_store(self) -> str:

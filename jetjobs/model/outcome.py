@@ -75,6 +75,13 @@ class Released(NamedTuple):
     name: str = "released"
 
 
+class Suspected(NamedTuple):
+    """In hand at one crash less than the limit: it goes to lane `lone`, for a run with nothing new beside it."""
+
+    crashes: int
+    name: str = "suspected"
+
+
 class DeadLettered(NamedTuple):
     """The job will not run again by itself."""
 
@@ -90,7 +97,7 @@ class LetGo(NamedTuple):
     name: str = "let_go"
 
 
-Outcome = Succeeded | Retried | Snoozed | Released | DeadLettered | LetGo
+Outcome = Succeeded | Retried | Snoozed | Released | Suspected | DeadLettered | LetGo
 
 
 def refuse(error: DeliveryError) -> DeadLettered:

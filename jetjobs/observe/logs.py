@@ -17,9 +17,11 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
+    JobLost,
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
+    RecordDropped,
     SettleFailed,
     WorkerChanged,
 )
@@ -33,12 +35,20 @@ _LEVELS = {
     "retried": logging.INFO,
     "snoozed": logging.INFO,
     "released": logging.INFO,
+    "suspected": logging.WARNING,
     "dead_lettered": logging.ERROR,
 }
 # Control characters, line separators and marks that turn the direction of writing: whoever may put one into
 # an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_MARKS = {"succeeded": "✓", "retried": "↻", "snoozed": "☾", "released": "↩", "dead_lettered": "✗"}
+_MARKS = {
+    "succeeded": "✓",
+    "retried": "↻",
+    "snoozed": "☾",
+    "released": "↩",
+    "suspected": "?",
+    "dead_lettered": "✗",
+}
 
 JobFields = Callable[[], Mapping[str, Any]]
 
@@ -60,6 +70,15 @@ def log_event(event: Event) -> None:
     elif isinstance(event, SettleFailed):
         _log.error(
             "a job could not be moved and comes again", extra={"event": "job.settle_failed", **event._asdict()}
+        )
+    elif isinstance(event, RecordDropped):
+        _log.error(
+            "storage is full: a job succeeded without a record",
+            extra={"event": "job.record_dropped", **event._asdict()},
+        )
+    elif isinstance(event, JobLost):
+        _log.error(
+            "a job the server had given up was dead-lettered", extra={"event": "job.lost", **event._asdict()}
         )
     elif isinstance(event, ConnectionLost):
         _log.warning("connection lost", extra={"event": "nats.lost", "error": event.error})

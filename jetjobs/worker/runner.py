@@ -7,10 +7,10 @@ import contextvars
 import functools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from jetjobs.define.context import Context, enter_job
 from jetjobs.define.depends import Scope
@@ -20,7 +20,7 @@ from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
 from jetjobs.model import names as n
-from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
+from jetjobs.model.errors import BrokerUnavailable, DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -31,6 +31,7 @@ from jetjobs.model.outcome import (
     Outcome,
     Released,
     Succeeded,
+    Suspected,
     decide,
     refuse,
 )
@@ -39,6 +40,9 @@ from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.leases import Leases
 
+T = TypeVar("T")
+
+LOOK_AGAIN_S = 1.0
 SPARE_THREADS = 64
 """Threads beyond the slots, for those a timeout has given up on but cannot stop."""
 
@@ -89,8 +93,11 @@ class Runner:
         job, refused = self.read(attempt)
         if refused is not None:
             return job, refused
-        if delivery.delivered > 1 and (early := await self._after_crash(attempt, job)) is not None:
-            return job, early
+        suspicious = delivery.delivered > 1 or job.crashes
+        if suspicious:
+            early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
+            if early is not None:
+                return job, early
         now = time.time()
         if job.deadline and now >= job.deadline:
             late = ErrorInfo("Expired", f"not started by its deadline, {now - job.deadline:.1f} s ago")
@@ -99,7 +106,10 @@ class Runner:
         try:
             if task is None:
                 task = self._registry.find(job.task)
-            arguments = task.signature.decode(await self._payloads.get(job.payload) if job.payload else job.body)
+            body = job.body
+            if job.payload:
+                body = await _patiently(attempt, lambda: self._payloads.get(job.payload))
+            arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
@@ -119,10 +129,17 @@ class Runner:
         """Delivered before: perhaps only the ack was lost; perhaps it kills whoever runs it."""
         if await self._places.has_moved_on(job):
             return LetGo(ack=True)
-        crashes = attempt.delivery.delivered - 1
-        if crashes >= self._config.max_crashes:
+        again, alone = attempt.delivery.delivered - 1, attempt.lane == n.LONE
+        if alone and again and not await self._places.ran_alone(job):
+            again = 0  # a worker died that only held it: that was not its doing
+        crashes, most = job.crashes + again, self._config.max_crashes
+        if crashes >= most:
             text = f"{crashes} deliveries ended without a word from the worker"
             return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
+        if alone:
+            await self._places.mark_alone(job)
+        elif crashes == most - 1 and crashes:
+            return Suspected(crashes)
         return None
 
     async def _attempt(
@@ -220,6 +237,18 @@ class Runner:
     async def close(self) -> None:
         await self.scope.__aexit__(None, None, None)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _patiently(attempt: Attempt, look: Callable[[], Awaitable[T]]) -> T:
+    """What `look` finds. A server that does not answer is asked again while the lease is ours: to give up would
+    count as a crash of the job."""
+    while True:
+        try:
+            return await look()
+        except BrokerUnavailable:
+            if not attempt.owned():
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
@@ -16,6 +15,7 @@ from jetjobs.jetstream.reads import last_on
 from jetjobs.jetstream.results import success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import StorageFull
+from jetjobs.model.events import Observer, RecordDropped
 from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -27,6 +27,7 @@ from jetjobs.model.outcome import (
     Retried,
     Snoozed,
     Succeeded,
+    Suspected,
 )
 from jetjobs.worker.attempt import Attempt
 
@@ -38,8 +39,11 @@ class IdTaken(Exception):
 class Settlement:
     """Carries outcomes out. Raises BrokerError when a job could not be moved; it is then not acked."""
 
-    def __init__(self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float) -> None:
+    def __init__(
+        self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float, observe: Observer
+    ) -> None:
         self._jetstream = jetstream
+        self._observe = observe
         self._tasks = registry.tasks
         self._worker = worker
         self._timeout_s = timeout_s
@@ -56,8 +60,8 @@ class Settlement:
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried | Snoozed):
             outcome = await self._again(attempt, job, outcome)
-        elif isinstance(outcome, Released):
-            await self._move(attempt, job._replace(hop=job.hop + 1), None)
+        elif isinstance(outcome, Released | Suspected):
+            await self._detour(attempt, job, outcome)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
         elif not outcome.ack:
@@ -74,9 +78,11 @@ class Settlement:
         started_at = ended_at - (time.monotonic() - attempt.started_at)
         record = success_record(job, outcome.result, self._worker, started_at, ended_at)
         ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
-        # Storage full: the work is done, so ack without its record; then space can come free.
-        with contextlib.suppress(StorageFull):
+        try:
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+        except StorageFull:
+            # The work is done, so ack without its record; then space can come free.
+            self._observe(RecordDropped(job.queue, job.task, job.id))
         if job.reply:
             self._jetstream.results.tell(job, record)
 
@@ -85,7 +91,7 @@ class Settlement:
             if isinstance(outcome, Retried):
                 await self._retry(attempt, job, outcome)
             else:
-                await self._later(attempt, job._replace(hop=job.hop + 1), outcome.delay_s)
+                await self._later(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
         except (IdTaken, Taken) as error:
             # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
             apart = job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}")
@@ -96,7 +102,18 @@ class Settlement:
 
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())
-        await self._later(attempt, moved._replace(hop=job.hop + 1, attempt=job.attempt + 1), outcome.delay_s)
+        moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
+        await self._later(attempt, moved, outcome.delay_s)
+
+    async def _detour(self, attempt: Attempt, job: Job, outcome: Released | Suspected) -> None:
+        """Back to the queue, past its backlog: lane `lone` for a suspect, `back` for all others."""
+        if isinstance(outcome, Suspected):
+            lane, crashes = n.LONE, outcome.crashes
+        elif attempt.lane == n.LONE:
+            lane, crashes = n.LONE, job.crashes
+        else:
+            lane, crashes = n.BACK, job.crashes + attempt.delivery.delivered - 1
+        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, lane)
 
     async def _later(self, attempt: Attempt, job: Job, delay_s: float) -> None:
         """To lane `later`, due by the server's clock, which is the one that brings it back."""
@@ -113,17 +130,17 @@ class Settlement:
         if job.reply:
             self._jetstream.results.tell(job, _dead_record(job, outcome))
 
-    async def _move(self, attempt: Attempt, job: Job, due_at: float | None) -> None:
+    async def _move(self, attempt: Attempt, job: Job, due_at: float | None, detour: str = "") -> None:
         publisher = self._jetstream.publisher
-        message = publisher.outgoing(job, due_at)
+        message = publisher.outgoing(job, due_at, None, detour)
         if message.size > self._jetstream.connection.max_payload:
             # One byte over, and the server would close the connection. The history goes first, then the body
             # goes to the object store: a job is never cut.
             headers = {k: v for k, v in job.headers.items() if k != n.ERRORS}
-            message = publisher.outgoing(job._replace(headers=headers), due_at)
+            message = publisher.outgoing(job._replace(headers=headers), due_at, None, detour)
         if message.size > self._jetstream.connection.max_payload:
             await self._jetstream.payloads.put(job.id, job.body)
-            message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at)
+            message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at, None, detour)
         stream = self._jetstream.names.work_stream(job.queue)
         wire = message.headers
         assert isinstance(wire, dict)

@@ -731,7 +731,8 @@ async def test_jobs_that_do_not_finish_in_time_are_released_with_their_attempt(
         async with running(worker):
             await probe.wait(JobStarted)
         assert worker.cut_short == 1
-        assert len(await truth.jobs(lane="normal")) == 1
+        assert len(await truth.jobs(lane="back")) == 1  # served before the backlog of its lane
+        assert await truth.jobs(lane="normal") == []
         assert (await truth.consumer())["num_ack_pending"] == 0
         patient = False
         async with running(app.worker()):
@@ -938,8 +939,12 @@ async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
 
 
 async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
-    app: JetJobs, truth: Truth, probe: Probe
+    make_app: MakeApp, truth: Truth
 ) -> None:
+    app = make_app(worker={"provision": "verify"})
+    probe = Probe()
+    app.observe(probe)
+
     @app.task
     async def work() -> str:
         return "done"

@@ -191,7 +191,7 @@ NAIVE = datetime(2027, 1, 31)
         {"headers": {5: "x"}},
         {"headers": {"A": "\ud800"}},
         {"headers": "A: x"},
-        {"delay": timedelta(seconds=1), "run_at": datetime.now(UTC)},
+        {"delay": timedelta(seconds=1), "run_at": datetime(2030, 1, 1, tzinfo=UTC)},
         {"delay": timedelta(seconds=-1)},
         {"delay": timedelta.max},
         {"delay": 5},
