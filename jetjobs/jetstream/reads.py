@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.faults import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND
+from jetjobs.jetstream.faults import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND
 from jetjobs.jetstream.protocol import read_headers
 from jetjobs.model.errors import BrokerError
 
@@ -60,9 +60,12 @@ async def delete_message(connection: Connection, stream: str, sequence: int, *, 
     try:
         await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
     except BrokerError as error:
-        if error.code in (MESSAGE_NOT_FOUND, MESSAGE_DELETE_FAILED) and "no message found" in str(error):
-            return False
-        raise
+        if error.code not in (MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND, MESSAGE_DELETE_FAILED):
+            raise
+        # It says the last of these of a message that is gone, and of one that it could not delete.
+        if error.code == MESSAGE_DELETE_FAILED and await at_sequence(connection, stream, sequence) is not None:
+            raise
+        return False
     return True
 
 

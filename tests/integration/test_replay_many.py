@@ -10,9 +10,12 @@ import pytest
 
 from jetjobs import DefinitionError, JetJobs, LetterFilter, QueueNotFound, Replayed, RetryPolicy
 from jetjobs.dead import ReplayAnswer
+from jetjobs.devserver import EmbeddedServer
 from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe, eventually
+from tests.support.proxy import Proxy
 from tests.support.server import Truth
 
 MARKS = "jobs.work.*.tick._replay.>"
@@ -187,13 +190,72 @@ async def test_two_replays_of_the_same_letters_at_once(app: JetJobs, truth: Trut
         await bury(app, "quiet", bodies(200))
         async with running(app.worker()):
             first, second = await asyncio.gather(replay_all(app), replay_all(app))
-            assert first[Replayed.REPLAYED] + second[Replayed.REPLAYED] == 200
+            assert first[Replayed.REFUSED] + second[Replayed.REFUSED] == 0
             await probe.finished(200, "succeeded", timeout=30)
             await eventually(lambda: _is_empty(truth))
         assert effects.runs == Counter(range(200))
         assert await truth.dead() == {}
         assert await replay_all(app) == {}
         assert await marks(truth) == 0
+
+
+async def test_a_batch_that_is_sent_again_after_somebody_replayed_one_of_its_letters_loses_none(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    proxy = Proxy(server.url)
+    lost, over = asyncio.Event(), asyncio.Event()
+
+    def lose_first_tries(data: bytes) -> bytes:
+        if b"Nats-Batch-Sequence: 1\r\n" in data and not over.is_set():
+            lost.set()
+            return b""
+        return data
+
+    async with proxy.running():
+        slow, quick = make_app(nats={"url": proxy.url}, queues={"publish_timeout": "50s"}), make_app()
+        for app in (slow, quick):
+            Effects(app)
+        async with slow, quick:
+            await quick.provision()
+            ids = await bury(quick, "work", bodies(10))
+            proxy.to_server = lose_first_tries
+            replaying = asyncio.create_task(replay_all(slow))
+            await asyncio.wait_for(lost.wait(), 20)
+            other = await quick.dead.replay(await letter_of(quick, ids[3]))
+            assert other.outcome is Replayed.REPLAYED
+            over.set()
+            answers = await replaying
+            assert (answers[Replayed.ALREADY], answers[Replayed.REPLAYED]) == (1, 9)
+        assert {subject.split(".")[-1] for subject in await truth.jobs()} == set(ids)
+        assert (await truth.dead(), await marks(truth)) == ({}, 0)
+
+
+async def test_a_batch_whose_answer_was_lost_is_stored_once(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    proxy = Proxy(server.url)
+    lost = asyncio.Event()
+
+    def lose_one(data: bytes) -> bytes:
+        if b'"batch":' in data and not lost.is_set():
+            lost.set()
+            proxy.cut()
+        return data if not lost.is_set() or b'"batch":' not in data else b""
+
+    async with proxy.running():
+        app = make_app(nats={"url": proxy.url}, queues={"publish_timeout": "40s"})
+        Effects(app)
+        async with app:
+            await app.provision()
+            ids = await bury(app, "work", bodies(10))
+            proxy.to_client = lose_one
+            replaying = asyncio.create_task(replay_all(app))
+            await asyncio.wait_for(lost.wait(), 20)
+            proxy.to_client = lambda data: data
+            answers = await replaying
+            assert answers[Replayed.ALREADY] + answers[Replayed.REPLAYED] == 10
+        assert {subject.split(".")[-1] for subject in await truth.jobs()} == set(ids)
+        assert (await truth.dead(), await marks(truth)) == ({}, 0)
 
 
 async def test_one_of_two_letters_of_one_key_is_replayed(app: JetJobs, truth: Truth) -> None:
