@@ -74,6 +74,6 @@ class LeaderLock:
             return
         self._trusted_until = 0.0
         try:
-            await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": self._subject})
+            await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": self._subject}, timeout_s=1.0)
         except BrokerError:
             return  # then it expires

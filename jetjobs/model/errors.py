@@ -22,6 +22,8 @@ JetJobsError
   AttemptError            how a run broke
     JobTimeout              the task ran longer than its timeout
     LeaseLost               the lease ran out under the running task
+    ChildDied               the child process that ran the task is gone, or would not start
+    ChildRaised             the task raised in its child process; what it raised, as text
     ResultNotSerializable   the task returned what JSON cannot hold
     ResultTooLarge          the task returned more than a message can hold
   ResultError             the result cannot be had
@@ -143,6 +145,9 @@ class InvalidArguments(EnqueueError, DeliveryError):
 class AttemptError(JetJobsError):
     """How a run broke, when the task itself did not raise."""
 
+    told: object = None
+    """What a child process said of the error, where it was raised there."""
+
 
 class JobTimeout(AttemptError):
     """The task ran longer than its timeout."""
@@ -150,6 +155,20 @@ class JobTimeout(AttemptError):
 
 class LeaseLost(AttemptError):
     """The lease ran out under the running task: somebody else may be running the job now."""
+
+
+class ChildDied(AttemptError):
+    """The child process that ran the task is gone: a segfault, `os._exit`, want of memory. Or it did not start."""
+
+
+class ChildRaised(AttemptError):
+    """The task raised in its child process. Its class is known only there, and so the child has judged it."""
+
+    def __init__(self, message: str, *, told: object, transient: bool, after_s: float | None) -> None:
+        super().__init__(message)
+        self.told = told
+        self.transient = transient
+        self.after_s = after_s
 
 
 class ResultNotSerializable(AttemptError):
@@ -197,6 +216,9 @@ class LetterAmbiguous(JetJobsError):
 
 class Signal(Exception):
     """Raised by a task to say what is to follow. Not an error: it is not caught by `except JetJobsError`."""
+
+    told: object = None
+    """What a child process said of the signal, where it was raised there."""
 
 
 class Retry(Signal):

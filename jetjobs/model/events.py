@@ -91,7 +91,7 @@ class ConnectionRestored(NamedTuple):
 
 
 class WorkerChanged(NamedTuple):
-    """The worker went to another phase: started, ready, quiet, stopped."""
+    """The worker went to another phase: started, ready, recycling, quiet, stopped."""
 
     phase: str
     detail: str = ""
@@ -103,6 +103,15 @@ class LaneTrouble(NamedTuple):
     queue: str
     lane: str
     error: str
+
+
+class ThreadStuck(NamedTuple):
+    """A thread still runs a task that was given up, and cannot be stopped; `stuck` of them by now."""
+
+    queue: str
+    task: str
+    job_id: str
+    stuck: int
 
 
 Event = (
@@ -117,5 +126,6 @@ Event = (
     | ConnectionRestored
     | WorkerChanged
     | LaneTrouble
+    | ThreadStuck
 )
 Observer = Callable[[Event], None]

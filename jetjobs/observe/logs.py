@@ -23,6 +23,7 @@ from jetjobs.model.events import (
     LeaseLostEvent,
     RecordDropped,
     SettleFailed,
+    ThreadStuck,
     WorkerChanged,
 )
 
@@ -87,8 +88,12 @@ def log_event(event: Event) -> None:
         _log.warning("connection restored", extra=extra)
     elif isinstance(event, LaneTrouble):
         _log.warning("lane cannot be pulled", extra={"event": "lane.trouble", **event._asdict()})
+    elif isinstance(event, ThreadStuck):
+        extra = {"event": "worker.thread_stuck", **event._asdict()}
+        _log.warning("a thread does not end: give the task time limits of its own, or isolation", extra=extra)
     elif isinstance(event, WorkerChanged):
-        _log.info(f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
+        level = logging.WARNING if event.phase == "recycling" else logging.INFO
+        _log.log(level, f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
 
 
 def _log_finished(event: JobFinished, level: int) -> None:
@@ -125,6 +130,8 @@ class JsonFormatter(logging.Formatter):
         line.update((f"extra_{k}" if k in line else k, v) for k, v in extra.items())
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # of a child process: the error itself stayed there
+            line["exception"] = record.exc_text
         try:
             return json.dumps(line, default=str, allow_nan=False)
         except Exception:
@@ -169,8 +176,9 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {self._text(record)}"
-        if record.exc_info:
-            line += "\n  " + _indented(self.formatException(record.exc_info))
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        if trace:
+            line += "\n  " + _indented(trace)
         code = self._COLOURS.get(record.levelno)
         return f"\x1b[{code}m{line}\x1b[0m" if self._colour and code else line
 

@@ -53,8 +53,15 @@ class _Histogram:
 class Metrics:
     """An Observer and a collector. Labels are closed sets: a task nobody declared counts as `unknown`."""
 
-    def __init__(self, tasks: Collection[str], version: str, slots: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        tasks: Collection[str],
+        version: str,
+        slots: Callable[[], tuple[int, int]],
+        stuck_threads: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._tasks = tasks
+        self._stuck_threads = stuck_threads
         self._version = version
         self._slots = slots
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
@@ -131,6 +138,9 @@ class Metrics:
         busy, total = self._slots()
         yield GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", busy)
         yield GaugeMetricFamily("jetjobs_slots", "Slots of this worker", total)
+        yield GaugeMetricFamily(
+            "jetjobs_stuck_threads", "Threads that run on past their time limit", self._stuck_threads()
+        )
         yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected)
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
         yield InfoMetricFamily(

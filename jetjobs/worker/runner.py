@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,13 +35,13 @@ from jetjobs.model.outcome import (
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.children import Children, Encoded
 from jetjobs.worker.leases import Leases
+from jetjobs.worker.threads import Threads
 
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
-SPARE_THREADS = 64
-"""Threads beyond the slots, for those a timeout has given up on but cannot stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +79,15 @@ class Runner:
         self._observe = observe
         self._config = config
         self._created = config.streams_created
-        self._threads = ThreadPoolExecutor(config.slots + SPARE_THREADS, "jetjobs")
-        self._in_threads: set[Future[Any]] = set()
+        self.threads = Threads(config.slots, observe)
+        self._children = Children(config.slots, registry, config.classifiers)
         self.scope = Scope()
         """Dependencies that live as long as the worker."""
+
+    async def open(self, queues: Collection[str]) -> None:
+        """Where jobs of these queues run in child processes, start the first. DefinitionError when that fails."""
+        if any(task.isolated and task.queue in queues for task in self._tasks.values()):
+            await self._children.check()
 
     async def run(self, attempt: Attempt) -> tuple[Job, Outcome]:
         """The job of this delivery and what became of it. Never raises for what a job or task does."""
@@ -114,7 +116,7 @@ class Runner:
             return job, refuse(error)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
-        return job, await self._attempt(attempt, job, task, arguments)
+        return job, await self._attempt(attempt, job, task, arguments, body)
 
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
@@ -143,7 +145,7 @@ class Runner:
         return None
 
     async def _attempt(
-        self, attempt: Attempt, job: Job, task: Task[Any, Any], arguments: dict[str, Any]
+        self, attempt: Attempt, job: Job, task: Task[Any, Any], arguments: dict[str, Any], body: bytes
     ) -> Outcome:
         now = time.monotonic()
         limit_s = task.timeout.total_seconds() if task.timeout else self._config.timeout_s
@@ -157,8 +159,10 @@ class Runner:
         error: BaseException
         attempt.running = True
         try:
-            if task.is_async and not task.signature.dependencies and not self._middlewares:
+            if task.direct and not self._middlewares:
                 value = await task.function(**arguments)  # nothing in between: the usual case
+            elif task.isolated:
+                value = await self._in_child(context, task, body)
             else:
                 value = await self._call(context, task, arguments)
         except asyncio.CancelledError as cancelled:
@@ -195,7 +199,7 @@ class Runner:
         return decide(job, error, _policy(job, task), verdict, time.time(), random.random())
 
     def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
-        result = task.signature.encode_result(value)
+        result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
         limit = self._connection.inline_limit
         if len(result) > limit:
             raise ResultTooLarge(
@@ -216,27 +220,32 @@ class Runner:
         async def innermost() -> Any:
             if task.is_async:
                 return await task.function(**arguments)
-            return await self._in_thread(task, arguments)
+            return await self.threads.run(context, task, arguments)
 
         return await compose(self._middlewares, context, innermost)()
 
-    async def _in_thread(self, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
-        call = functools.partial(_in_thread, task.function, arguments)
-        running = self._threads.submit(contextvars.copy_context().run, call)
-        self._in_threads.add(running)
-        running.add_done_callback(self._in_threads.discard)
-        value = await asyncio.wrap_future(running)
-        # A plain function may hand back a coroutine; it belongs to the loop.
-        return await value if asyncio.iscoroutine(value) else value
+    async def _in_child(self, context: Context, task: Task[Any, Any], body: bytes) -> Any:
+        """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
+        if not self._middlewares:
+            return await self._children.run(context, task, body)
+        encoded: Encoded | None = None
+        seen: Any = None
 
-    @property
-    def stuck_threads(self) -> int:
-        """Threads that still run a task: a thread cannot be stopped, only left behind."""
-        return sum(running.running() for running in list(self._in_threads))
+        async def innermost() -> Any:
+            nonlocal encoded, seen
+            encoded = await self._children.run(context, task, body)
+            seen = encoded.value(task)
+            return seen
+
+        value = await compose(self._middlewares, context, innermost)()
+        return encoded if encoded is not None and value is seen else value
 
     async def close(self) -> None:
-        await self.scope.__aexit__(None, None, None)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            await self._children.close()
+            await self.scope.__aexit__(None, None, None)
+        finally:
+            self.threads.close()
 
 
 async def _patiently(attempt: Attempt, look: Callable[[], Awaitable[T]]) -> T:
@@ -260,11 +269,3 @@ def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
         return task.retry.with_header(text)
     except (ValueError, RecursionError):
         return task.retry
-
-
-def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    try:
-        return function(**arguments)
-    except StopIteration as error:
-        # A future cannot carry it: the attempt would wait for ever.
-        raise RuntimeError("the task raised StopIteration") from error

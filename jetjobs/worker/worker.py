@@ -104,6 +104,8 @@ class Worker:
         self._call_at = 0.0
         self.cut_short = 0
         """Jobs that were cancelled and released when the stop deadline passed."""
+        self.recycling = False
+        """Whether it stops by itself, because of threads that do not end: start another in its place."""
 
     # Life
 
@@ -146,9 +148,14 @@ class Worker:
         return sum(a.runner is not None and not a.runner.done() for a in self._leases.held)
 
     @property
+    def running_threads(self) -> int:
+        """Threads that run a task; after the worker has stopped, those that were left behind."""
+        return self._runner.threads.running if self._runner is not None else 0
+
+    @property
     def stuck_threads(self) -> int:
-        """Threads that still run a task after the worker has stopped."""
-        return self._runner.stuck_threads if self._runner is not None else 0
+        """Threads that a time limit or a lost lease gave up on, and that still run."""
+        return self._runner.threads.stuck if self._runner is not None else 0
 
     @property
     def ready(self) -> bool:
@@ -172,6 +179,7 @@ class Worker:
             self._jetstream, self._runner, self._settlement, self._leases, self._observe, self._stall
         )
         stack.push_async_callback(self._runner.close)
+        await self._runner.open(self.options.queues)
         for lifespan in self.options.lifespans:
             await stack.enter_async_context(lifespan())
         stack.push_async_callback(self._lanes.close)
@@ -276,6 +284,17 @@ class Worker:
             # Jobs that fell due meanwhile were not fired: whoever leads is to look after them.
             self._was_full, self._call_at = False, time.monotonic() + CALL_AGAIN_S
             self._jetstream.connection.post(self._jetstream.names.control(OVERDUE), b"")
+        if self._runner is not None:
+            self._runner.threads.look()
+            self._recycle()
+
+    def _recycle(self) -> None:
+        """A thread can only be ended with its process: past a limit, end in order and let another begin."""
+        stuck, limit = self.stuck_threads, self._settings.worker.max_stuck_threads
+        if stuck >= limit and not self._quiet.is_set():
+            self.recycling = True
+            self._observe(WorkerChanged("recycling", f"{stuck} threads do not end"))
+            self.quiet()
 
     def _stall(self, stalled: bool) -> None:
         self._was_full = True

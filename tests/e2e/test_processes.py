@@ -82,7 +82,7 @@ async def test_past_the_stop_timeout_jobs_are_given_back_at_once_and_the_exit_co
         await journal_tasks.wait.enqueue(1, 30.0)
         await until_journal(journal, "begin", 1)
         assert await asyncio.to_thread(process.end, signal.SIGINT) == 1
-    assert len(await truth.jobs(lane="normal")) == 1
+    assert len(await truth.jobs(lane="back")) == 1
     assert (await truth.consumer())["num_ack_pending"] == 0
     assert lines(journal, "end") == []
 

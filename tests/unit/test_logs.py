@@ -22,6 +22,7 @@ from jetjobs.model.events import (
     LeaseLostEvent,
     RecordDropped,
     SettleFailed,
+    ThreadStuck,
     WorkerChanged,
 )
 from jetjobs.model.outcome import ErrorInfo
@@ -52,6 +53,8 @@ EVENTS: list[tuple[Event, int, str]] = [
     (ConnectionRestored(1.23456, "nats://a:1"), logging.WARNING, "nats.restored"),
     (LaneTrouble("mail", "high", "409 Consumer Deleted"), logging.WARNING, "lane.trouble"),
     (WorkerChanged("ready", "3 lanes"), logging.INFO, "worker.ready"),
+    (WorkerChanged("recycling", "10 threads do not end"), logging.WARNING, "worker.recycling"),
+    (ThreadStuck("mail", "greet", "u1", 3), logging.WARNING, "worker.thread_stuck"),
 ]
 IDS = [kind for _, _, kind in EVENTS]
 
@@ -162,6 +165,20 @@ def test_an_exception_is_told_with_its_traceback() -> None:
     line = as_json(record)
     assert "ValueError: boom" in line["exception"]
     assert line["msg"] == "hello"
+
+
+def test_an_exception_of_a_child_process_is_told_as_the_text_it_came_as() -> None:
+    record = logging.makeLogRecord(
+        {
+            "name": "mine",
+            "levelno": 20,
+            "levelname": "INFO",
+            "msg": "it failed",
+            "exc_text": "Traceback\nValueError: no",
+        }
+    )
+    assert as_json(record)["exception"] == "Traceback\nValueError: no"
+    assert ConsoleFormatter(False).format(record).endswith("mine: it failed\n  Traceback\n  ValueError: no")
 
 
 def test_arguments_of_a_message_are_put_in() -> None:
