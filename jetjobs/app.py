@@ -100,7 +100,9 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._emit)
         await jetstream.open()
         self._jetstream = jetstream
-        self._waiting = Waiting(jetstream.connection, jetstream.results, jetstream.dead, jetstream.places)
+        self._waiting = Waiting(
+            jetstream.connection, jetstream.results, jetstream.dead, jetstream.places, jetstream.payloads
+        )
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue
         return self

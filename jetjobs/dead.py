@@ -14,7 +14,7 @@ from jetjobs.letter_files import ImportReport, objects_of
 from jetjobs.model.errors import DefinitionError, DeliveryError, LetterAmbiguous, QueueNotFound
 from jetjobs.model.ids import is_id
 from jetjobs.model.letter import DeadLetter, LetterFilter, LetterGroup
-from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder, run_of
+from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder
 from jetjobs.replay import Replayer, replay_many
 
 __all__ = ["DeadLetterBox", "ImportReport", "ReplayAnswer", "Replayed"]
@@ -141,24 +141,18 @@ class DeadLetterBox:
     async def delete(self, letter: DeadLetter) -> bool:
         """Remove a letter for good, and what is kept for it. False when it was gone already."""
         gone = await self._jetstream.dead.remove(letter.sequence)
-        objects = objects_of(letter.headers)
-        if gone and objects and not await self._is_needed(letter):
-            for name in objects:
-                await self._jetstream.payloads.delete(name)
+        if gone and objects_of(letter.headers):
+            needed = await self._needed_by_others(letter)
+            for name in objects_of(letter.headers):
+                if name not in needed:
+                    await self._jetstream.places.discard(letter.queue, letter.task, letter.id, name)
         return gone
 
-    async def _is_needed(self, letter: DeadLetter) -> bool:
-        """Whether somebody else may need the objects of this letter: a live job that an interrupted replay has
-        left, wherever it went, or another letter of the same id."""
-        if await self._jetstream.places.find_live(letter.queue, letter.task, letter.id) is not None:
-            return True
-        if any(mark.run == run_of(letter) for mark in await self._jetstream.replay_marks.find()):
-            return True
-        for place in await self._jetstream.dead.places(letter.id):
-            other = await self._jetstream.dead.at(place)
-            if other is not None and set(objects_of(other.headers)) & set(objects_of(letter.headers)):
-                return True
-        return False
+    async def _needed_by_others(self, letter: DeadLetter) -> set[str]:
+        """Objects of other letters that have the same id."""
+        places = await self._jetstream.dead.places(letter.id)
+        others = [await self._jetstream.dead.at(place) for place in places]
+        return {name for other in others if other is not None for name in objects_of(other.headers)}
 
     # Files
 

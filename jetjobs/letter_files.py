@@ -69,8 +69,9 @@ async def from_json(jetstream: JetStreamClient, value: Any) -> bool:
         return False
     if line.objects and await jetstream.places.find_live(queue, task, job_id) is not None:
         raise ValueError("a live job of this id may be using the objects of this letter")
+    labels = {"queue": queue, "task": task, "id": job_id, "run": line.headers.get(n.RUN, "")}
     for name, data in line.objects.items():
-        await jetstream.payloads.put(name, data)
+        await jetstream.payloads.put(name, data, labels)
     return await jetstream.dead.restore(line.subject, line.body, line.headers)
 
 

@@ -9,9 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from typing import NamedTuple, TypeVar
 
 from jetjobs.define.registry import Router
+from jetjobs.enqueueing import claim_check
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import MAX_MOVABLE, header_size
 from jetjobs.jetstream.letters import read_letter, whole_number
+from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.reads import last_on
 from jetjobs.jetstream.replay_marks import Mark, Refused
 from jetjobs.model import names as n
@@ -25,7 +27,7 @@ from jetjobs.model.errors import (
     QueueNotFound,
     TopologyMissing,
 )
-from jetjobs.model.ids import NO_KEY, JobId, parse_id
+from jetjobs.model.ids import NO_KEY, JobId, new_run, parse_id
 from jetjobs.model.job import Job
 from jetjobs.model.letter import DeadLetter
 from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder, provenance, run_of
@@ -140,12 +142,13 @@ class Replayer:
         try:
             await self._jetstream.replay_marks.store(replays)
         except _REFUSALS as error:
+            await _all(self._drop_body(one) for one in ready)
             return [ReplayAnswer(one.letter, Replayed.REFUSED, str(error)) for one in ready]
         await _all(self._jetstream.dead.remove(one.letter.sequence, erase=False) for one in ready)
         await self._jetstream.replay_marks.remove([mark for mark, _ in replays])
         for one in ready:
             if one.letter.payload and one.letter.payload != one.job.payload:
-                await self._jetstream.payloads.delete(one.letter.payload)
+                await self._discard(one.letter.queue, one, one.letter.payload)
         return [ReplayAnswer(one.letter, Replayed.REPLAYED) for one in ready]
 
     async def _store_one(self, one: _Ready) -> ReplayAnswer:
@@ -161,6 +164,7 @@ class Replayer:
                 if ours or refused.duplicate or await self._jetstream.replay_marks.is_there(mark):
                     await self._jetstream.dead.remove(one.letter.sequence, erase=False)
                     await self._jetstream.replay_marks.remove([mark])
+                    await self._drop_body(one)
                     return ReplayAnswer(one.letter, Replayed.ALREADY)
                 if there is not None:
                     await self._drop_body(one)
@@ -168,20 +172,25 @@ class Replayer:
             await asyncio.sleep(0.05)  # what held it has ended or moved meanwhile: try again
 
     async def _fit(self, job: Job, guard: str) -> Job:
-        """The job itself, or with its body in the object store: a letter can hold more than a job may."""
-        message = self._jetstream.publisher.outgoing(job, None, guard)
+        """The job as it is stored: a body that is too large for a message goes to the object store."""
+        publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
+        message = publisher.outgoing(job, None, guard)
         if (size := header_size(message.headers)) > MAX_MOVABLE:
             raise JobTooLarge(f"its headers are {size:,} bytes", size=size, limit=MAX_MOVABLE)
-        if message.size <= self._jetstream.connection.inline_limit:
+        if publisher.fits(message, limit):
             return job
-        name = f"{job.id}.{job.run}"
-        await self._jetstream.payloads.put(name, job.body)
-        return job._replace(body=b"", payload=name)
+        # Under a name of this try alone: an earlier one may have got through with other arguments.
+        job = claim_check(job, new_run())
+        await self._jetstream.payloads.put(job.payload, job.body, labels_of(job))
+        return job._replace(body=b"")
 
     async def _drop_body(self, one: _Ready) -> None:
         """What `_fit` had stored for a job that was not."""
-        if one.job.payload != one.letter.payload:
-            await self._jetstream.payloads.delete(one.job.payload)
+        if one.job.payload and one.job.payload != one.letter.payload:
+            await self._discard(one.job.queue, one, one.job.payload)
+
+    async def _discard(self, queue: str, one: _Ready, name: str) -> None:
+        await self._jetstream.places.discard(queue, one.job.task, one.job.id, name)
 
     async def revive(self, letter: DeadLetter) -> Job:
         """The job as it will be enqueued, checked against the task as it is now. Changes nothing."""
@@ -189,15 +198,22 @@ class Replayer:
         if n.PAYLOAD_HEADERS in letter.headers:
             raise MalformedJob("its headers are too large for a job; enqueue it anew with fewer")
         task = self._registry.find(letter.task)
+        queue = order.to_queue or letter.queue
         body, payload = letter.body, letter.payload
         if order.arguments is not None:
             body, payload = task.signature.encode(task.signature.bind((), order.arguments)), ""
-        task.signature.decode(await self._jetstream.payloads.get(payload) if payload else body)
+        elif payload:
+            body = await self._jetstream.payloads.get(payload)
+        task.signature.decode(body)
+        if payload and queue == letter.queue:
+            body = b""  # the object goes over to the new life; on another queue the job gets one of its own
+        else:
+            payload = ""
         kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)}
         return Job(
             letter.id,
             letter.task,
-            order.to_queue or letter.queue,
+            queue,
             letter.lane,
             body,
             parse_id(letter.id).key,
@@ -239,7 +255,7 @@ async def _groups(
     group: list[DeadLetter] = []
     due = time.monotonic()
     async for letter in _each(letters):
-        if group and (rate or len(group) == AT_ONCE or sum(len(x.body) for x in group) > GROUP_BYTES):
+        if group and (rate or len(group) == AT_ONCE or sum(_weight(x) for x in group) > GROUP_BYTES):
             yield group
             group = []
         if rate:
@@ -248,6 +264,11 @@ async def _groups(
         group.append(letter)
     if group:
         yield group
+
+
+def _weight(letter: DeadLetter) -> int:
+    """Bytes to hold for it; a body in the object store may be large, so it goes alone."""
+    return len(letter.body) + (GROUP_BYTES if letter.payload else 0)
 
 
 async def _each(letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter]) -> AsyncIterator[DeadLetter]:

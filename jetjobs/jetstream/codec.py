@@ -128,6 +128,7 @@ def salvage(delivery: Wire, queue: str, lane: str, stream_created: str) -> Job:
         delivery.data,
         run=_first_run(delivery),
         enqueued_at=delivery.stored_at,
+        payload=delivery.headers.get(n.PAYLOAD, ""),
         headers=delivery.headers,
     )
 

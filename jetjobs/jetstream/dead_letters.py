@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.jetstream.codec import encode_headers, header_size
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, delete_message, last_on
@@ -61,7 +62,8 @@ class DeadLetters:
                 expected = there.sequence if there is not None else 0
 
     async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
-        return await last_on(self._connection, self._names.dead_stream, self._names.dead(queue, task, job_id))
+        subject = self._names.dead(queue, _token(task), job_id)
+        return await last_on(self._connection, self._names.dead_stream, subject)
 
     async def places(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
         """Subjects of the letters of that id: one, unless jobs of several queues or tasks were given it."""
@@ -110,16 +112,19 @@ class DeadLetters:
         headers[n.LANE] = job.lane
         if header_size(headers) > HEADER_LIMIT - CAUSE_ROOM:
             # A hand-made job may bring more headers than a letter can hold beside its cause: keep them whole.
-            await self._payloads.put(f"{job.id}.headers", json.dumps(dict(job.headers)).encode())
-            ours = encode_headers(job._replace(headers={}, reply=""))
-            headers = {n.SOURCE: letter.origin[:1000], n.RUN: ours[n.RUN], n.PAYLOAD_HEADERS: f"{job.id}.headers"}
+            name = n.headers_object(job.id, job.run)
+            await self._payloads.put(name, json.dumps(dict(job.headers)).encode(), labels_of(job))
+            headers = {n.SOURCE: letter.origin[:1000], n.RUN: job.run, n.PAYLOAD_HEADERS: name}
+            if job.payload:
+                headers[n.PAYLOAD] = job.payload
         body = job.body
         room = self._connection.max_payload - header_size(headers) - len(body)
         cause = _cause(letter, min(room - 1024, CAUSE_ROOM))
         if len(cause) + 1024 > room:
             # Not even a bare cause fits beside this body: keep it whole, in the object store.
-            headers[n.PAYLOAD] = job.id
-            await self._payloads.put(job.id, body)
+            if not job.payload:
+                headers[n.PAYLOAD] = n.body_object(job.id, job.run)
+                await self._payloads.put(headers[n.PAYLOAD], body, labels_of(job))
             body = b""
             cause = _cause(letter, CAUSE_ROOM)
         headers[n.CAUSE] = cause

@@ -9,6 +9,7 @@ from typing import Any
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.publisher import Outgoing, Publisher
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.results import Results, read_record
@@ -23,12 +24,19 @@ class Places:
     """Looks a job up in the streams and buckets of its queue."""
 
     def __init__(
-        self, connection: Connection, publisher: Publisher, results: Results, dead: DeadLetters, names: Names
+        self,
+        connection: Connection,
+        publisher: Publisher,
+        results: Results,
+        dead: DeadLetters,
+        payloads: Payloads,
+        names: Names,
     ) -> None:
         self._connection = connection
         self._publisher = publisher
         self._results = results
         self._dead = dead
+        self._payloads = payloads
         self._names = names
 
     async def has_moved_on(self, job: Job) -> bool:
@@ -65,6 +73,29 @@ class Places:
         """The newest message of the job in its work stream. A hand-made job is not found before its first move."""
         subject = self._names.job_anywhere(queue, task, parse_id(job_id))
         return await last_on(self._connection, self._names.work_stream(queue), subject)
+
+    async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+        """Whether the job, its dead letter or its done record refers to that object."""
+        # One after another, in the order of a job's life: one that moves on meanwhile is found further on. Only a
+        # replay goes the other way, so the first place is also the last one looked at.
+        if await self._live_needs(queue, task, job_id, name):
+            return True
+        dead = await self._dead.get(queue, task, job_id)
+        if dead is not None and name in (dead.headers.get(n.PAYLOAD), dead.headers.get(n.PAYLOAD_HEADERS)):
+            return True
+        done = await self._results.get(queue, task, job_id)
+        if done is not None and read_record(done.data).get("result_object") == name:
+            return True
+        return await self._live_needs(queue, task, job_id, name)
+
+    async def _live_needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+        live = await self.find_live(queue, task, job_id)
+        return live is not None and live.headers.get(n.PAYLOAD) == name
+
+    async def discard(self, queue: str, task: str, job_id: str, name: str) -> None:
+        """Remove an object of a job, unless something refers to it still."""
+        if not await self.needs(queue, task, job_id, name):
+            await self._payloads.delete(name)
 
     async def status(self, queue: str, task: str, job_id: str) -> JobStatus:
         """Where the job stands now. State None: it never existed, or its record has expired."""

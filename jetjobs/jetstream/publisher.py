@@ -126,15 +126,20 @@ class Publisher:
             headers[n.EXPECTED_LAST_SUBJECT] = guard
         return Outgoing(subject, job.body, headers)
 
-    def check_size(self, message: Outgoing, limit: int) -> None:
-        """JobTooLarge when the server would close the connection over it, or a later move could not hold it."""
+    def fits(self, message: Outgoing, limit: int) -> bool:
+        """False when the server would close the connection over it, or a later move could not hold it."""
         # Most jobs are far below: count the headers only where they could matter.
-        if len(message.body) > limit - HEADER_ROOM and (size := message.size) > limit:
+        return len(message.body) <= limit - HEADER_ROOM or message.size <= limit
+
+    def check_size(self, message: Outgoing, limit: int) -> None:
+        """JobTooLarge unless it fits."""
+        if not self.fits(message, limit):
+            size = message.size
             raise JobTooLarge(
                 f"headers and body are {size:,} bytes; the limit is {limit:,}",
                 size=size,
                 limit=limit,
-                hint="store the data elsewhere and pass a reference, or raise max_payload on the server",
+                hint="send fewer headers, or raise max_payload on the server",
             )
 
     async def store(

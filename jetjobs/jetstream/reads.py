@@ -38,6 +38,11 @@ async def at_sequence(connection: Connection, stream: str, sequence: int) -> Sto
     return await _get(connection, stream, {"seq": sequence})
 
 
+async def next_on(connection: Connection, stream: str, subject: str, start: int) -> StoredMessage | None:
+    """The first message on `subject` at sequence `start` or after it."""
+    return await _get(connection, stream, {"seq": start, "next_by_subj": subject})
+
+
 async def _get(connection: Connection, stream: str, query: dict[str, object]) -> StoredMessage | None:
     try:
         answer = await connection.api(f"STREAM.MSG.GET.{stream}", query)

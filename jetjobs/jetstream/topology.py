@@ -11,7 +11,7 @@ from jetjobs.jetstream.faults import NO_PEERS
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
-from jetjobs.model.names import Names, kv_stream, object_stream
+from jetjobs.model.names import Names, kv_stream, object_chunks, object_metas, object_stream
 from jetjobs.model.settings import QueueSettings
 
 NS = 1_000_000_000
@@ -159,10 +159,11 @@ def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
     store = names.payload_store
     config = {
         "name": object_stream(store),
-        "subjects": [f"$O.{store}.C.>", f"$O.{store}.M.>"],
+        "subjects": [object_chunks(store, ">"), object_metas(store)],
         "discard": "new",
         "allow_rollup_hdrs": True,
         "allow_direct": True,
+        "allow_msg_ttl": True,  # results go with their records
         **shared,
     }
     return Wanted("bucket", f"object store {store}", object_stream(store), "", config)

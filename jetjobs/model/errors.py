@@ -13,7 +13,7 @@ JetJobsError
   EnqueueError            the job is not stored (except EnqueueUnconfirmed: not known)
     EnqueueUnconfirmed      no confirmation came; the job may or may not be stored
     QueueNotFound           there is no such queue or lane
-    JobTooLarge             headers and body together are over the inline limit
+    JobTooLarge             arguments over 64 MiB, or headers over their limit
     InvalidArguments        also a DeliveryError
   DeliveryError           what arrived cannot run; always ends as a dead letter
     MalformedJob            the body, a header or the subject cannot be read
@@ -25,7 +25,7 @@ JetJobsError
     ChildDied               the child process that ran the task is gone, or would not start
     ChildRaised             the task raised in its child process; what it raised, as text
     ResultNotSerializable   the task returned what JSON cannot hold
-    ResultTooLarge          the task returned more than a message can hold
+    ResultTooLarge          the task returned more than 64 MiB
   ResultError             the result cannot be had
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
@@ -113,7 +113,7 @@ class QueueNotFound(EnqueueError):
 
 
 class JobTooLarge(EnqueueError):
-    """Headers and body together are over the inline limit."""
+    """The arguments are over 64 MiB, or the headers over their limit."""
 
     def __init__(self, message: str, *, size: int, limit: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -176,7 +176,7 @@ class ResultNotSerializable(AttemptError):
 
 
 class ResultTooLarge(AttemptError):
-    """The task returned more than a message can hold."""
+    """The task returned more than 64 MiB."""
 
 
 class ResultError(JetJobsError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -42,6 +43,7 @@ ERRORS: Final = "Jetjobs-Errors"
 PRODUCER: Final = "Jetjobs-Producer"
 PAYLOAD: Final = "Jetjobs-Payload"
 PAYLOAD_HEADERS: Final = "Jetjobs-Payload-Headers"
+OBJECT: Final = "Jetjobs-Object"
 CAUSE: Final = "Jetjobs-Cause"
 SOURCE: Final = "Jetjobs-Source"
 REPLAY: Final = "Jetjobs-Replay"
@@ -49,6 +51,7 @@ REPLAY: Final = "Jetjobs-Replay"
 # Headers of the server's.
 MSG_ID: Final = "Nats-Msg-Id"
 TTL: Final = "Nats-TTL"
+ROLLUP: Final = "Nats-Rollup"
 SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -181,6 +184,18 @@ class Names:
     def locks_bucket(self) -> str:
         return f"{self.namespace}-locks"
 
+    @property
+    def checkpoints_bucket(self) -> str:
+        return f"{self.namespace}-checkpoints"
+
+    @property
+    def workers_bucket(self) -> str:
+        return f"{self.namespace}-workers"
+
+    @property
+    def cancelled_bucket(self) -> str:
+        return f"{self.namespace}-cancelled"
+
     def control(self, word: str) -> str:
         """Subject of a control message, on core NATS."""
         return f"{self.namespace}.control.{word}"
@@ -200,3 +215,31 @@ def kv_subject(bucket: str, key: str) -> str:
 
 def object_stream(store: str) -> str:
     return f"OBJ_{store}"
+
+
+def object_chunks(store: str, nuid: str) -> str:
+    """Where the chunks of one writing of an object stand; `>` for all."""
+    return f"$O.{store}.C.{nuid}"
+
+
+def object_meta(store: str, name: str) -> str:
+    """Where the entry of the object of that name stands."""
+    return f"$O.{store}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def object_metas(store: str) -> str:
+    return f"$O.{store}.M.>"
+
+
+def body_object(job_id: str, run: str, token: str = "") -> str:
+    """Name of a job's body in the object store: of one life, so that a reused id never meets an older one."""
+    return f"{job_id}.{run}.{token}" if token else f"{job_id}.{run}"
+
+
+def headers_object(job_id: str, run: str) -> str:
+    return f"{job_id}.{run}.headers"
+
+
+def result_object(job_id: str, run: str, delivery: str) -> str:
+    """Name of a result: of one delivery, since the record of the first that ends is the one that stays."""
+    return f"{job_id}.{run}.result-{delivery}"

@@ -18,6 +18,8 @@ from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.lost import LostJobs, LostLane
 
+FAILOVER_S = 15.0
+"""How long a cluster may take to find new leaders: a worker that starts meanwhile waits for them."""
 MEND_S = 1.0
 """Between looks at a lane that the server refused."""
 
@@ -47,12 +49,13 @@ class Lanes:
         """What the server says of the queues. The lease is that of the lanes: others may have provisioned them."""
         connection, names = self._jetstream.connection, self._jetstream.names
         for queue in self._queues:
-            info = await connection.api(f"STREAM.INFO.{names.work_stream(queue)}")
+            info = await connection.api(f"STREAM.INFO.{names.work_stream(queue)}", timeout_s=FAILOVER_S)
             self.created[queue] = info["created"]
         for queue in self._queues:
             for lane in n.PULLED:
                 try:
-                    info = await connection.api(f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}")
+                    subject = f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}"
+                    info = await connection.api(subject, timeout_s=FAILOVER_S)
                 except AccessDenied:
                     return  # not allowed to ask: the settings must do
                 self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / NS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -16,8 +17,16 @@ from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.model import names as n
-from jetjobs.model.errors import BrokerUnavailable, DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
+from jetjobs.model.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DeliveryError,
+    JobTimeout,
+    MalformedJob,
+    ResultTooLarge,
+)
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -27,6 +36,7 @@ from jetjobs.model.outcome import (
     LetGo,
     Outcome,
     Released,
+    Snoozed,
     Succeeded,
     Suspected,
     decide,
@@ -42,6 +52,9 @@ from jetjobs.worker.threads import Threads
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
+FETCH_AGAIN_S = 5.0
+
+_log = logging.getLogger("jetjobs.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,6 @@ class Runner:
         self._leases = leases
         self._places = jetstream.places
         self._payloads = jetstream.payloads
-        self._connection = jetstream.connection
         self._observe = observe
         self._config = config
         self._created = config.streams_created
@@ -110,13 +122,32 @@ class Runner:
                 task = self._registry.find(job.task)
             body = job.body
             if job.payload:
-                body = await _patiently(attempt, lambda: self._payloads.get(job.payload))
+                fetched = await self._fetch(attempt, job)
+                if not isinstance(fetched, bytes):
+                    return job, fetched
+                body = fetched
             arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments, body)
+
+    async def _fetch(self, attempt: Attempt, job: Job) -> bytes | Outcome:
+        """The body from the object store. Gone with a job that has ended is no fault, and a store that does not
+        answer is none of the job's: it comes again later, no attempt spent."""
+        try:
+            try:
+                body = await _patiently(attempt, lambda: self._payloads.get(job.payload))
+            except MalformedJob:
+                if await _patiently(attempt, lambda: self._places.has_moved_on(job)):
+                    return LetGo(ack=True)
+                raise
+        except BrokerError as error:
+            extra = {"event": "job.body_unreadable", "job_id": job.id, "task": job.task, "error": str(error)}
+            _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
+            return Snoozed(FETCH_AGAIN_S)
+        return body if attempt.owned() else LetGo(ack=False)
 
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
@@ -200,10 +231,9 @@ class Runner:
 
     def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
         result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
-        limit = self._connection.inline_limit
-        if len(result) > limit:
+        if len(result) > MAX_OBJECT:
             raise ResultTooLarge(
-                f"task {task.name!r} returned {len(result):,} bytes, too large for a message (limit {limit:,})"
+                f"task {task.name!r} returned {len(result):,} bytes, too large to keep (limit {MAX_OBJECT:,})"
             )
         return result
 

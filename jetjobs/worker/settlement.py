@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -10,11 +11,12 @@ from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import with_error
 from jetjobs.jetstream.dead_letters import Letter
+from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import last_on
-from jetjobs.jetstream.results import success_record
+from jetjobs.jetstream.results import read_record, success_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import StorageFull
+from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import Observer, RecordDropped
 from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
@@ -30,6 +32,9 @@ from jetjobs.model.outcome import (
     Suspected,
 )
 from jetjobs.worker.attempt import Attempt
+
+RESULT_SPARE_S = 60
+"""A result outlives its record by this, so that whoever has just read the record finds it."""
 
 
 class IdTaken(Exception):
@@ -66,18 +71,30 @@ class Settlement:
             await self._bury(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        attempt.delivery.ack()
         if job.payload and isinstance(outcome, Succeeded):
-            await self._jetstream.payloads.delete(job.payload)
+            await self._end_large(attempt, job)
+        else:
+            attempt.delivery.ack()
         return outcome
+
+    async def _end_large(self, attempt: Attempt, job: Job) -> None:
+        """Ack, and only when that is certain remove the body: a second delivery could not run without it. What is
+        left over is found by the sweep."""
+        if await attempt.delivery.ack_confirmed():
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
             return
         ended_at = time.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
-        record = success_record(job, outcome.result, self._worker, started_at, ended_at)
         ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
+        record = success_record(job, outcome.result, self._worker, started_at, ended_at)
+        if len(record) > self._jetstream.connection.inline_limit:
+            times = (started_at, ended_at)
+            await self._succeed_large(attempt, job, outcome.result, times, ttl_s)
+            return
         try:
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         except StorageFull:
@@ -85,6 +102,26 @@ class Settlement:
             self._observe(RecordDropped(job.queue, job.task, job.id))
         if job.reply:
             self._jetstream.results.tell(job, record)
+
+    async def _succeed_large(
+        self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
+    ) -> None:
+        """The result to the object store, then the record that names it. Storage full: neither, as above."""
+        payloads, delivery = self._jetstream.payloads, attempt.delivery
+        name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
+        record = success_record(job, b"", self._worker, *times, kept_as=name)
+        try:
+            await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
+            standing = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+        except StorageFull:
+            self._observe(RecordDropped(job.queue, job.task, job.id))
+            return
+        if read_record(standing).get("result_object") != name:
+            # Another delivery of this run has ended before us, and its record stays.
+            with contextlib.suppress(BrokerError):
+                await payloads.delete(name)
+        if job.reply:
+            self._jetstream.results.tell(job, standing)
 
     async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:
@@ -94,11 +131,23 @@ class Settlement:
                 await self._later(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
         except (IdTaken, Taken) as error:
             # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
-            apart = job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}")
+            apart = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
             cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
             await self._bury(attempt, apart, cause)
             return cause
         return outcome
+
+    async def _with_own_body(self, job: Job) -> Job:
+        """A job under another id gets its large body under that id too, where the sweep looks for it."""
+        if not job.payload:
+            return job
+        try:
+            body = await self._jetstream.payloads.get(job.payload)
+        except MalformedJob:
+            return job
+        name = n.body_object(job.id, job.run)
+        await self._jetstream.payloads.put(name, body, labels_of(job))
+        return job._replace(payload=name)
 
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())
@@ -139,8 +188,10 @@ class Settlement:
             headers = {k: v for k, v in job.headers.items() if k != n.ERRORS}
             message = publisher.outgoing(job._replace(headers=headers), due_at, None, detour)
         if message.size > self._jetstream.connection.max_payload:
-            await self._jetstream.payloads.put(job.id, job.body)
-            message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at, None, detour)
+            name = job.payload or n.body_object(job.id, job.run)
+            if not job.payload:
+                await self._jetstream.payloads.put(name, job.body, labels_of(job), owned=attempt.owned)
+            message = publisher.outgoing(job._replace(body=b"", payload=name), due_at, None, detour)
         stream = self._jetstream.names.work_stream(job.queue)
         wire = message.headers
         assert isinstance(wire, dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.orphans import sweep_orphans
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.worker.duties import Duty
 from jetjobs.worker.lost import LostJobs
@@ -14,6 +15,7 @@ from jetjobs.worker.stranded import StrandedSweep
 OVERDUE = "overdue"
 OVERDUE_EVERY_S = 600.0
 STRANDED_EVERY_S = 120.0
+ORPHANS_EVERY_S = 600.0
 
 
 def sweeps(jetstream: JetStreamClient, lost: LostJobs, lease_s: float) -> list[Duty]:
@@ -27,4 +29,5 @@ def sweeps(jetstream: JetStreamClient, lost: LostJobs, lease_s: float) -> list[D
     return [
         Duty(OVERDUE, OVERDUE_EVERY_S, lambda: each_queue(lambda queue: sweep_overdue(jetstream, queue))),
         Duty("stranded", STRANDED_EVERY_S, lambda: each_queue(stranded.sweep)),
+        Duty("orphans", ORPHANS_EVERY_S, lambda: sweep_orphans(jetstream)),
     ]

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
+from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running
 from tests.support.cluster import Cluster
+from tests.support.probe import eventually
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=30)
@@ -69,3 +71,46 @@ async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_lead
         assert await truth.jobs() == []
         await truth.close()
     assert set(ran) == set(range(521))
+
+
+@pytest.mark.timeout(180)
+async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leaders_death(cluster: Cluster) -> None:
+    queues = {"publish_timeout": "60s"}
+    app = JetJobs("test", settings=build_settings({"nats": {"url": cluster.url}, "queues": queues}))
+    labels = {"queue": "default", "task": "work", "id": "u1", "run": "r1"}
+
+    @app.task
+    async def work(text: str) -> str:
+        return text
+
+    async with app:
+        await app.provision()
+        clients = []
+        for node in cluster.nodes:
+            settings = build_settings({"nats": {"url": node.url}, "queues": queues})
+            clients.append(JetStreamClient(settings, "reader", lambda event: None))
+            await clients[-1].open()
+        for number in range(20):
+            data = f"{number:06d}".encode() * 50_000
+            await app.jetstream.payloads.put(f"o{number}", data, labels)
+            found = await asyncio.gather(*(client.payloads.get(f"o{number}") for client in clients))
+            assert found == [data] * 3
+        for client in clients:
+            await client.close()
+
+        info = await app.jetstream.connection.api("STREAM.INFO.OBJ_jobs-payloads")
+        assert info["config"]["num_replicas"] == 3
+        leader = cluster.named(info["cluster"]["leader"])
+        text = "".join(f"{number:08d}" for number in range(500_000))
+        worker = app.worker()
+
+        async def ready() -> bool:
+            return worker.ready
+
+        async with running(worker):
+            await eventually(ready, timeout=30)
+            sending = asyncio.create_task(work.enqueue(text))
+            await asyncio.sleep(0.05)  # in the middle of it, or before, or after: all must do
+            leader.kill()
+            handle = await sending
+            assert await handle.result(timedelta(seconds=90)) == text

@@ -116,7 +116,7 @@ async def test_two_letters_of_one_id_are_never_taken_for_each_other(app: JetJobs
 async def test_a_deleted_letter_leaves_the_object_that_another_needs(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default", "other"])
-        await app.jetstream.payloads.put("shared", b'{"n":1}')
+        await app.jetstream.payloads.put("shared", b'{"n":1}', {})
         for queue in ("default", "other"):
             await bury(app, "work", [b""], ids=["mine"], queue=queue, payload="shared")
         assert await app.dead.delete(await letter_of(app, "mine", queue="default"))

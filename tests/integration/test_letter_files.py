@@ -39,7 +39,7 @@ async def test_a_body_in_the_object_store_goes_along(app: JetJobs) -> None:
     async with app:
         await app.provision(["default"])
         body = b'{"text":"%b"}' % (b"x" * 3_000_000)
-        await app.jetstream.payloads.put("large", body)
+        await app.jetstream.payloads.put("large", body, {})
         (job_id,) = await bury(app, "work", [b""], payload="large")
         letter = await letter_of(app, job_id)
         line = json.dumps(await app.dead.to_json(letter))
@@ -60,7 +60,7 @@ async def test_an_object_that_a_live_job_uses_is_not_written_over(app: JetJobs, 
 
     async with app:
         await app.provision()
-        await app.jetstream.payloads.put("large", b'{"text":"new"}')
+        await app.jetstream.payloads.put("large", b'{"text":"new"}', {})
         await work.options(job_id="mine").enqueue("x")
         value = {
             "subject": "jobs.dead.default.work.mine",

@@ -179,8 +179,7 @@ async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
             assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
             await probe.finished(1, "succeeded")
         assert sizes == [len(filling)] * 3
-        store = await truth.js.object_store("jobs-payloads")
-        assert [entry.name for entry in await store.list() if not entry.deleted] == []  # gone with its job
+        assert (await truth.objects(), await truth.chunks()) == ({}, {})  # gone with its job
 
 
 async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(

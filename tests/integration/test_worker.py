@@ -317,7 +317,7 @@ async def test_a_failing_job_is_retried_from_later_with_its_history_and_then_dea
 ) -> None:
     attempts: list[int] = []
 
-    @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(milliseconds=300), jitter=False))
+    @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(seconds=2), backoff="fixed", jitter=False))
     async def fragile(n: int) -> None:
         attempts.append(current_job().attempt)
         raise ValueError(f"attempt {current_job().attempt}")
@@ -327,11 +327,15 @@ async def test_a_failing_job_is_retried_from_later_with_its_history_and_then_dea
         handle = await fragile.options(headers={"X-Tenant": "acme"}, priority="high").enqueue(1)
         async with running(app.worker()):
             await probe.finished(1, "retried")
-            assert await truth.jobs() == [f"jobs.work.default.later.fragile.-.{handle.id}"]
+
+            async def waits() -> bool:
+                return await truth.jobs() == [f"jobs.work.default.later.fragile.-.{handle.id}"]
+
+            await eventually(waits)
             assert (await handle.status()).state is JobState.RETRYING
             assert (await truth.consumer("high"))["num_ack_pending"] == 0  # backoff holds no slot
             with pytest.raises(JobFailed, match="attempt 3") as caught:
-                await handle.result(SOON)
+                await handle.result(timedelta(seconds=30))
         assert attempts == [1, 2, 3]
         assert "fragile" in caught.value.traceback
         letter = (await truth.dead())[handle.id]
