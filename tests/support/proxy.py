@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a real server that can lose, change or cut what passes."""
+"""A TCP proxy in front of a real server that can lose, change, delay, hold or cut what passes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ Edit = Callable[[bytes], bytes]
 
 
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it."""
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay_s` is asked for each chunk."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("nats://").split(":")
         self._target = (host, int(port))
         self.to_client: Edit = lambda data: data
         self.to_server: Edit = lambda data: data
+        self.delay_s: Callable[[], float] | None = None
+        self._open = asyncio.Event()
+        self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -39,6 +42,14 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def hold(self) -> None:
+        """Let nothing pass, not even that a side has closed. New connections are taken and hear nothing."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Let pass what was held, late, as TCP does when packets come through again."""
+        self._open.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
@@ -56,10 +67,35 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if passed := edit(data):
+        """Read at once and write when due: a delay must not slow down what comes behind."""
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        writing = asyncio.create_task(self._write(under_way, writer, edit))
+        loop = asyncio.get_running_loop()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    under_way.put_nowait((loop.time() + (self.delay_s() if self.delay_s else 0.0), data))
+            under_way.put_nowait((0.0, b""))
+            await writing
+        finally:
+            writing.cancel()
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _write(
+        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, edit: Edit
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due, data = await under_way.get()
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            await self._open.wait()
+            if not data:
+                return
+            if passed := edit(data):
+                try:
                     writer.write(passed)
                     await writer.drain()
-        self._writers.discard(writer)
-        writer.transport.abort()
+                except OSError:
+                    return

@@ -1,0 +1,149 @@
+"""Carries out the planned faults, heals each, and writes down when it really began and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+import nats.errors
+
+from tests.chaos.history import Span
+from tests.chaos.plan import PRODUCER, PlannedFault, PlannedJob
+from tests.chaos.producer import Producer
+from tests.chaos.world import World
+
+MEND_S = 1.0
+"""How long the operator leaves a deleted consumer to the workers before he provisions."""
+POISON_NUMBERS = 1_000_000
+
+
+class Nemesis:
+    """One fault after another. `heal` undoes whatever still stands."""
+
+    def __init__(self, world: World, producer: Producer, seed: int) -> None:
+        self._world = world
+        self._producer = producer
+        self._draw = random.Random(f"{seed} network")  # jitter of the delays: no part of the plan
+        self._acts: dict[str, Callable[[PlannedFault, Span], Awaitable[None]]] = {
+            "kill_worker": self._kill_worker,
+            "term_worker": self._term_worker,
+            "freeze_worker": self._freeze_worker,
+            "poison": self._poison,
+            "kill_server": self._stop_server,
+            "restart_server": self._stop_server,
+            "cut": self._cut,
+            "delay": self._delay,
+            "blackhole": self._blackhole,
+            "delete_consumer": self._delete_consumer,
+            "fill_storage": self._fill_storage,
+        }
+
+    async def run(self, faults: list[PlannedFault], started: float) -> None:
+        for fault in faults:
+            await asyncio.sleep(max(0.0, started + fault.at - time.time()))
+            span = Span(fault.kind, time.time(), workers=frozenset(fault.links), lane=fault.lane)
+            self._world.history.spans.append(span)
+            try:
+                await self._acts[fault.kind](fault, span)
+            finally:
+                span.end = time.time()
+
+    async def heal(self) -> None:
+        world = self._world
+        for link in world.links:
+            link.delay_s = None
+            link.resume()
+        world.fleet.thaw()
+        if world.server.process is None:
+            await asyncio.to_thread(world.server.start)
+        await world.free()
+        await world.operator.provision(world.app.queues)
+
+    # Workers
+
+    async def _kill_worker(self, fault: PlannedFault, span: Span) -> None:
+        self._signal(fault, span, signal.SIGKILL, "kill")
+
+    async def _term_worker(self, fault: PlannedFault, span: Span) -> None:
+        self._signal(fault, span, signal.SIGTERM, "term")
+
+    async def _freeze_worker(self, fault: PlannedFault, span: Span) -> None:
+        self._signal(fault, span, signal.SIGSTOP, "")
+        await asyncio.sleep(fault.lasts_s)
+        for worker in fault.links:
+            self._world.fleet.send(worker, signal.SIGCONT)
+
+    def _signal(self, fault: PlannedFault, span: Span, number: signal.Signals, wanted: str) -> None:
+        for worker in fault.links:
+            if not self._world.fleet.send(worker, number, wanted):
+                span.note = "was not there"
+
+    async def _poison(self, fault: PlannedFault, span: Span) -> None:
+        number = POISON_NUMBERS + len(self._world.history.spans)
+        self._producer.send(PlannedJob(fault.at, "poison", number, fault.lane[0], 0.0))
+
+    # The server
+
+    async def _stop_server(self, fault: PlannedFault, span: Span) -> None:
+        server = self._world.server
+        await asyncio.to_thread(server.kill if fault.kind == "kill_server" else server.stop)
+        await asyncio.sleep(fault.lasts_s)
+        await asyncio.to_thread(server.start)
+
+    async def _delete_consumer(self, fault: PlannedFault, span: Span) -> None:
+        queue, lane = fault.lane
+        subject = f"jobs-work-{queue}.{lane}"
+        await self._world.plain.request(f"$JS.API.CONSUMER.DELETE.{subject}", b"", timeout=10)
+        await asyncio.sleep(MEND_S)
+        answer = await self._world.plain.request(f"$JS.API.CONSUMER.INFO.{subject}", b"", timeout=10)
+        if b'"error"' not in answer.data:
+            span.note = "a worker made it anew"
+        else:
+            span.note = "provisioned anew by the operator"
+            await self._world.operator.provision(self._world.app.queues)
+
+    async def _fill_storage(self, fault: PlannedFault, span: Span) -> None:
+        written = await self._world.fill()
+        span.note = f"{written / 1e6:.0f} MB of ballast"
+        until = time.time() + fault.lasts_s
+        while time.time() < until:
+            await asyncio.sleep(0.1)
+            await self._world.fill()  # acknowledged jobs make room: take it too
+        try:
+            await self._world.free()
+        except nats.errors.Error:
+            await self._world.free()
+
+    # The network
+
+    async def _cut(self, fault: PlannedFault, span: Span) -> None:
+        for link in fault.links:
+            self._world.links[link].cut()
+        span.workers = _workers(fault)
+
+    async def _delay(self, fault: PlannedFault, span: Span) -> None:
+        span.workers = _workers(fault)
+        for link in fault.links:
+            self._world.links[link].delay_s = lambda: self._draw.uniform(0.1, 0.3)
+        await asyncio.sleep(fault.lasts_s)
+        for link in fault.links:
+            self._world.links[link].delay_s = None
+
+    async def _blackhole(self, fault: PlannedFault, span: Span) -> None:
+        span.workers = _workers(fault)
+        span.note = "then late" if fault.late else "then cut"
+        for link in fault.links:
+            self._world.links[link].hold()
+        await asyncio.sleep(fault.lasts_s)
+        for link in fault.links:
+            if not fault.late:
+                self._world.links[link].cut()
+            self._world.links[link].resume()
+
+
+def _workers(fault: PlannedFault) -> frozenset[int]:
+    """The workers among the links. -1 when only the producer's is meant: an empty set would mean all."""
+    return frozenset(link for link in fault.links if link != PRODUCER) or frozenset({-1})
