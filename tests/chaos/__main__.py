@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--report", type=Path, help="write the report there too, as Markdown")
     parser.add_argument("--keep", type=Path, help="keep journal, logs and store in this folder")
+    parser.add_argument("--odd", action="store_true", help="print trails of jobs that ended oddly, too")
     parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
     options = parser.parse_args()
     plan = plan_for(options.seed, options.seconds)
@@ -33,6 +34,8 @@ def main() -> int:
     print("\n".join(done.history.notes))
     if options.report:
         options.report.write_text(text)
+    if options.odd:
+        print(report.curious(done))
     if not done.ok:
         print(report.trails(done))
         print(f"journal and logs: {folder}", file=sys.stderr)

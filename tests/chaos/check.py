@@ -57,7 +57,7 @@ class Checker:
         self._history = history
         self._facts = facts
         self._lines = lines
-        self._explain = Explainer(history)
+        self._explain = Explainer(history, lines)
         self._of: dict[str, list[Line]] = defaultdict(list)
         for line in lines:
             self._of[line.id].append(line)

@@ -3,43 +3,59 @@
 from __future__ import annotations
 
 from tests.chaos.history import History, Span
-from tests.chaos.journal import Line
+from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import LEASE_S
 
 AFTER_S = LEASE_S + 1.0
 """How long after its end a fault still shows: a lease that was not renewed runs out by then."""
-_SERVER = frozenset({"kill_server", "restart_server"})
-_LINK = frozenset({"cut", "blackhole", "delay", "freeze_worker", "kill_worker", "term_worker"})
+_SERVER = ("kill_server", "restart_server")
+_OF_ONE = ("freeze_worker", "blackhole", "cut", "kill_worker", "term_worker")
+_LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], "delay")
+"""Where several faults would explain it, the first of these is named."""
+BLOCKED = "loop blocked by a task"
+DIED = "death of the worker"
 
 
 class Explainer:
-    """Knows the faults as they happened."""
+    """Knows the faults as they happened, and from the journal which tasks held a worker's loop."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, lines: list[Line]) -> None:
         self._history = history
+        self._blocked: list[tuple[int, float, float]] = []
+        started: dict[tuple[int, tuple[str, str, int]], float] = {}
+        for line in lines:
+            if line.task == "block" and line.event == START:
+                started[line.pid, line.message] = line.at
+            elif line.task == "block" and line.event == FINISH:
+                self._blocked.append((line.pid, started.get((line.pid, line.message), line.at), line.at))
 
     def again(self, before: Line, again: Line) -> str:
         """The fault between two starts of one message that made the server hand it out again; empty for none."""
+        if again.delivery < before.delivery:
+            return self._late(again)
         died = self._history.died(before.pid)
         if before.at - 1.0 <= died <= again.at:
-            return "death of the worker"
-        worker = self._history.worker_of(before.pid, before.at)
-        for span in self._between(before.at, again.at):
-            if span.kind in _LINK and worker is not None and span.touches(worker):
-                return span.kind
-            if span.kind in _SERVER:
-                return span.kind
-            if span.kind == "delete_consumer" and "/".join(span.lane) == again.place:
-                return span.kind
-        return ""
+            return DIED
+        return self._first(before.at, again.at, self._history.worker_of(before.pid, before.at), again.place)
+
+    def _late(self, again: Line) -> str:
+        """A worker read an old delivery when it could read again: the job had run elsewhere by then."""
+        held_s = sum(
+            end - start
+            for pid, start, end in self._blocked
+            if pid == again.pid and again.at - 3 * LEASE_S <= end <= again.at
+        )
+        why = BLOCKED if held_s >= LEASE_S - 0.5 else ""
+        worker = self._history.worker_of(again.pid, again.at)
+        why = why or self._first(again.at - AFTER_S, again.at, worker, again.place)
+        return f"{why}, an old delivery read late" if why else ""
 
     def zombie(self, lines: list[Line]) -> str:
         """The fault by which a worker could finish a job that was another's by then."""
         for line in lines:
             worker = self._history.worker_of(line.pid, line.at)
-            for span in self._between(line.at - AFTER_S, line.at + 4 * LEASE_S):
-                if span.kind in _SERVER or (worker is not None and span.touches(worker)):
-                    return span.kind
+            if why := self._first(line.at - AFTER_S, line.at + 4 * LEASE_S, worker, line.place):
+                return why
         return ""
 
     def storage_was_full(self, at: float) -> bool:
@@ -48,5 +64,19 @@ class Explainer:
             for span in self._history.spans
         )
 
-    def _between(self, start: float, end: float) -> list[Span]:
-        return [span for span in self._history.spans if span.start <= end and span.end + AFTER_S >= start]
+    def _first(self, start: float, end: float, worker: int | None, place: str) -> str:
+        spans = self._history.spans
+        kinds = {
+            span.kind
+            for span in spans
+            if span.start <= end and span.end + AFTER_S >= start and _concerns(span, worker, place)
+        }
+        return next((kind for kind in _LIKELY if kind in kinds), "")
+
+
+def _concerns(span: Span, worker: int | None, place: str) -> bool:
+    if span.kind == "delete_consumer":
+        return "/".join(span.lane) == place
+    if span.kind in _OF_ONE or span.kind == "delay":
+        return worker is not None and span.touches(worker)
+    return span.kind in _SERVER

@@ -91,12 +91,13 @@ async def _others(truth: Truth, stream: str, subject: str, first: int, last: int
 # Waiting for quiet
 
 
-async def quiet(truth: Truth, queues: list[str], timeout_s: float) -> list[Stored]:
+async def quiet(truth: Truth, queues: list[str], timeout_s: float, give_up_overdue: bool) -> list[Stored]:
     """Returns once no job is on its way, or only such as nobody will bring any more, or when time is up."""
     give_up = time.time() + timeout_s
     while True:
         under_way = await _under_way(truth, queues)
-        if len(overdue(under_way)) == len(under_way) or time.time() > give_up:
+        forgotten = overdue(under_way)
+        if not under_way or (len(forgotten) == len(under_way) and give_up_overdue) or time.time() > give_up:
             return under_way
         await asyncio.sleep(0.25)
 

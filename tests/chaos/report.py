@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jetjobs
 from tests.chaos import logs, measure
-from tests.chaos.check import UNRECORDED, Findings, Violation
+from tests.chaos.check import UNRECORDED, Findings
 from tests.chaos.facts import Facts
 from tests.chaos.history import History
 from tests.chaos.journal import FINISH, START, Line
@@ -62,6 +62,7 @@ def markdown(run: Run) -> str:
         ("started twice or more", f"{found.duplicates}, by: {_counted(found.explained) or 'nothing'}"),
         ("buried as crashed, though harmless", str(len(found.innocents))),
         ("done and dead", f"{len(found.zombies)}"),
+        ("refused, and stored all the same", str(len(found.refused_but_stored))),
         ("done, record refused for lack of storage", str(_ended(found, UNRECORDED))),
         ("replays", _counted(Counter(one.answer or "no answer" for one in history.replays)) or "none"),
         ("work went on after a fault", str(measure.until_next_finish(history, run.lines))),
@@ -131,12 +132,18 @@ def trails(run: Run) -> str:
         parts.append(f"{violation.invariant}: {violation.text}")
         if violation.job_id and violation.job_id not in seen:
             seen.add(violation.job_id)
-            parts.append(_trail(run, violation))
+            parts.append(_trail(run, violation.job_id))
     return "\n".join(parts)
 
 
-def _trail(run: Run, violation: Violation) -> str:
-    job_id, zero = violation.job_id, run.history.started
+def curious(run: Run) -> str:
+    """The trails of jobs that broke nothing and yet ended oddly: buried though harmless, or both done and dead."""
+    odd = [*run.found.zombies, *run.found.innocents, *run.found.refused_but_stored]
+    return "\n".join(f"ODD\n{_trail(run, job_id)}" for job_id in odd[:MAX_TRAILS])
+
+
+def _trail(run: Run, job_id: str) -> str:
+    zero = run.history.started
     sent = [one for one in run.history.sent if one.id == job_id]
     lines = [line for line in run.lines if line.id == job_id]
     out = [f"  job {job_id}"]

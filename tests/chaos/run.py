@@ -70,12 +70,12 @@ async def _carry_out(plan: Plan, world: World) -> None:
 async def _come_to_rest(truth: Truth, world: World) -> list[facts.Stored]:
     """Jobs that are still under way when time is up."""
     queues = tasks.app.queues
-    left = await facts.quiet(truth, queues, QUIET_S)
+    left = await facts.quiet(truth, queues, QUIET_S, give_up_overdue=True)
     late = facts.overdue(left)
     if late and len(late) == len(left):
         # The server fires what fell due while storage was full only after a restart.
         world.history.note(f"{len(late)} overdue jobs: the server was restarted to fire them")
         await asyncio.to_thread(world.server.stop)
         await asyncio.to_thread(world.server.start)
-        left = await facts.quiet(truth, queues, QUIET_S)
+        left = await facts.quiet(truth, queues, QUIET_S, give_up_overdue=False)
     return left
