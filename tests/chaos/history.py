@@ -82,6 +82,14 @@ class History:
     def note(self, text: str) -> None:
         self.notes.append(f"{time.time() - self.started:8.3f} {text}")
 
+    def __str__(self) -> str:
+        """One line for each thing, for whoever looks into a run."""
+        rows: list[tuple[float, object]] = [(one.at, one) for one in self.sent]
+        rows += [(span.start, span) for span in self.spans]
+        rows += [(life.born, life) for life in self.lives]
+        rows += [(replay.at, replay) for replay in self.replays]
+        return "\n".join(f"{at - self.started:8.3f} {one}" for at, one in sorted(rows, key=lambda row: row[0]))
+
     def worker_of(self, pid: int, at: float) -> int | None:
         """The worker that had this process id at that time."""
         for life in self.lives:

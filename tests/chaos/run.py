@@ -40,6 +40,7 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         left = await _come_to_rest(truth, world)
         await world.fleet.stop()
         found = await facts.gather(truth, tasks.app.queues)
+        (folder / "history").write_text(str(history) + "\n")
         lines = journal.read(folder / "journal")
         checker = Checker(history, lines, found)
         for job in left:
