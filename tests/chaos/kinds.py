@@ -41,6 +41,8 @@ ALWAYS = (
     _kind("thread", 6, DONE),
     _kind("slow", 6, DONE),
     _kind("slow_quiet", 4, QUIET),
+    _kind("slow_flaky", 5, DONE),
+    _kind("slow_doomed", 2, "exhausted"),
     _kind("block", 2, DONE),
     _kind("batch", 3, DONE, QUIET),
     _kind("expiring", 3, DONE, "expired"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import nats.errors
 
 from tests.chaos.history import Span
-from tests.chaos.plan import PRODUCER, PlannedFault, PlannedJob
+from tests.chaos.plan import KILL_ALL, PRODUCER, WORKERS, PlannedFault, PlannedJob
 from tests.chaos.producer import Producer
 from tests.chaos.world import World
 
@@ -27,8 +28,10 @@ class Nemesis:
         self._world = world
         self._producer = producer
         self._draw = random.Random(f"{seed} network")  # jitter of the delays: no part of the plan
+        self._one = asyncio.Lock()
         self._acts: dict[str, Callable[[PlannedFault, Span], Awaitable[None]]] = {
             "kill_worker": self._kill_worker,
+            KILL_ALL: self._kill_all,
             "term_worker": self._term_worker,
             "freeze_worker": self._freeze_worker,
             "poison": self._poison,
@@ -42,8 +45,16 @@ class Nemesis:
         }
 
     async def run(self, faults: list[PlannedFault], started: float) -> None:
-        for fault in faults:
-            await asyncio.sleep(max(0.0, started + fault.at - time.time()))
+        async with asyncio.TaskGroup() as group:
+            for fault in faults:
+                group.create_task(self._act(fault, started))
+
+    async def _act(self, fault: PlannedFault, started: float) -> None:
+        await asyncio.sleep(max(0.0, started + fault.at - time.time()))
+        # A fault takes longer on a slow machine. What does not belong together must not fall together.
+        async with contextlib.AsyncExitStack() as stack:
+            if fault.kind != KILL_ALL:
+                await stack.enter_async_context(self._one)
             span = Span(fault.kind, time.time(), workers=frozenset(fault.links), lane=fault.lane)
             self._world.history.spans.append(span)
             try:
@@ -66,6 +77,10 @@ class Nemesis:
 
     async def _kill_worker(self, fault: PlannedFault, span: Span) -> None:
         self._signal(fault, span, signal.SIGKILL, "kill")
+
+    async def _kill_all(self, fault: PlannedFault, span: Span) -> None:
+        for worker in range(WORKERS):
+            self._world.fleet.send(worker, signal.SIGKILL, "kill")
 
     async def _term_worker(self, fault: PlannedFault, span: Span) -> None:
         self._signal(fault, span, signal.SIGTERM, "term")

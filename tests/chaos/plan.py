@@ -28,6 +28,9 @@ FAULTS = (
     "delete_consumer",
     "fill_storage",
 )
+KILL_ALL = "kill_all_workers"
+"""Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
+_SLOW = ("delay", "fill_storage")
 _LASTS = {
     "freeze_worker": (LEASE_S * 1.3, LEASE_S * 3),
     "kill_server": (0.2, 1.5),
@@ -119,7 +122,13 @@ def _faults(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Ite
                 return
             lasts_s = draw.uniform(*_LASTS.get(kind, (0.0, 0.0)))
             lane = (draw.choice(queues), draw.choice(("high", "normal", "low")))
-            yield PlannedFault(at, kind, lasts_s, _links(draw, kind), lane, draw.random() < 0.5)
+            links, late = _links(draw, kind), draw.random() < 0.5
+            if kind in _SLOW and draw.random() < 0.5:
+                links = tuple(range(WORKERS + 1)) if kind == "delay" else ()
+                yield PlannedFault(at, kind, lasts_s, links, lane, late)
+                yield PlannedFault(at + draw.uniform(0.4, 0.9) * lasts_s, KILL_ALL, 0.0, (), lane, late)
+            else:
+                yield PlannedFault(at, kind, lasts_s, links, lane, late)
             at += max(draw.uniform(2.0, 4.0), lasts_s + draw.uniform(0.2, 1.5))
 
 

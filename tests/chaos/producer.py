@@ -43,6 +43,8 @@ MAKERS: dict[str, Make] = {
     "thread": lambda j: tasks.thread.options(queue=j.queue).bind(j.number, j.draw),
     "slow": lambda j: tasks.effect.options(queue=j.queue).bind(j.number, 1.0 + 3.0 * j.draw),
     "slow_quiet": lambda j: tasks.quiet.bind(j.number, 1.0 + 3.0 * j.draw),
+    "slow_flaky": lambda j: tasks.flaky.options(queue=j.queue).bind(j.number, 1, 0.5 + 2.5 * j.draw),
+    "slow_doomed": lambda j: tasks.doomed.bind(j.number, 0.2 + j.draw),
     "block": lambda j: tasks.block.bind(j.number, 0.2 + 2.6 * j.draw**2),
     "expiring": lambda j: tasks.effect.options(deadline=_soon(j, 3), queue=j.queue).bind(j.number, 0.3),
     "poison": lambda j: tasks.poison.bind(j.number),

@@ -32,16 +32,18 @@ async def quiet(n: int, seconds: float = 0.0) -> None:
 
 
 @app.task(retry=QUICK)
-async def flaky(n: int, failures: int) -> int:
+async def flaky(n: int, failures: int, seconds: float = 0.0) -> int:
     with journaled():
+        await asyncio.sleep(seconds)
         if current_job().attempt <= failures:
             raise ConnectionError("not yet")
     return n
 
 
 @app.task(retry=RetryPolicy(max_attempts=DOOMED_ATTEMPTS, base=timedelta(seconds=0.3)), queue=SECOND_QUEUE)
-async def doomed(n: int) -> None:
+async def doomed(n: int, seconds: float = 0.0) -> None:
     with journaled():
+        await asyncio.sleep(seconds)
         raise RuntimeError("never works")
 
 
