@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.chaos.history import History, Span
+from tests.chaos.history import STALL, History, Span
 from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import LEASE_S
 
 AFTER_S = LEASE_S + 1.0
 """How long after its end a fault still shows: a lease that was not renewed runs out by then."""
-_SERVER = ("kill_server", "restart_server")
+_SERVER = ("kill_server", "restart_server", STALL)
 _OF_ONE = ("freeze_worker", "blackhole", "cut", "kill_worker", "term_worker")
 _LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], "delay")
 """Where several faults would explain it, the first of these is named."""
@@ -19,9 +19,10 @@ DIED = "death of the worker"
 class Explainer:
     """Knows the faults as they happened, and from the journal which tasks held a worker's loop."""
 
-    def __init__(self, history: History, lines: list[Line]) -> None:
+    def __init__(self, history: History, lines: list[Line], blocked: list[tuple[int, float, float]]) -> None:
+        """`blocked`: process, start and end of what the workers logged themselves of blocked loops."""
         self._history = history
-        self._blocked: list[tuple[int, float, float]] = []
+        self._blocked = list(blocked)
         started: dict[tuple[int, tuple[str, str, int]], float] = {}
         for line in lines:
             if line.task == "block" and line.event == START:
@@ -34,21 +35,28 @@ class Explainer:
         if again.delivery < before.delivery:
             return self._late(again)
         died = self._history.died(before.pid)
-        if before.at - 1.0 <= died <= again.at:
+        if died and before.at - 1.0 <= died <= again.at:
             return DIED
-        return self._first(before.at, again.at, self._history.worker_of(before.pid, before.at), again.place)
+        worker = self._history.worker_of(before.pid, before.at)
+        why = self._first(before.at, again.at, worker, again.place)
+        # Read late, but not too late: then most of the lease had passed before the first heartbeat.
+        return why or (BLOCKED if self._blocked_s(before) >= LEASE_S / 3 else "")
 
     def _late(self, again: Line) -> str:
         """A worker read an old delivery when it could read again: the job had run elsewhere by then."""
-        held_s = sum(
-            end - start
-            for pid, start, end in self._blocked
-            if pid == again.pid and again.at - 3 * LEASE_S <= end <= again.at
-        )
-        why = BLOCKED if held_s >= LEASE_S - 0.5 else ""
+        why = BLOCKED if self._blocked_s(again) >= LEASE_S - 0.5 else ""
         worker = self._history.worker_of(again.pid, again.at)
         why = why or self._first(again.at - AFTER_S, again.at, worker, again.place)
-        return f"{why}, an old delivery read late" if why else ""
+        # A server that was killed, or a consumer made anew, has forgotten the count: that is no late reading.
+        return f"{why}, an old delivery read late" if why in (*_OF_ONE, "delay", BLOCKED) else why
+
+    def _blocked_s(self, line: Line) -> float:
+        """How long tasks held the loop of that process shortly before."""
+        return sum(
+            end - start
+            for pid, start, end in self._blocked
+            if pid == line.pid and line.at - 3 * LEASE_S <= end <= line.at
+        )
 
     def zombie(self, lines: list[Line]) -> str:
         """The fault by which a worker could finish a job that was another's by then."""

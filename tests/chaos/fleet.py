@@ -138,7 +138,8 @@ class Fleet:
         self._restart = False
         self.thaw()
         for worker in list(self._processes):
-            self.send(worker, signal.SIGTERM, "stop")
+            if self._lives[worker].wanted != "term":  # a second signal would cut its jobs short
+                self.send(worker, signal.SIGTERM, "stop")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._processes:  # noqa: ASYNC110 - the watch changes it

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 CONFIRMED, DUPLICATE, UNCONFIRMED, REFUSED = "confirmed", "duplicate", "unconfirmed", "refused"
 STORED = (CONFIRMED, DUPLICATE)
+STALL = "stall of the machine"
+"""No fault of ours: the harness itself was not run for a while, so the workers may not have been either."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,8 @@ class History:
     lives: list[Life] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    producer_trouble: list[str] = field(default_factory=list)
+    """Errors of an enqueue that are none of jetjobs' own."""
 
     def note(self, text: str) -> None:
         self.notes.append(f"{time.time() - self.started:8.3f} {text}")

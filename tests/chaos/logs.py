@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from pathlib import Path
+
+from tests.chaos.plan import LEASE_S
 
 NEVER = (
     "worker.fault",
@@ -22,6 +26,19 @@ def trouble(logs: list[Path]) -> list[str]:
     for path in logs:
         lines = path.read_text(errors="replace").splitlines()
         found += [f"{path.name}: {line[:2000]}" for line in lines if any(word in line for word in NEVER)]
+    return found
+
+
+def blocked(logs: list[Path]) -> list[tuple[int, float, float]]:
+    """Process, start and end of each time a worker said that its event loop did not turn. It tells the beginning
+    only, so the end is a guess."""
+    found = []
+    for path in logs:
+        for line in path.read_text(errors="replace").splitlines():
+            if "worker.loop_blocked" in line:
+                told = json.loads(line)
+                at = datetime.fromisoformat(told["ts"]).timestamp()
+                found.append((int(path.stem.split("-")[2]), at - float(told["lag_s"]), at + LEASE_S))
     return found
 
 

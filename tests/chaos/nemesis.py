@@ -9,8 +9,6 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-import nats.errors
-
 from tests.chaos.history import Span
 from tests.chaos.plan import KILL_ALL, PRODUCER, WORKERS, PlannedFault, PlannedJob
 from tests.chaos.producer import Producer
@@ -71,7 +69,7 @@ class Nemesis:
         if world.server.process is None:
             await asyncio.to_thread(world.server.start)
         await world.free()
-        await world.operator.provision(world.app.queues)
+        await world.provision()
 
     # Workers
 
@@ -111,14 +109,13 @@ class Nemesis:
     async def _delete_consumer(self, fault: PlannedFault, span: Span) -> None:
         queue, lane = fault.lane
         subject = f"jobs-work-{queue}.{lane}"
-        await self._world.plain.request(f"$JS.API.CONSUMER.DELETE.{subject}", b"", timeout=10)
+        await self._world.truth.api(f"CONSUMER.DELETE.{subject}")
         await asyncio.sleep(MEND_S)
-        answer = await self._world.plain.request(f"$JS.API.CONSUMER.INFO.{subject}", b"", timeout=10)
-        if b'"error"' not in answer.data:
+        if "error" not in await self._world.truth.api(f"CONSUMER.INFO.{subject}"):
             span.note = "a worker made it anew"
         else:
             span.note = "provisioned anew by the operator"
-            await self._world.operator.provision(self._world.app.queues)
+            await self._world.provision()
 
     async def _fill_storage(self, fault: PlannedFault, span: Span) -> None:
         written = await self._world.fill()
@@ -127,10 +124,7 @@ class Nemesis:
         while time.time() < until:
             await asyncio.sleep(0.1)
             await self._world.fill()  # acknowledged jobs make room: take it too
-        try:
-            await self._world.free()
-        except nats.errors.Error:
-            await self._world.free()
+        await self._world.free()
 
     # The network
 

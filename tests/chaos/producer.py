@@ -85,12 +85,15 @@ class Producer:
             await asyncio.gather(*self._under_way)
 
     async def _send(self, job: PlannedJob) -> None:
-        if job.kind == "batch":
-            await self._batch(job)
-        elif job.kind in BY_HAND:
-            await self._by_hand(job)
-        else:
-            await self._one(job)
+        try:
+            if job.kind == "batch":
+                await self._batch(job)
+            elif job.kind in BY_HAND:
+                await self._by_hand(job)
+            else:
+                await self._one(job)
+        except Exception as error:
+            self._history.producer_trouble.append(f"{job.kind} #{job.number}: {error!r}")
 
     def _note(self, job: PlannedJob, queue: str, task: str) -> Sent:
         sent = Sent(job.kind, job.number, queue, task, time.time())

@@ -12,7 +12,7 @@ import jetjobs
 from tests.chaos import logs, measure
 from tests.chaos.check import UNRECORDED, Findings
 from tests.chaos.facts import Facts
-from tests.chaos.history import History
+from tests.chaos.history import STALL, History
 from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import LEASE_S, WORKERS, Plan
 
@@ -50,16 +50,17 @@ class Run:
 def markdown(run: Run) -> str:
     """The report. No times of day and no paths: it is committed."""
     plan, history, found = run.plan, run.history, run.found
-    faults = Counter(span.kind for span in history.spans)
+    faults = Counter(span.kind for span in history.spans if span.kind != STALL)
     starts = sum(line.event == START for line in run.lines)
     answers = Counter(sent.answer for sent in history.sent)
     rows = [
         ("jobs", f"{len(history.sent)}: " + ", ".join(f"{n} {what}" for what, n in sorted(answers.items()))),
         ("**lost**", f"**{found.lost}**"),
-        ("faults", f"{len(history.spans)}: " + _counted(faults)),
+        ("faults", f"{faults.total()}: " + _counted(faults)),
         ("worker processes", f"{len(history.lives)} in {WORKERS} places, {_crashes(history)} of them died hard"),
         ("executions", f"{starts} started, {sum(x.event == FINISH for x in run.lines)} finished"),
         ("started twice or more", f"{found.duplicates}, by: {_counted(found.explained) or 'nothing'}"),
+        ("of these unexplained", str(len(found.unexplained))),
         ("buried as crashed, though harmless", str(len(found.innocents))),
         ("done and dead", f"{len(found.zombies)}"),
         ("refused, and stored all the same", str(len(found.refused_but_stored))),
@@ -68,6 +69,7 @@ def markdown(run: Run) -> str:
         ("work went on after a fault", str(measure.until_next_finish(history, run.lines))),
         (f"taken over after kill -9 (lease {LEASE_S:g} s)", str(measure.until_taken_over(history, run.lines))),
         ("largest worker", _largest(history)),
+        ("stalls of the machine itself", str(sum(span.kind == STALL for span in history.spans))),
         ("violations", str(len(found.violations))),
     ]
     head = [
@@ -137,8 +139,8 @@ def trails(run: Run) -> str:
 
 
 def curious(run: Run) -> str:
-    """The trails of jobs that broke nothing and yet ended oddly: buried though harmless, or both done and dead."""
-    odd = [*run.found.zombies, *run.found.innocents, *run.found.refused_but_stored]
+    """The trails of jobs that broke nothing and yet ended oddly: buried though harmless, both done and dead."""
+    odd = [*run.found.unexplained, *run.found.zombies, *run.found.innocents, *run.found.refused_but_stored]
     return "\n".join(f"ODD\n{_trail(run, job_id)}" for job_id in odd[:MAX_TRAILS])
 
 

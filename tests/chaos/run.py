@@ -9,14 +9,13 @@ from pathlib import Path
 
 from tests.chaos import facts, journal, logs, tasks
 from tests.chaos.check import Checker
-from tests.chaos.history import History
+from tests.chaos.history import STALL, History, Span
 from tests.chaos.nemesis import Nemesis
-from tests.chaos.plan import PRODUCER, Plan, make_plan
+from tests.chaos.plan import LEASE_S, PRODUCER, Plan, make_plan
 from tests.chaos.producer import Producer
 from tests.chaos.replayer import replay_at_times
 from tests.chaos.report import Run
 from tests.chaos.world import World, open_world, plain_client
-from tests.support.server import Truth
 
 QUIET_S = 60.0
 """How long all may take to come to rest after the last fault."""
@@ -34,19 +33,21 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
     async with open_world(folder, history) as world:
         await world.fleet.ready()
         say(f"{len(history.lives)} workers are ready; {len(plan.faults)} faults in {plan.seconds:g} s")
-        truth = Truth(world.plain)
         await _carry_out(plan, world)
         say("the faults are over; waiting until all is quiet")
-        left = await _come_to_rest(truth, world)
+        left = await _come_to_rest(world)
+        await world.fleet.ready()
         await world.fleet.stop()
-        found = await facts.gather(truth, tasks.app.queues)
+        found = await facts.gather(world.truth, tasks.app.queues)
         (folder / "history").write_text(str(history) + "\n")
         lines = journal.read(folder / "journal")
-        checker = Checker(history, lines, found)
+        checker = Checker(history, lines, found, logs.blocked(world.fleet.logs))
         for job in left:
             checker.found.violate("QUIET", f"still under way after {QUIET_S:.0f} s: {job.subject}", job.id)
+        for trouble in history.producer_trouble:
+            checker.found.violate("I5", f"an enqueue raised what it should not: {trouble}")
         checker.check(logs.trouble(world.fleet.logs))
-        found_version = world.plain.connected_server_version
+        found_version = world.truth.nc.connected_server_version
         server_version = f"{found_version.major}.{found_version.minor}.{found_version.patch}"
     return Run(plan, history, lines, found, checker.found, server_version, world.fleet.logs)
 
@@ -54,6 +55,7 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
 async def _carry_out(plan: Plan, world: World) -> None:
     history = world.history
     plain = await plain_client(world.links[PRODUCER].url)
+    watching = asyncio.create_task(_watch_machine(history))
     try:
         producer = Producer(world.app, plain, history)
         nemesis = Nemesis(world, producer, plan.seed)
@@ -65,12 +67,22 @@ async def _carry_out(plan: Plan, world: World) -> None:
         await nemesis.heal()
         await producer.settled()
     finally:
+        watching.cancel()
         await plain.close()
 
 
-async def _come_to_rest(truth: Truth, world: World) -> list[facts.Stored]:
+async def _watch_machine(history: History) -> None:
+    """Notices when this process is not run: then neither are the workers, and their leases may run out."""
+    while True:
+        before = time.time()
+        await asyncio.sleep(0.1)
+        if (lag := time.time() - before - 0.1) > LEASE_S / 4:
+            history.spans.append(Span(STALL, before, time.time(), note=f"{lag:.1f} s"))
+
+
+async def _come_to_rest(world: World) -> list[facts.Stored]:
     """Jobs that are still under way when time is up."""
-    queues = tasks.app.queues
+    queues, truth = tasks.app.queues, world.truth
     left = await facts.quiet(truth, queues, QUIET_S, give_up_overdue=True)
     late = facts.overdue(left)
     if late and len(late) == len(left):

@@ -15,7 +15,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
-from jetjobs import JetJobs
+from jetjobs import BrokerError, JetJobs
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.chaos import tasks
@@ -23,6 +23,7 @@ from tests.chaos.fleet import Fleet
 from tests.chaos.history import History
 from tests.chaos.plan import LEASE_S, PRODUCER, WORKERS
 from tests.support.proxy import Proxy
+from tests.support.server import Truth
 
 STORAGE = 96 * 1024 * 1024
 BALLAST = "ballast"
@@ -40,7 +41,7 @@ class World:
     """The producer's, over its own link."""
     operator: JetJobs
     """As an operator's: with the server directly."""
-    plain: Client
+    truth: Truth
     """A plain client with the server directly: it reads the facts and fills the storage."""
     history: History
 
@@ -54,13 +55,24 @@ class World:
 
     async def _publish(self, data: bytes) -> bool:
         try:
-            reply = await self.plain.request(BALLAST, data, timeout=5)
+            reply = await self.truth.nc.request(BALLAST, data, timeout=5)
         except nats.errors.Error:
             return False
         return "error" not in json.loads(reply.data)
 
     async def free(self) -> None:
-        await self.plain.request(f"$JS.API.STREAM.PURGE.{BALLAST}", b"", timeout=10)
+        await self.truth.api(f"STREAM.PURGE.{BALLAST}")
+
+    async def provision(self) -> None:
+        """As an operator does it: again, if the server does not answer just then."""
+        for _ in range(5):
+            try:
+                await self.operator.provision(self.app.queues)
+                return
+            except BrokerError as error:
+                self.history.note(f"provisioning: {error}")
+                await asyncio.sleep(1.0)
+        raise AssertionError("the operator could not provision")
 
 
 @contextlib.asynccontextmanager
@@ -87,7 +99,7 @@ async def open_world(folder: Path, history: History) -> AsyncIterator[World]:
         stack.callback(fleet.kill)
         watching = asyncio.create_task(fleet.watch())
         stack.push_async_callback(_end, watching)
-        yield World(server, links, fleet, app, operator, plain, history)
+        yield World(server, links, fleet, app, operator, Truth(plain), history)
 
 
 async def plain_client(url: str) -> Client:
