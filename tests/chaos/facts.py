@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -70,22 +71,26 @@ async def stored(truth: Truth, queue: str) -> list[Stored]:
     for subject, count in (await truth.subjects(stream)).items():
         if ".tick." in subject:
             continue
-        last = await truth.js.get_last_msg(stream, subject)
-        found.append(Stored(subject, int(last.seq or 0), last.headers or {}))
-        if count > 1:  # made by hand, without an id in the subject: several stand on one
-            found += await _others(truth, stream, subject, int(state["first_seq"]), int(last.seq or 0))
+        if count == 1:
+            one = await _get(truth, stream, {"last_by_subj": subject})
+            found += [one] if one else []  # gone meanwhile: not stored any more
+            continue
+        # Made by hand, without an id in the subject: several stand on one.
+        sequence = int(state["first_seq"])
+        while one := await _get(truth, stream, {"seq": sequence, "next_by_subj": subject}):
+            found.append(one)
+            sequence = one.sequence + 1
     return found
 
 
-async def _others(truth: Truth, stream: str, subject: str, first: int, last: int) -> list[Stored]:
-    found, sequence = [], first
-    while sequence < last:
-        message = await truth.js.get_msg(stream, seq=sequence, subject=subject, next=True)
-        sequence = int(message.seq or last)
-        if sequence < last:
-            found.append(Stored(subject, sequence, message.headers or {}))
-        sequence += 1
-    return found
+async def _get(truth: Truth, stream: str, query: dict[str, Any]) -> Stored | None:
+    answer = await truth.api(f"STREAM.MSG.GET.{stream}", query)
+    if "error" in answer:
+        return None
+    message = answer["message"]
+    lines = base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")[1:]
+    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+    return Stored(message["subject"], int(message["seq"]), headers)
 
 
 # Waiting for quiet

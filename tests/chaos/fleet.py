@@ -79,7 +79,7 @@ class Fleet:
             **{journal.VARIABLE: str(self._folder / "journal")},
         )
         command = [sys.executable, "-m", "jetjobs", "worker", "tests.chaos.tasks:app", "--log-format", "json"]
-        command += ["--name", f"chaos-{worker}", "--stop-timeout", "2s"]
+        command += ["--name", f"chaos-{worker}", "--stop-timeout", "500ms"]
         fresh = self._folder / f"worker-{worker}-new.log"
         with fresh.open("wb") as output:
             process = subprocess.Popen(

@@ -81,7 +81,10 @@ class Nemesis:
             self._world.fleet.send(worker, signal.SIGKILL, "kill")
 
     async def _term_worker(self, fault: PlannedFault, span: Span) -> None:
-        self._signal(fault, span, signal.SIGTERM, "term")
+        for worker in fault.links:
+            if not self._world.fleet.send(worker, signal.SIGTERM, "term"):
+                span.note = "one was not there"
+            await asyncio.sleep(fault.lasts_s / len(fault.links))
 
     async def _freeze_worker(self, fault: PlannedFault, span: Span) -> None:
         self._signal(fault, span, signal.SIGSTOP, "")

@@ -32,6 +32,7 @@ KILL_ALL = "kill_all_workers"
 """Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
 _SLOW = ("delay", "fill_storage")
 _LASTS = {
+    "term_worker": (1.0, 3.0),
     "freeze_worker": (LEASE_S * 1.3, LEASE_S * 3),
     "kill_server": (0.2, 1.5),
     "restart_server": (0.2, 1.5),
@@ -133,6 +134,8 @@ def _faults(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Ite
 
 
 def _links(draw: random.Random, kind: str) -> tuple[int, ...]:
+    if kind == "term_worker":
+        return tuple(draw.sample(range(WORKERS), 2))
     if kind.endswith("_worker"):
         return (draw.randrange(WORKERS),)
     if kind in ("cut", "delay", "blackhole"):
