@@ -161,7 +161,7 @@ class JetJobs(Router):
     ) -> Worker:
         """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped."""
         options = WorkerOptions(
-            queues=dict.fromkeys(self.queues) if queues is None else queues,
+            queues=dict.fromkeys(self.task_queues) if queues is None else queues,
             slots=slots or self.settings.worker.slots,
             name=name,
             burst=burst,
@@ -179,7 +179,7 @@ class JetJobs(Router):
         settings = self.settings.queues
         wanted = topology.plan(
             Names(settings.namespace),
-            self.queues if queues is None else queues,
+            self.task_queues if queues is None else queues,
             settings,
             replicas=3 if connection.clustered else 1,
         )
