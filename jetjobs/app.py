@@ -25,7 +25,9 @@ from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
+from jetjobs.queues import Queues
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
+from jetjobs.workers import Workers
 
 _log = logging.getLogger("jetjobs.app")
 
@@ -134,6 +136,16 @@ class JetJobs(Router):
     def dead(self) -> DeadLetterBox:
         """The dead letters: list, replay, delete."""
         return DeadLetterBox(self.jetstream, self)
+
+    @property
+    def queues(self) -> Queues:
+        """The queues on the server: look, pause, resume, purge."""
+        return Queues(self.jetstream)
+
+    @property
+    def workers(self) -> Workers:
+        """The workers that live: look, quiet, stop."""
+        return Workers(self.jetstream)
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""

@@ -180,6 +180,10 @@ class Names:
         """A letter's subject; each part may be `*`."""
         return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
 
+    def dead_of(self, queue: str) -> str:
+        """Matches the letters of one queue."""
+        return f"{self.namespace}.dead.{queue}.>"
+
     def done_bucket(self, queue: str) -> str:
         return f"{self.namespace}-done-{queue}"
 

@@ -14,7 +14,7 @@ from jetjobs.model.names import Names
 
 Answer = dict[str, Any]
 Handler = Callable[[dict[str, Any]], Answer | Awaitable[Answer]]
-"""Called with the request on the worker's loop; what it returns is the answer, to which `ok` and `worker` are added."""
+"""Called with the request, on the worker's loop. What it returns is the answer; `ok` and `worker` are added."""
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 _log = logging.getLogger("jetjobs.worker")

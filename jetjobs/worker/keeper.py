@@ -22,8 +22,8 @@ _log = logging.getLogger("jetjobs.worker")
 
 
 class LeaseKeeper:
-    """Extends leases at a third of their time, watches the worker's loop while it is at it, and keeps the worker in
-    the registry.
+    """Extends leases at a third of their time, watches the worker's loop while it is at it, and keeps the worker
+    in the registry.
 
     It beats only while the worker's own connection lives: a worker that cannot settle must not keep its jobs.
     """

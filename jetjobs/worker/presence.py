@@ -1,4 +1,4 @@
-"""A worker describes itself to the registry, from the keeper's thread: a blocked loop shows as lag, not as death."""
+"""A worker tells the registry of itself, from the keeper's thread: a blocked loop shows as lag, not as death."""
 
 from __future__ import annotations
 
