@@ -283,9 +283,10 @@ async def test_letters_go_to_a_file_and_back(
 async def test_control_characters_in_an_error_do_not_reach_the_terminal(
     app: JetJobs, folder: Path, url: dict[str, str]
 ) -> None:
-    await bury(app, "work", bodies(1), ids=["odd"], headers={"X-Odd": "a\x1b[2Jb"})
+    await bury(app, "work", bodies(1), ids=["odd"], headers={"X-Odd": "a\x1b[2Jb"}, crashes=2)
     shown = await dead(folder, url, "show", "odd")
     assert "X-Odd: a\\x1b[2Jb" in shown.stdout
+    assert re.search(r"^crashes +2$", shown.stdout, re.MULTILINE)
     assert "\x1b" not in shown.stdout
 
 
