@@ -79,7 +79,7 @@ class Queues:
         return await self.get(queue, rates_s=0)
 
     async def resume(self, queue: str) -> bool:
-        """Let its jobs start again. False when it was not paused; QueueNotFound when there is none of that name."""
+        """Let its jobs start again. False when it was not paused; QueueNotFound when there is no such queue."""
         check_token("queue", queue)
         return await resume(self._connection, self._jetstream.publisher, self._names, queue)
 

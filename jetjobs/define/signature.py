@@ -72,8 +72,8 @@ class Signature:
 
     @property
     def fingerprint(self) -> str:
-        """Of the arguments' JSON schema: two workers that give a task different ones do not take the same arguments.
-        Empty when a type of them has no such schema."""
+        """Of the arguments' JSON schema: workers with different ones do not take the same arguments. Empty when a
+        type of them has no such schema."""
         try:
             schema = self._arguments.json_schema()
         except PydanticUserError:

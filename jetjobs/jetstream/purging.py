@@ -1,7 +1,7 @@
 """Delete the jobs that wait in a queue, and no others: message by message, behind a pause of our own. ADR 15.
 
-A purge by subject would take running jobs too, and one by wildcard can leave the lanes' counts wrong. While the lanes
-are paused nothing is delivered, so what stands above the last delivery of a lane waits, and what stands below it runs.
+A purge by subject would take running jobs too, and one by wildcard can leave the lanes' counts wrong. While the
+lanes are paused nothing is delivered: what stands above the last delivery of a lane waits, what stands below runs.
 """
 
 from __future__ import annotations

@@ -61,3 +61,8 @@ class Membership:
         """Called by the worker's loop at every tick."""
         if self._keeper is not None:
             self._keeper.turned()
+
+    def loop_ends(self) -> None:
+        """The loop's own tick ends here: that it does not turn any more is nothing to tell."""
+        if self._keeper is not None:
+            self._keeper.watching = False
