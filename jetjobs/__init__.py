@@ -40,10 +40,14 @@ if TYPE_CHECKING:
         Retry,
         Signal,
         Snooze,
+        WorkerNotFound,
+        WorkerSilent,
     )
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.letter import DeadLetter, LetterFilter
+    from jetjobs.model.presence import WorkerRecord
+    from jetjobs.model.queue import QueueState
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.settings import Settings
     from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
@@ -82,6 +86,7 @@ __all__ = [
     "Middleware",
     "Observer",
     "QueueNotFound",
+    "QueueState",
     "Reject",
     "Replayed",
     "ResultError",
@@ -96,6 +101,9 @@ __all__ = [
     "Task",
     "Verdict",
     "Worker",
+    "WorkerNotFound",
+    "WorkerRecord",
+    "WorkerSilent",
     "current_job",
 ]
 
@@ -133,10 +141,14 @@ _HOMES = {
         "Retry",
         "Signal",
         "Snooze",
+        "WorkerNotFound",
+        "WorkerSilent",
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
     "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
+    "jetjobs.model.presence": ("WorkerRecord",),
+    "jetjobs.model.queue": ("QueueState",),
     "jetjobs.model.retry": ("RetryPolicy",),
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),

@@ -95,7 +95,7 @@ class Queues:
         """How its jobs ended within a time, by task, from the records and letters that are still kept."""
         check_token("queue", queue)
         await look_at_lanes(self._connection, self._names, queue)  # QueueNotFound
-        return await stats_of(self._connection, self._names, queue, time.time() - since.total_seconds())
+        return await stats_of(self._connection, self._names, queue, max(1.0, time.time() - since.total_seconds()))
 
     # Parts
 

@@ -91,15 +91,17 @@ async def workers_on(connection: Connection, names: Names) -> list[WorkerRecord]
     """The workers that live, by key."""
     bucket = names.workers_bucket
     prefix = kv_subject(bucket, "")
-    found = []
+    found: dict[str, WorkerRecord] = {}
     try:
         async for message in scan(connection, kv_stream(bucket), prefix + ">"):
-            record = _read(message.subject.removeprefix(prefix), message)
-            if record is not None:
-                found.append(record)
+            key = message.subject.removeprefix(prefix)
+            if (record := _read(key, message)) is None:
+                found.pop(key, None)
+            else:
+                found[record.key] = record  # twice, when it is written while we read
     except TopologyMissing:
         return []  # set up by an earlier version: nobody can have registered
-    return sorted(found, key=lambda record: record.key)
+    return [found[key] for key in sorted(found)]
 
 
 def _read(key: str, message: StoredMessage) -> WorkerRecord | None:

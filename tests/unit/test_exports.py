@@ -43,6 +43,7 @@ PUBLIC = [
     "Observer",
     "PERMANENT",
     "QueueNotFound",
+    "QueueState",
     "Reject",
     "Replayed",
     "ResultError",
@@ -58,6 +59,9 @@ PUBLIC = [
     "Task",
     "Verdict",
     "Worker",
+    "WorkerNotFound",
+    "WorkerRecord",
+    "WorkerSilent",
     "current_job",
 ]
 
