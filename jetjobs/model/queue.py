@@ -69,12 +69,13 @@ class QueueState(NamedTuple):
         """In how long a job enqueued now may start; None when nothing tells."""
         if not self.workers:
             return None
-        paused_s = 0.0
+        paused_s, free = 0.0, self.slots - self.busy
         if self.pause is not None:
             if not self.pause.until:
                 return None
-            paused_s = max(0.0, self.pause.until - self.at)
-        if not self.queued and (self.busy < self.slots or paused_s):
+            # What runs now will have ended by then, as far as anybody can tell.
+            paused_s, free = max(0.0, self.pause.until - self.at), self.slots
+        if self.queued < free:
             return paused_s
         if self.out_per_s:
             return paused_s + max(1, self.queued) / self.out_per_s

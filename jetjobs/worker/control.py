@@ -23,11 +23,13 @@ _log = logging.getLogger("jetjobs.worker")
 class Control:
     """Listens for requests to all workers and to this one. A request is a JSON object with the word under `do`."""
 
-    def __init__(self, connection: Connection, names: Names, spawn: Spawn) -> None:
+    def __init__(self, connection: Connection, names: Names, name: str, spawn: Spawn) -> None:
+        """`name` is how it signs before it is registered."""
         self._connection = connection
         self._names = names
         self._spawn = spawn
         self._handlers: dict[str, Handler] = {}
+        self._name = name
         self._key = ""
         self._sids: list[int] = []
         self._own_sid: int | None = None
@@ -37,19 +39,16 @@ class Control:
         """Answer requests of that word. The handler may be a coroutine function; it must not block."""
         self._handlers[word] = handler
 
-    async def open(self, key: str) -> None:
-        """Listen, as the worker of that key."""
+    async def open(self) -> None:
+        """Listen for what all workers are asked."""
         self._open = True
-        self._key = key
         self._sids.append(await self._connection.nc.listen(self._names.control_workers, self._on_request))
-        self._own_sid = await self._connection.nc.listen(self._names.control_worker(key), self._on_request)
 
     async def move(self, key: str) -> None:
-        """The registry has another key for us."""
+        """The registry has a key for us, or another one: from now on we are asked by it."""
         if key == self._key or not self._open:
             return
-        self._key = key
-        before = self._own_sid
+        self._key, before = key, self._own_sid
         self._own_sid = await self._connection.nc.listen(self._names.control_worker(key), self._on_request)
         await self._unlisten([before] if before is not None else [])
 
@@ -71,7 +70,7 @@ class Control:
             self._spawn(self._handle(reply, data))
 
     async def _handle(self, reply: str, data: bytes) -> None:
-        answer = {"worker": self._key, "ok": True, **await self._answer(data)}
+        answer = {"worker": self._key or self._name, "ok": True, **await self._answer(data)}
         if reply:
             self._connection.post(reply, json.dumps(answer, default=str).encode())
 

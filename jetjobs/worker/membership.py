@@ -21,17 +21,17 @@ REGISTER_S = 1.0
 class Membership:
     """The keeper's thread with the worker's record, and the control requests. Inert until `open`."""
 
-    def __init__(self, jetstream: JetStreamClient, leases: Leases, spawn: Spawn) -> None:
+    def __init__(self, jetstream: JetStreamClient, name: str, leases: Leases, spawn: Spawn) -> None:
+        self._name = name
         self._jetstream = jetstream
         self._leases = leases
         self._spawn = spawn
         self._keeper: LeaseKeeper | None = None
-        self.control = Control(jetstream.connection, jetstream.names, spawn)
+        self.control = Control(jetstream.connection, jetstream.names, name, spawn)
 
     async def open(
         self,
         stack: contextlib.AsyncExitStack,
-        name: str,
         registry: Router,
         queues: Mapping[str, int | None],
         slots: Slots,
@@ -44,9 +44,9 @@ class Membership:
             with contextlib.suppress(RuntimeError):  # the worker's loop has ended
                 loop.call_soon_threadsafe(lambda: self._spawn(self.control.move(key)))
 
-        presence = Presence(self._jetstream, name, registry, queues, slots, self._leases, phase, on_key)
+        presence = Presence(self._jetstream, self._name, registry, queues, slots, self._leases, phase, on_key)
         stack.push_async_callback(self.control.close)
-        await self.control.open(presence.key)
+        await self.control.open()
         self._keeper = LeaseKeeper(self._jetstream, self._leases, presence)
         stack.push_async_callback(self._keeper.stop)
         self._keeper.start()

@@ -62,11 +62,7 @@ class Presence:
         self._warned = False
         self.registered = threading.Event()
         """Set after the first try, however it went."""
-        self._on_key, self._told_key = on_key, self._seat.key
-
-    @property
-    def key(self) -> str:
-        return self._seat.key
+        self._on_key, self._told_key = on_key, ""
 
     # In the keeper's thread
 

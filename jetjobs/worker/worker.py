@@ -95,7 +95,7 @@ class Worker:
         self._lanes = Lanes(jetstream, options.queues, settings, self._leases, self._spawn)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
-        self._membership = Membership(jetstream, self._leases, self._spawn)
+        self._membership = Membership(jetstream, self.name, self._leases, self._spawn)
         self.control = self._membership.control
         """What others may ask of this worker; `control.on` adds a word."""
         self.control.on("ping", lambda request: {"phase": str(self.phase)})
@@ -143,8 +143,10 @@ class Worker:
         self.phase = phase
         self._membership.changed()
 
-    def hush(self) -> dict[str, str]:
+    def hush(self) -> dict[str, Any]:
         """Take no new work, and stay: what runs may take its time. `quiet` or `stop` ends the worker."""
+        if self.phase is Phase.STARTING:
+            return {"ok": False, "error": "the worker is still starting"}
         if self.phase is Phase.READY:
             self._dispatcher.stop_intake()
             self._enter(Phase.QUIET)
@@ -152,7 +154,7 @@ class Worker:
             self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
         return {"phase": str(self.phase)}
 
-    def _asked_to_stop(self, request: Mapping[str, Any]) -> dict[str, str]:
+    def _asked_to_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """As by a signal: in order, or at once."""
         if request.get("now") is True:
             self.stop()
@@ -214,9 +216,7 @@ class Worker:
         lost = LostJobs(self._jetstream, self.name, self._observe)
         await self._lanes.open(self._dispatcher, lost)
         stack.callback(connection.on_reconnect(self._lanes.start_anew))
-        await self._membership.open(
-            stack, self.name, self.registry, self.options.queues, self.slots, lambda: str(self.phase)
-        )
+        await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
         await stack.enter_async_context(self._leading(lost))
 
     @contextlib.asynccontextmanager

@@ -7,13 +7,16 @@ import json
 import os
 import socket
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from jetjobs import JetJobs, WorkerNotFound, WorkerSilent
+from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.control import ask_all, ask_worker
 from jetjobs.jetstream.registry import TTL_S
 from jetjobs.model.presence import WorkerRecord
+from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import Phase, Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -103,8 +106,31 @@ async def test_workers_of_one_name_have_keys_of_their_own(make_app: MakeApp) -> 
             assert keys[1].startswith("twin-")
             await first.workers.quiet(keys[1])
             await until_phase(first, keys[1], "quiet")
-            assert [w.phase for w in (a, b)] == [Phase.READY, Phase.QUIET]
+            assert {a.phase, b.phase} == {Phase.READY, Phase.QUIET}
             assert (await first.workers.get("twin")).key == "twin"
+
+
+@pytest.mark.parametrize("same_pid", [True, False])
+async def test_a_container_that_was_started_again_has_its_name_back(
+    app: JetJobs, truth: Truth, same_pid: bool
+) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    async with app:
+        await app.provision()
+        # What the process before us left: with our host and pid it must be dead, with another it may live.
+        pid = os.getpid() + (not same_pid)
+        left = {"name": "w", "host": socket.gethostname(), "pid": pid, "started_at": 5.0, "token": "x"}
+        await truth.js.publish("$KV.jobs-workers.w", json.dumps(left).encode())
+        async with running(app.worker(name="w")):
+
+            async def ours() -> WorkerRecord | None:
+                return next((w for w in await app.workers.list() if w.token not in ("", "x")), None)
+
+            record = await eventually(ours, 30)
+            assert (await ask_worker(app.jetstream.connection, app.jetstream.names, record.key, "ping"))["ok"]
+            assert (record.key == "w") == same_pid
 
 
 async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth: Truth) -> None:
@@ -268,3 +294,45 @@ async def test_a_worker_works_without_a_registry(app: JetJobs, truth: Truth) -> 
         async with running(app.worker()):
             assert await (await quick.enqueue()).result(timedelta(seconds=30)) == "done"
             assert await app.workers.list() == []
+
+
+async def test_the_roles_of_the_example_configuration_may_register_look_and_handle(tmp_path: Path) -> None:
+    example = (Path(__file__).parents[2] / "nats-server.conf").read_text()
+    lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
+    rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
+    for role in ("SETUP", "PRODUCER", "WORKER", "OPERATOR"):
+        rules = rules.replace(f"$JOBS_{role}_PASSWORD", '"secret"')
+    config = tmp_path / "roles.conf"
+    config.write_text(rules + "\n")
+    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+
+        def app_of(role: str) -> JetJobs:
+            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+
+            @app.task
+            async def echo(text: str) -> str:
+                return text
+
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        async with app_of("operator") as operator, app_of("worker") as working, app_of("producer") as producer:
+            await operator.queues.pause("default", reason="why", for_=timedelta(hours=1))
+            await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("a")
+            await producer.tasks["echo"].enqueue("b")
+            async with running(working.worker(name="w")):
+                await registered(operator, 1)
+                [state] = await operator.queues.list()
+                assert (state.queued, state.scheduled, state.workers) == (1, 1, 1)
+                assert state.pause is not None
+                assert state.pause.reason == "why"
+                assert await operator.queues.purge("default", scheduled=True) == (1, 1)
+                assert await operator.queues.resume("default")
+                handle = await producer.tasks["echo"].enqueue("c")
+                assert await handle.result(timedelta(seconds=30)) == "c"
+                assert [t.succeeded for t in (await operator.queues.stats("default")).tasks] == [1]
+                assert (await operator.workers.quiet("w"))["phase"] == "quiet"
+                assert set((await operator.workers.ask_all("ping", timeout_s=30)).by_worker) == {"w"}
+                await operator.workers.stop("w")
