@@ -44,7 +44,8 @@ class JetJobs(Router):
         self._observers: list[Observer] = []
         self._middlewares: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
-        self._classifiers: dict[type[BaseException], Classifier] = {}
+        self.classifiers: dict[type[BaseException], Classifier] = {}
+        """What `classify` was told, by class."""
         self._jetstream: JetStreamClient | None = None
         self._enqueuer: Enqueuer | None = None
 
@@ -67,7 +68,7 @@ class JetJobs(Router):
 
         def register(function: Classifier) -> Classifier:
             for kind in kinds:
-                self._classifiers[kind] = function
+                self.classifiers[kind] = function
             return function
 
         return register
@@ -99,7 +100,9 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._emit)
         await jetstream.open()
         self._jetstream = jetstream
-        self._waiting = Waiting(jetstream.connection, jetstream.results, jetstream.dead, jetstream.places)
+        self._waiting = Waiting(
+            jetstream.connection, jetstream.results, jetstream.dead, jetstream.places, jetstream.payloads
+        )
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue
         return self
@@ -165,7 +168,7 @@ class JetJobs(Router):
             max_jobs=max_jobs,
             middlewares=tuple(self._middlewares),
             lifespans=tuple(self._lifespans),
-            classifiers=dict(self._classifiers),
+            classifiers=dict(self.classifiers),
         )
         return Worker(self.jetstream, self, self.settings, options, self._emit)
 

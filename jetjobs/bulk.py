@@ -1,8 +1,9 @@
-"""Store many jobs: atomic batches for plain ones, many single publishes for those with a key or id."""
+"""Store many jobs: atomic batches for plain ones, many single publishes for those with a key, id or large body."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from jetjobs.model.ids import new_run, new_uid
 
 _BATCHES_AT_ONCE = 3
 _SINGLES_AT_ONCE = 200
+_LARGE_AT_ONCE = 4
 _TURN = 50
 """Jobs prepared before the batches under way get their turn on the loop."""
 
@@ -70,6 +72,7 @@ class _Bulk:
         self._surely_fits = jetstream.connection.inline_limit - HEADER_ROOM
         self._batches = asyncio.Semaphore(_BATCHES_AT_ONCE)
         self._singles = asyncio.Semaphore(_SINGLES_AT_ONCE)
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def add(self, index: int, request: JobRequest[Any]) -> None:
         task, body, options = request
@@ -85,7 +88,7 @@ class _Bulk:
         except JetJobsError as error:
             self._refuse(index, error)
             return
-        if one.guard is None:
+        if one.guard is None and one.large is None:
             await self._put(one.job.queue, stage(one.message), (index, one.job.id, one.job.run))
         else:
             await self._singles.acquire()
@@ -123,7 +126,8 @@ class _Bulk:
 
     async def _store_single(self, index: int, one: Prepared) -> None:
         try:
-            self._report.entries[index] = await self._enqueuer.store(one)
+            async with self._large if one.large is not None else contextlib.nullcontext():
+                self._report.entries[index] = await self._enqueuer.store(one)
         except JetJobsError as error:
             self._refuse(index, error)
         finally:

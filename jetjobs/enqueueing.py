@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, NamedTuple
 
@@ -10,11 +11,14 @@ from jetjobs.define.report import Entry
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import MAX_HEADERS, header_size
+from jetjobs.jetstream.objects import labels_of
+from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.jetstream.publisher import Outgoing, Stencil, Taken, Unconfirmed
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.waiting import Waiting
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
+    BrokerError,
     EnqueueUnconfirmed,
     JetJobsError,
     JobTooLarge,
@@ -31,6 +35,8 @@ class Prepared(NamedTuple):
     job: Job
     message: Outgoing
     guard: str | None
+    large: bytes | None = None
+    """The body, where the message only names it: it goes to the object store first."""
 
 
 class Enqueuer:
@@ -50,7 +56,7 @@ class Enqueuer:
 
     async def prepare(self, request: JobRequest[Any]) -> Prepared:
         """The job of a request in its wire form. JobTooLarge before anything is sent."""
-        publisher = self._jetstream.publisher
+        publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
         due_at = None
         if request.options:
             job, guard = self._with_options(request)
@@ -60,8 +66,12 @@ class Enqueuer:
         else:
             job, guard = self._plain(request.task, new_uid(), new_run(), request.body), None
         message = publisher.outgoing(job, due_at, guard)
-        publisher.check_size(message, self._jetstream.connection.inline_limit)
-        return Prepared(job, message, guard)
+        if publisher.fits(message, limit):
+            return Prepared(job, message, guard)
+        job = claim_check(job)
+        message = publisher.outgoing(job._replace(body=b""), due_at, guard)
+        publisher.check_size(message, limit)
+        return Prepared(job, message, guard, job.body)
 
     def _plain(self, task: Task[Any, Any], uid: str, run: str, body: bytes) -> Job:
         reply = self._waiting.reply_for(uid) if task.store_result else ""
@@ -122,6 +132,38 @@ class Enqueuer:
 
     async def store(self, one: Prepared) -> Entry:
         """Stored, or found to be there already. EnqueueError otherwise."""
+        if one.large is None:
+            return await self._publish(one)
+        return await self._store_large(one, one.large)
+
+    async def _store_large(self, one: Prepared, body: bytes) -> Entry:
+        """The body first, then the message that names it. Refused or there already: the body goes again."""
+        job, payloads = one.job, self._jetstream.payloads
+        if one.guard is not None and (there := await self._live(one)) is not None:
+            return _duplicate(there)  # seen before the body was sent
+        await payloads.put(job.payload, body, labels_of(job))
+        try:
+            entry = await self._publish(one)
+        except EnqueueUnconfirmed:
+            raise  # the job may be there and need it; if not, the sweep finds it
+        except JetJobsError:
+            with contextlib.suppress(BrokerError):
+                await payloads.delete(job.payload)
+            raise
+        if entry.duplicate:
+            with contextlib.suppress(BrokerError):
+                await payloads.delete(job.payload)
+        return entry
+
+    async def _live(self, one: Prepared) -> StoredMessage | None:
+        assert one.guard is not None
+        stream = self._jetstream.names.work_stream(one.job.queue)
+        try:
+            return await last_on(self._jetstream.connection, stream, one.guard)
+        except TopologyMissing as error:
+            raise queue_not_found(one.job.queue, error) from error
+
+    async def _publish(self, one: Prepared) -> Entry:
         job = one.job
         stream = self._jetstream.names.work_stream(job.queue)
         while True:
@@ -132,11 +174,9 @@ class Enqueuer:
                 there = await self._who_is_there(stream, one, taken.sequence)
                 if there is None:
                     continue  # it ended meanwhile: the key is free again
-                run = there.headers.get(n.RUN, "")
-                if run == job.run:
-                    return Entry(job.id, run, False)  # our own resend
-                key, uid = there.subject.split(".")[-2:]
-                return Entry(str(JobId(key, uid)), run, True)
+                if there.headers.get(n.RUN) == job.run:
+                    return Entry(job.id, job.run, False)  # our own resend
+                return _duplicate(there)
             except TopologyMissing as error:
                 raise queue_not_found(job.queue, error) from error
             except Unconfirmed as error:
@@ -160,6 +200,24 @@ class Enqueuer:
             duplicate=entry.duplicate,
         )
         return handle.attach(self._waiting, task.signature.decode_result)
+
+
+def claim_check(job: Job, token: str = "") -> Job:
+    """The job with its body named for the object store. JobTooLarge when that does not take it either."""
+    if (size := len(job.body)) > MAX_OBJECT:
+        raise JobTooLarge(
+            f"the arguments are {size:,} bytes; the limit is {MAX_OBJECT:,}",
+            size=size,
+            limit=MAX_OBJECT,
+            hint="store the data elsewhere and pass a reference",
+        )
+    return job._replace(payload=n.body_object(job.id, job.run, token))
+
+
+def _duplicate(there: StoredMessage) -> Entry:
+    """The live job that was found in place of ours."""
+    key, uid = there.subject.split(".")[-2:]
+    return Entry(str(JobId(key, uid)), there.headers.get(n.RUN, ""), True)
 
 
 def queue_not_found(queue: str, error: TopologyMissing) -> QueueNotFound:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from jetjobs.cli.output import APP_BROKEN, DONE, REFUSED, UNREACHABLE, USAGE
+from jetjobs.cli.output import APP_BROKEN, DONE, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.devserver import die_with_parent
 from jetjobs.model.settings import Settings
 
@@ -81,8 +81,14 @@ def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
 def _ended(child: _Child, code: int, *, stopping: bool) -> int:
     """Plan a restart unless the child is done. What it adds to our own exit code is returned."""
     child.process = None
+    if stopping and code == -signal.SIGTERM:
+        return DONE  # it was still starting: a worker that has begun does not die of this signal
     if stopping or code == DONE:
-        return max(code, 1) if code else DONE
+        return max(code, 1) if code not in (DONE, RECYCLED) else DONE
+    if code == RECYCLED:
+        print(f"worker {child.number} recycles itself; restarting", file=sys.stderr)
+        child.failures, child.start_at = 0, time.monotonic()
+        return DONE
     if code in _FINAL:
         return code
     lived = time.monotonic() - child.started

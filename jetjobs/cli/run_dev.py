@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
+from jetjobs.cli.output import RECYCLED
 from jetjobs.cli.state import state
 from jetjobs.config import find_dev_server
 from jetjobs.devserver import INSTALL, EmbeddedServer, announce, die_with_parent
@@ -109,6 +110,8 @@ async def _keep_worker(options: DevOptions, url: str) -> int:
             if not ended.done():
                 child.terminate()
             code = await ended
+            if code == RECYCLED:
+                continue
             if not stopping.is_set() and not changed.is_set():
                 if not options.reload:
                     return code

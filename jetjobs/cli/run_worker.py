@@ -12,7 +12,7 @@ from typing import Any
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, FAILED, exit_code
+from jetjobs.cli.output import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.cli.state import state
 from jetjobs.define.context import running_job
 from jetjobs.model.errors import JetJobsError
@@ -46,14 +46,14 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
             beat = asyncio.create_task(_tick(health)) if health is not None else None
             try:
                 await worker.run()
-                code = FAILED if worker.cut_short else DONE
+                code = RECYCLED if worker.recycling else FAILED if worker.cut_short else DONE
             except JetJobsError as error:
                 code = exit_code(error)
                 state.out.error(str(error), error.hint, code)
             finally:
                 if beat is not None:
                     beat.cancel()
-    if left := worker.stuck_threads + worker.unfinished:
+    if left := worker.running_threads + worker.unfinished:
         # Python would wait for them; their jobs were given back, and would be done twice.
         extra = {"event": "worker.left_behind", "tasks": left}
         logging.getLogger("jetjobs.worker").warning("left behind: tasks that did not end", extra=extra)
@@ -67,7 +67,12 @@ def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[Health | No
     if address == "off":
         yield None
         return
-    metrics = Metrics(app.tasks.keys(), __version__, lambda: (worker.slots.busy, worker.slots.total))
+    metrics = Metrics(
+        app.tasks.keys(),
+        __version__,
+        lambda: (worker.slots.busy, worker.slots.total),
+        lambda: worker.stuck_threads,
+    )
     app.observe(metrics.observe)
     health = Health(metrics.registry, lambda: worker.ready)
     health.start(_own_address(address))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack
 
 from jetjobs.define.depends import check as check_dependency
 from jetjobs.define.handle import JobHandle
@@ -19,6 +19,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_KEY_LENGTH = 1024
+MIN_MEMORY = 16 * 2**20
+"""Less than this would hardly let a task begin."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -35,6 +37,10 @@ class TaskOptions(TypedDict, total=False):
     """How long the result is kept."""
     store_result: bool
     """False: keep no record of success; the fastest way where nobody asks."""
+    isolation: Literal["none", "process"]
+    """process: run in a child process, which can be stopped at any point and may die without harm."""
+    memory_limit: int
+    """Bytes of address space the child may take for the task, above what it has when idle."""
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -79,6 +85,8 @@ class Task(Generic[P, R]):
         self.timeout = options.get("timeout")
         self.result_ttl = options.get("result_ttl", timedelta(hours=1))
         self.store_result = options.get("store_result", True)
+        self.isolation = options.get("isolation", "none")
+        self.memory_limit = options.get("memory_limit")
         self._check_options()
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise DefinitionError(f"task {self.name!r} is a generator; a task returns one value")
@@ -86,6 +94,13 @@ class Task(Generic[P, R]):
         self.signature = Signature(self.name, function)
         for dependency in self.signature.dependencies.values():
             check_dependency(dependency)
+        if self.isolated and self.signature.dependencies:
+            raise DefinitionError(
+                f"task {self.name!r}: a dependency is made in the worker and cannot cross to a child process",
+                hint="make the object inside the function, or leave out isolation",
+            )
+        self.direct = self.is_async and not self.signature.dependencies and not self.isolated
+        """Whether the worker may simply await it: nothing to inject, and no other place to run it."""
         self._send = send
         self.__name__ = self.name
         self.__doc__ = function.__doc__
@@ -102,6 +117,25 @@ class Task(Generic[P, R]):
                 raise DefinitionError(f"{of}timeout must be positive")
         if not timedelta(seconds=1) <= self.result_ttl <= timedelta(days=3650):
             raise DefinitionError(f"{of}result_ttl must be from one second to ten years")
+        self._check_isolation(of)
+
+    def _check_isolation(self, of: str) -> None:
+        if self.isolation not in ("none", "process"):
+            raise DefinitionError(f"{of}isolation must be 'none' or 'process', not {self.isolation!r}")
+        limit = self.memory_limit
+        if limit is None:
+            return
+        if not self.isolated:
+            raise DefinitionError(
+                f"{of}memory_limit goes with isolation='process': a thread has no memory of its own"
+            )
+        if not isinstance(limit, int) or isinstance(limit, bool) or not MIN_MEMORY <= limit < 2**62:
+            raise DefinitionError(f"{of}memory_limit must be a whole number of bytes, at least {MIN_MEMORY:,}")
+
+    @property
+    def isolated(self) -> bool:
+        """Whether it runs in a child process."""
+        return self.isolation == "process"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
@@ -138,7 +172,7 @@ class Task(Generic[P, R]):
 
 
 class AsyncTask(Task[P, R]):
-    """A task over `async def`; runs on the worker's event loop."""
+    """A task over `async def`; runs on the worker's event loop, or on that of a child process."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
@@ -146,7 +180,7 @@ class AsyncTask(Task[P, R]):
 
 
 class SyncTask(Task[P, R]):
-    """A task over `def`; runs in a thread of the worker."""
+    """A task over `def`; runs in a thread of the worker, or in a child process."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         value: R = self.function(*args, **kwargs)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from jetjobs.jetstream.delivery import Delivery
 from jetjobs.model import names as n
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.ids import NO_KEY, adopted_id, is_id, parse_id, sequence_id
@@ -24,6 +23,23 @@ MAX_MOVABLE = 48 * 1024
 
 MAX_HEADERS = 24 * 1024
 """Of the caller's own headers: what is over it is refused at enqueue."""
+
+
+class Wire(Protocol):
+    """A message with a job in it: delivered to us, or read from its stream."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def header_bytes(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def stored_at(self) -> float: ...
 
 
 def encode_headers(job: Job) -> dict[str, str]:
@@ -47,11 +63,13 @@ def encode_headers(job: Job) -> dict[str, str]:
         headers[n.REPLY] = job.reply
     if job.payload:
         headers[n.PAYLOAD] = job.payload
+    if job.crashes:
+        headers[n.CRASHES] = str(job.crashes)
     return headers
 
 
-def decode(delivery: Delivery, stream_created: str) -> Job:
-    """The job in a delivery. MalformedJob when subject or headers cannot be read."""
+def decode(delivery: Wire, stream_created: str) -> Job:
+    """The job in a message. MalformedJob when subject or headers cannot be read."""
     headers = delivery.headers
     if delivery.header_bytes > MAX_MOVABLE:
         raise MalformedJob(
@@ -76,11 +94,12 @@ def decode(delivery: Delivery, stream_created: str) -> Job:
         raise MalformedJob(f"header {n.RUN} is not usable: {run[:40]!r}")
     hop, attempt, most = get(n.HOP), get(n.ATTEMPT), get(n.MAX_ATTEMPTS)
     enqueued, due, deadline = get(n.ENQUEUED_AT), get(n.DUE_AT), get(n.DEADLINE)
+    crashes = get(n.CRASHES)
     return Job(
         job_id,
         tokens[4],
         tokens[2],
-        tokens[3],
+        tokens[3] if tokens[3] not in n.DETOURS else _own_lane(headers),
         delivery.data,
         key,
         run,
@@ -92,11 +111,12 @@ def decode(delivery: Delivery, stream_created: str) -> Job:
         0.0 if deadline is None else _seconds(n.DEADLINE, deadline),
         get(n.REPLY, ""),
         get(n.PAYLOAD, ""),
+        0 if crashes is None else _whole(n.CRASHES, crashes),
         headers,
     )
 
 
-def salvage(delivery: Delivery, queue: str, lane: str, stream_created: str) -> Job:
+def salvage(delivery: Wire, queue: str, lane: str, stream_created: str) -> Job:
     """A job good enough to bury, made of a delivery that `decode` refused."""
     tokens = delivery.subject.split(".")
     task = tokens[4] if len(tokens) > 4 else "unknown"
@@ -108,17 +128,24 @@ def salvage(delivery: Delivery, queue: str, lane: str, stream_created: str) -> J
         delivery.data,
         run=_first_run(delivery),
         enqueued_at=delivery.stored_at,
+        payload=delivery.headers.get(n.PAYLOAD, ""),
         headers=delivery.headers,
     )
 
 
-def identify(delivery: Delivery, stream_created: str) -> str:
+def identify(delivery: Wire, stream_created: str) -> str:
     """The id of a hand-made job: its `Nats-Msg-Id`, or else its place in the stream."""
     given = delivery.headers.get(n.MSG_ID)
     return adopted_id(given) if given else sequence_id(stream_created, delivery.sequence)
 
 
-def _first_run(delivery: Delivery) -> str:
+def _own_lane(headers: Mapping[str, str]) -> str:
+    """The lane of a job that was met on a detour."""
+    lane = headers.get(n.LANE, "")
+    return lane if lane in n.PRIORITIES else "normal"
+
+
+def _first_run(delivery: Wire) -> str:
     # A hand-made job gives no run. Its sequence is the same on each delivery and another for a reused id.
     return f"s{delivery.sequence}"
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.protocol import read_headers
+from jetjobs.model.errors import BrokerError
 
 ACK = b"+ACK"
 IN_PROGRESS = b"+WPI"
+_CONFIRM_S = 10.0
 
 _NONE: Mapping[str, str] = {}
 
@@ -56,6 +58,17 @@ class Delivery:
         """The job stands in its next place; forget it here. If this is lost it comes again, and is not run."""
         self._connection.post(self.ack_subject, ACK)
 
-    def extend(self, through: Connection | None = None) -> bool:
-        """Ask for another full lease, perhaps through another connection. False when that was not even written."""
-        return (through or self._connection).post(self.ack_subject, IN_PROGRESS)
+    async def ack_confirmed(self) -> bool:
+        """Like `ack`, but waits for the server's word: for those who then destroy what a second run would need."""
+        try:
+            await self._connection.ask(self.ack_subject, ACK, None, _CONFIRM_S)
+        except BrokerError:
+            return False
+        return True
+
+    async def extend(self, through: Connection, timeout_s: float) -> None:
+        """Ask for another full lease, perhaps through another connection. BrokerError unless the server answered.
+
+        The answer says that the server has heard it, not that the lease was still ours: only our clock knows.
+        """
+        await through.ask(self.ack_subject, IN_PROGRESS, None, timeout_s)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from nats.aio.client import Client
 from nats.errors import ConnectionClosedError, ConnectionDrainingError, OutboundBufferLimitError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
+PING = b"PING\r\n"
 Sink = Callable[[str, str, bytes, bytes | None], None]
 """Called with subject, reply, body and raw header block, if any. Must not block or raise."""
 
@@ -93,11 +95,13 @@ class FastClient(Client):
     async def unlisten(self, sid: int) -> None:
         """Unsubscribe. What the server sent before it heard of this has reached the sink when it returns."""
         subscription = self._subs.get(sid)
-        if subscription is not None and self.is_connected:
-            await self._send_unsubscribe(sid)
-            await self.flush()
-        self._subs.pop(sid, None)
-        self._sinks.pop(sid, None)
+        try:
+            if subscription is not None and self.is_connected:
+                await self._send_unsubscribe(sid)
+                await self.flush()
+        finally:
+            self._subs.pop(sid, None)
+            self._sinks.pop(sid, None)
 
     def write(self, command: bytes) -> None:
         """Put a frame into the buffer; it is flushed in this turn of the loop. Raises what `publish` raises."""
@@ -107,9 +111,9 @@ class FastClient(Client):
         self._pending_data_size += len(command)
         queue = self._flush_queue
         if queue is not None and queue.empty() and self._status == Client.CONNECTED:
-            queue.put_nowait(self._flushed())
+            queue.put_nowait(self._new_future())
 
-    def _flushed(self) -> asyncio.Future[None]:
+    def _new_future(self) -> asyncio.Future[Any]:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
@@ -126,6 +130,21 @@ class FastClient(Client):
             raise ConnectionDrainingError
         if not self.is_connected and size + self._pending_data_size > self._max_pending_size:
             raise OutboundBufferLimitError
+
+    # Called by nats-py for a flush, and now and then to see if the server lives. Its own writes the PING past
+    # what is buffered, so that its answer would say nothing of that.
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        self._pongs.append(self._new_future() if future is None else future)
+        self.write(PING)
+
+    # Called by nats-py's parser for every PONG. Its own would set the result of a flush that was cancelled
+    # meanwhile; the error ends the reading of the socket, and the connection is deaf for good.
+    async def _process_pong(self) -> None:
+        waiting = self._pongs.pop(0) if self._pongs else None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(True)
+        self._pongs_received += 1
+        self._pings_outstanding = 0
 
     # Called by nats-py's parser for every message.
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:

@@ -109,10 +109,14 @@ class Publisher:
         self._clock_offset = 0.0
         self._clock_valid_until = 0.0
 
-    def outgoing(self, job: Job, due_at: float | None = None, guard: str | None = None) -> Outgoing:
-        """The wire form of a job: on its lane, or on `later` until `due_at`."""
+    def outgoing(
+        self, job: Job, due_at: float | None = None, guard: str | None = None, detour: str = ""
+    ) -> Outgoing:
+        """The wire form of a job: on its lane, on a detour from it, or on `later` until `due_at`."""
         headers = encode_headers(job)
-        subject = ready = self._names.job(job.queue, job.lane, job.task, job.key, job.uid)
+        subject = ready = self._names.job(job.queue, detour or job.lane, job.task, job.key, job.uid)
+        if detour:
+            headers[n.LANE] = job.lane
         if due_at is not None:
             subject = self._names.job(job.queue, n.LATER, job.task, job.key, job.uid)
             headers[n.SCHEDULE] = f"@at {_rfc3339(due_at)}"
@@ -122,15 +126,20 @@ class Publisher:
             headers[n.EXPECTED_LAST_SUBJECT] = guard
         return Outgoing(subject, job.body, headers)
 
-    def check_size(self, message: Outgoing, limit: int) -> None:
-        """JobTooLarge when the server would close the connection over it, or a later move could not hold it."""
+    def fits(self, message: Outgoing, limit: int) -> bool:
+        """False when the server would close the connection over it, or a later move could not hold it."""
         # Most jobs are far below: count the headers only where they could matter.
-        if len(message.body) > limit - HEADER_ROOM and (size := message.size) > limit:
+        return len(message.body) <= limit - HEADER_ROOM or message.size <= limit
+
+    def check_size(self, message: Outgoing, limit: int) -> None:
+        """JobTooLarge unless it fits."""
+        if not self.fits(message, limit):
+            size = message.size
             raise JobTooLarge(
                 f"headers and body are {size:,} bytes; the limit is {limit:,}",
                 size=size,
                 limit=limit,
-                hint="store the data elsewhere and pass a reference, or raise max_payload on the server",
+                hint="send fewer headers, or raise max_payload on the server",
             )
 
     async def store(
@@ -170,11 +179,15 @@ class Publisher:
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
-    async def store_batch(self, stream: str, messages: Sequence[Staged]) -> None:
-        """Store all or none. Unconfirmed when time is up; then none or all are stored."""
+    async def store_batch(self, stream: str, messages: Sequence[Staged], message_id: str = "") -> None:
+        """Store all or none. Unconfirmed when time is up; then none or all are stored. Taken on a failed guard.
+
+        A batch with a message id of the caller's may be refused for one that somebody else stored: he must look.
+        """
         # A batch is stored whole or not at all, so one message id is enough to refuse a second copy of it,
         # and the server has a thousand fewer to remember. ADR 4.
-        message_id = new_uid()
+        own_id = not message_id
+        message_id = message_id or new_uid()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_s
         pause, sent_before = 0.05, False
@@ -184,7 +197,7 @@ class Publisher:
                 await self._send_batch(messages, message_id)
                 return
             except BrokerError as error:
-                if error.code == BATCH_DUPLICATE and sent_before:
+                if error.code == BATCH_DUPLICATE and sent_before and own_id:
                     return  # the earlier try was stored, only its answer was lost
                 if not is_transient(error):
                     raise

@@ -53,6 +53,10 @@ class LanePuller:
         self._heard_at = 0.0
         self.blocked = False
         """Refused by the server: not asked again before `unblock`, so that no refusal becomes a hot loop."""
+        self.doubted_since = 0.0
+        """Not 0 while what arrives may have been sent as long ago as that: the process stood still. ADR 10."""
+        self._resetting = asyncio.Lock()
+        self._closed = False
         self._watchdog: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -61,11 +65,13 @@ class LanePuller:
 
     async def close(self) -> None:
         """Drop every open request. When this returns, all that was delivered has been handed over."""
+        self._closed = True
         if self._watchdog is not None:
             self._watchdog.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watchdog
-        await self._unsubscribe()
+        async with self._resetting:
+            await self._unsubscribe()
 
     def unblock(self) -> None:
         """The lane may be asked again."""
@@ -85,12 +91,21 @@ class LanePuller:
 
     async def reset(self) -> None:
         """Forget what is owed and start on a fresh inbox: old requests must not be filled beside new ones."""
-        self.owed = 0
-        with contextlib.suppress(nats.errors.Error):  # lost again: the next reconnect resets again
-            await self._unsubscribe()
-            await self._subscribe()
-        self.blocked = False
+        async with self._resetting:
+            if self._closed:
+                return
+            self.owed = 0
+            with contextlib.suppress(nats.errors.Error):  # lost again: the next reconnect resets again
+                await self._unsubscribe()
+                await self._subscribe()
+            self.owed = 0
+            self.doubted_since = 0.0
+            self.blocked = False
         self._on_change(self, "")
+
+    def doubt(self, since: float) -> None:
+        """What arrives before the next `reset` may be as old as `since`."""
+        self.doubted_since = self.doubted_since or since
 
     async def _subscribe(self) -> None:
         nc = self._connection.nc

@@ -21,12 +21,17 @@ MAX_REPLY = 512  # a subject near the server's 4 KB line limit would close the c
 _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 
-def success_record(job: Job, result: bytes, worker: str, started_at: float, ended_at: float) -> bytes:
-    """The record of a success. Put together by hand: the result is JSON already, and this runs for every job."""
+def success_record(
+    job: Job, result: bytes, worker: str, started_at: float, ended_at: float, kept_as: str = ""
+) -> bytes:
+    """The record of a success. Put together by hand: the result is JSON already, and this runs for every job.
+
+    `kept_as` names the object that holds the result, where it is too large for the record.
+    """
     replay = job.headers.get(n.REPLAY)
     return (
         b'{"state":"succeeded","id":%b,"run":%b,"attempt":%d,"worker":%b,"enqueued_at":%.6f,'
-        b'"started_at":%.6f,"ended_at":%.6f,%b"result":%b}'
+        b'"started_at":%.6f,"ended_at":%.6f,%b"%b":%b}'
     ) % (
         quote(job.id),
         quote(job.run),
@@ -36,7 +41,8 @@ def success_record(job: Job, result: bytes, worker: str, started_at: float, ende
         started_at,
         ended_at,
         b'"replay":%b,' % _embedded(replay) if replay else b"",
-        result,
+        b"result_object" if kept_as else b"result",
+        quote(kept_as) if kept_as else result,
     )
 
 
@@ -63,8 +69,8 @@ class Results:
         self._first: dict[int, bytes] = {}
         self._places: dict[str, tuple[str, str]] = {}
 
-    async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> None:
-        """Store the record; the first one of a run stays. Returns once it is confirmed."""
+    async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> bytes:
+        """Store the record; the first one of a run stays. Returns the one that stands, confirmed."""
         stream, prefix = self._places.get(job.queue) or self._place(job.queue)
         subject = f"{prefix}{job.task}.{job.id}"
         headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
@@ -73,11 +79,11 @@ class Results:
                 await self._publisher.store(
                     stream, Outgoing(subject, record, headers), timeout_s=timeout_s, owned=owned
                 )
-                return
+                return record
             except Taken:
                 there = await last_on(self._connection, stream, subject)
                 if there is not None and read_record(there.data).get("run") == job.run:
-                    return
+                    return there.data
                 # The record of an earlier life of this id: it may be written over, but only as we read it.
                 headers = _guard(ttl_s, there.sequence if there is not None else 0)
 

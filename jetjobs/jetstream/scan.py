@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 
+import nats.errors
+
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.protocol import read_headers, read_status
 from jetjobs.jetstream.reads import StoredMessage, parse_time
 from jetjobs.model.errors import BrokerUnavailable, TopologyMissing
 
 PAGE = 256
+PAGE_BYTES = 8 * 1024 * 1024
+"""About how much of a page is held at once: its messages may be large."""
 _PAGE_S = 10.0
 
 
@@ -21,16 +27,23 @@ async def scan(
     """Messages on `subject` from `start` on, oldest first. A replica may answer: for lists, not decisions."""
     left = limit
     while left is None or left > 0:
-        page = await _page(connection, stream, subject, start, PAGE if left is None else min(PAGE, left))
-        for message in page:
+        found = await page(connection, stream, subject, start, PAGE if left is None else min(PAGE, left))
+        for message in found:
             yield message
-        if not page:
+        if not found:
             return
-        start = page[-1].sequence + 1
-        left = None if left is None else left - len(page)
+        start = found[-1].sequence + 1
+        left = None if left is None else left - len(found)
 
 
-async def _page(connection: Connection, stream: str, subject: str, start: int, count: int) -> list[StoredMessage]:
+async def count_on(connection: Connection, stream: str, subject: str) -> int:
+    """How many messages stand on `subject`, which may hold wildcards."""
+    found = await page(connection, stream, subject, 1, 1)
+    return found[0].following + 1 if found else 0
+
+
+async def page(connection: Connection, stream: str, subject: str, start: int, count: int) -> list[StoredMessage]:
+    """Up to `count` messages on `subject` from `start` on. BrokerUnavailable when the answer is not whole."""
     found: list[StoredMessage] = []
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -47,10 +60,18 @@ async def _page(connection: Connection, stream: str, subject: str, start: int, c
         else:
             found.append(_stored(read_headers(headers), data))
 
+    def on_reconnect() -> None:
+        if not ended.done():
+            ended.set_exception(BrokerUnavailable(f"read {stream}: the connection was lost"))
+
     inbox = connection.nc.new_inbox()
-    sid = await connection.nc.listen(inbox, on_message)
     try:
-        query = {"seq": start, "next_by_subj": subject, "batch": count}
+        sid = await connection.nc.listen(inbox, on_message)
+    except nats.errors.Error as error:
+        raise from_exception(error, f"read {stream}") from error
+    forget = connection.on_reconnect(on_reconnect)
+    try:
+        query = {"seq": start, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
         if not connection.post(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), inbox):
             raise BrokerUnavailable(f"read {stream}: not connected")
         async with asyncio.timeout(_PAGE_S):
@@ -58,7 +79,9 @@ async def _page(connection: Connection, stream: str, subject: str, start: int, c
     except TimeoutError:
         raise BrokerUnavailable(f"read {stream}: no answer") from None
     finally:
-        await connection.nc.unlisten(sid)
+        forget()
+        with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
+            await connection.nc.unlisten(sid)
     return found
 
 
@@ -77,4 +100,5 @@ def _stored(headers: dict[str, str], data: bytes) -> StoredMessage:
         {k: v for k, v in headers.items() if k not in own},
         data,
         parse_time(headers["Nats-Time-Stamp"]),
+        int(headers.get("Nats-Num-Pending", 0)),
     )

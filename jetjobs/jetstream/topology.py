@@ -11,11 +11,13 @@ from jetjobs.jetstream.faults import NO_PEERS
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
-from jetjobs.model.names import Names, kv_stream, object_stream
+from jetjobs.model.names import Names, kv_stream, object_chunks, object_metas, object_stream
 from jetjobs.model.settings import QueueSettings
 
 NS = 1_000_000_000
 DUPLICATE_WINDOW_S = 120
+SPARE_DELIVERIES = 5
+"""How far the server's own limit of deliveries stands above max_crashes."""
 Kind = Literal["stream", "lane", "bucket"]
 Action = Literal["create", "update", "none"]
 
@@ -49,22 +51,29 @@ def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas:
     wanted = [
         _dead(names, settings, shared),
         _bucket(names.running_bucket, shared),
+        _bucket(names.locks_bucket, shared),
         _payloads(names, shared),
     ]
     for queue in sorted(set(queues)):
         wanted.append(_work(names, queue, shared))
-        wanted.extend(_lane(names, queue, lane, settings) for lane in n.PRIORITIES)
+        wanted.extend(lanes(names, queue, settings))
         wanted.append(_bucket(names.done_bucket(queue), shared))
     return wanted
 
 
+def lanes(names: Names, queue: str, settings: QueueSettings) -> list[Wanted]:
+    """The consumers of one queue."""
+    pulled = [_lane(names, queue, lane, settings) for lane in n.PULLED]
+    return [*pulled, _lost(names, queue, settings)]
+
+
 def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
-    lanes = (*n.PRIORITIES, n.LATER, n.TICK)
+    lanes = (*n.PULLED, n.LATER, n.TICK)
     stream = names.work_stream(queue)
     config = {
         "name": stream,
         "description": f"jetjobs queue {queue}",
-        "subjects": [names.lane_filter(queue, lane) for lane in lanes],
+        "subjects": [*(names.lane_filter(queue, lane) for lane in lanes), names.lost_filter(queue)],
         "retention": "workqueue",
         # No limit and no message TTL: the server throws no job away. (Schedules bring rollups with them, so who
         # may publish here with headers of his own may also purge: docs/operations.md.)
@@ -88,13 +97,30 @@ def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wante
         "durable_name": lane,
         "ack_policy": "explicit",
         "ack_wait": int(settings.lease.total_seconds() * NS),
-        "max_deliver": -1,
-        "max_ack_pending": settings.max_running,
+        # The worker buries at max_crashes; this stops what kills workers before they come to that. ADR 6.
+        "max_deliver": settings.max_crashes + SPARE_DELIVERIES,
+        # One suspect of a queue at a time, however many workers there are. ADR 11.
+        "max_ack_pending": 1 if lane == n.LONE else settings.max_running,
         "max_waiting": 2048,
         "filter_subject": names.lane_filter(queue, lane),
         "metadata": {"jetjobs.queue": queue, "jetjobs.lane": lane},
     }
     return Wanted("lane", f"lane {queue}/{lane}", stream, lane, config)
+
+
+def _lost(names: Names, queue: str, settings: QueueSettings) -> Wanted:
+    stream = names.work_stream(queue)
+    config = {
+        "durable_name": n.LOST,
+        "ack_policy": "explicit",
+        "ack_wait": int(settings.lease.total_seconds() * NS),
+        "max_deliver": -1,
+        "max_ack_pending": 1000,
+        "max_waiting": 2048,
+        "filter_subject": names.lost_filter(queue),
+        "metadata": {"jetjobs.queue": queue, "jetjobs.lane": n.LOST},
+    }
+    return Wanted("lane", f"lane {queue}/{n.LOST}", stream, n.LOST, config)
 
 
 def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Wanted:
@@ -133,10 +159,11 @@ def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
     store = names.payload_store
     config = {
         "name": object_stream(store),
-        "subjects": [f"$O.{store}.C.>", f"$O.{store}.M.>"],
+        "subjects": [object_chunks(store, ">"), object_metas(store)],
         "discard": "new",
         "allow_rollup_hdrs": True,
         "allow_direct": True,
+        "allow_msg_ttl": True,  # results go with their records
         **shared,
     }
     return Wanted("bucket", f"object store {store}", object_stream(store), "", config)
@@ -246,6 +273,30 @@ async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
     subject = f"CONSUMER.CREATE.{wanted.stream}.{wanted.consumer}.{wanted.config['filter_subject']}"
     request = {"stream_name": wanted.stream, "config": {"name": wanted.consumer, **wanted.config}}
     await connection.api(subject, request, timeout_s=15.0)
+
+
+async def queues_on(connection: Connection, names: Names) -> list[str]:
+    """The queues of the namespace, as they stand on the server."""
+    queues: list[str] = []
+    offset = 0
+    while True:
+        query = {"subject": names.work_filter, "offset": offset}
+        answer = await connection.api("STREAM.NAMES", query)
+        page = answer.get("streams") or []
+        queues += [queue for stream in page if (queue := names.queue_of(stream)) is not None]
+        offset += len(page)
+        if not page or offset >= int(answer.get("total", 0)):
+            return sorted(queues)
+
+
+async def restore_lanes(connection: Connection, names: Names, queue: str, settings: QueueSettings) -> list[str]:
+    """Create those lanes of a queue that are missing; their labels. A lane holds no jobs, its stream does."""
+    made = []
+    for wanted in lanes(names, queue, settings):
+        if await _config_of(connection, wanted) is None:
+            await _put_consumer(connection, wanted)
+            made.append(wanted.label)
+    return made
 
 
 async def _config_of(connection: Connection, wanted: Wanted) -> dict[str, Any] | None:

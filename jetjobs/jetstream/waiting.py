@@ -5,20 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import BrokerUnavailable, JobFailed, ResultError, ResultExpired, ResultNotReady
+from jetjobs.model.errors import (
+    BrokerUnavailable,
+    JobFailed,
+    MalformedJob,
+    ResultError,
+    ResultExpired,
+    ResultNotReady,
+)
 from jetjobs.model.job import JobStatus
 
 _LOOK_S = 1.0
 """Between looks at the bucket when a push is expected; it only makes up for a lost one."""
 _FIRST_LOOK_S = 0.02
+_FETCH_S = 10.0
+"""For reading a large result at least, however late the job has ended."""
 
 
 class Asked(Protocol):
@@ -35,8 +46,11 @@ class Asked(Protocol):
 class Waiting:
     """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
 
-    def __init__(self, connection: Connection, results: Results, dead: DeadLetters, places: Places) -> None:
+    def __init__(
+        self, connection: Connection, results: Results, dead: DeadLetters, places: Places, payloads: Payloads
+    ) -> None:
         self._connection = connection
+        self._payloads = payloads
         self._results = results
         self._dead = dead
         self._places = places
@@ -57,6 +71,7 @@ class Waiting:
         """See JobHandle.result."""
         if not handle.stores_result:
             raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
+        give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
         if record["state"] == "dead":
             raise JobFailed(
@@ -66,12 +81,26 @@ class Waiting:
                 text=str(record.get("text")),
                 traceback=str(record.get("traceback") or ""),
             )
+        result = await self._result(handle, record, give_up)
         try:
-            return decode(json.dumps(record["result"]).encode())
+            return decode(result)
         except ValueError as error:
             raise ResultError(
                 f"job {handle.id}: the result does not fit the task's annotation: {error}"
             ) from error
+
+    async def _result(self, handle: Asked, record: dict[str, Any], give_up: float) -> bytes:
+        """The result in the record, or the object it names."""
+        name = record.get("result_object")
+        if name is None:
+            return json.dumps(record["result"]).encode()
+        try:
+            async with asyncio.timeout(max(_FETCH_S, give_up - time.monotonic())):
+                return await self._payloads.get(str(name))
+        except TimeoutError:
+            raise ResultNotReady(f"job {handle.id} has ended, but its result could not be read in time") from None
+        except MalformedJob as error:
+            raise ResultExpired(f"job {handle.id} has ended and its result is gone: {error}") from error
 
     async def _record(self, handle: Asked, timeout_s: float) -> dict[str, Any]:
         await self._subscribe()

@@ -13,7 +13,7 @@ JetJobsError
   EnqueueError            the job is not stored (except EnqueueUnconfirmed: not known)
     EnqueueUnconfirmed      no confirmation came; the job may or may not be stored
     QueueNotFound           there is no such queue or lane
-    JobTooLarge             headers and body together are over the inline limit
+    JobTooLarge             arguments over 64 MiB, or headers over their limit
     InvalidArguments        also a DeliveryError
   DeliveryError           what arrived cannot run; always ends as a dead letter
     MalformedJob            the body, a header or the subject cannot be read
@@ -22,13 +22,16 @@ JetJobsError
   AttemptError            how a run broke
     JobTimeout              the task ran longer than its timeout
     LeaseLost               the lease ran out under the running task
+    ChildDied               the child process that ran the task is gone, or would not start
+    ChildRaised             the task raised in its child process; what it raised, as text
     ResultNotSerializable   the task returned what JSON cannot hold
-    ResultTooLarge          the task returned more than a message can hold
+    ResultTooLarge          the task returned more than 64 MiB
   ResultError             the result cannot be had
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
   LetterNotFound          there is no dead letter of that id
+  LetterAmbiguous         there are several, of different queues or tasks
 
 Signal                    no error: raised by a task to say what is to follow
   Retry                     this attempt failed; the next one after the time given
@@ -110,7 +113,7 @@ class QueueNotFound(EnqueueError):
 
 
 class JobTooLarge(EnqueueError):
-    """Headers and body together are over the inline limit."""
+    """The arguments are over 64 MiB, or the headers over their limit."""
 
     def __init__(self, message: str, *, size: int, limit: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -142,6 +145,9 @@ class InvalidArguments(EnqueueError, DeliveryError):
 class AttemptError(JetJobsError):
     """How a run broke, when the task itself did not raise."""
 
+    told: object = None
+    """What a child process said of the error, where it was raised there."""
+
 
 class JobTimeout(AttemptError):
     """The task ran longer than its timeout."""
@@ -151,12 +157,26 @@ class LeaseLost(AttemptError):
     """The lease ran out under the running task: somebody else may be running the job now."""
 
 
+class ChildDied(AttemptError):
+    """The child process that ran the task is gone: a segfault, `os._exit`, want of memory. Or it did not start."""
+
+
+class ChildRaised(AttemptError):
+    """The task raised in its child process. Its class is known only there, and so the child has judged it."""
+
+    def __init__(self, message: str, *, told: object, transient: bool, after_s: float | None) -> None:
+        super().__init__(message)
+        self.told = told
+        self.transient = transient
+        self.after_s = after_s
+
+
 class ResultNotSerializable(AttemptError):
     """The task returned what JSON cannot hold."""
 
 
 class ResultTooLarge(AttemptError):
-    """The task returned more than a message can hold."""
+    """The task returned more than 64 MiB."""
 
 
 class ResultError(JetJobsError):
@@ -186,8 +206,19 @@ class LetterNotFound(JetJobsError):
     """There is no dead letter of that id."""
 
 
+class LetterAmbiguous(JetJobsError):
+    """Several dead letters have that id: `places` are their queues and tasks."""
+
+    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.places = places
+
+
 class Signal(Exception):
     """Raised by a task to say what is to follow. Not an error: it is not caught by `except JetJobsError`."""
+
+    told: object = None
+    """What a child process said of the signal, where it was raised there."""
 
 
 class Retry(Signal):

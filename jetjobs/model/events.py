@@ -61,6 +61,22 @@ class SettleFailed(NamedTuple):
     error: str
 
 
+class RecordDropped(NamedTuple):
+    """A job has succeeded and was acked, but storage was full: there is no record of it."""
+
+    queue: str
+    task: str
+    job_id: str
+
+
+class JobLost(NamedTuple):
+    """The server had given up delivering a job; it was found and dead-lettered."""
+
+    queue: str
+    task: str
+    job_id: str
+
+
 class ConnectionLost(NamedTuple):
     """The connection is gone; we are reconnecting."""
 
@@ -75,7 +91,7 @@ class ConnectionRestored(NamedTuple):
 
 
 class WorkerChanged(NamedTuple):
-    """The worker went to another phase: started, ready, quiet, stopped."""
+    """The worker went to another phase: started, ready, recycling, quiet, stopped."""
 
     phase: str
     detail: str = ""
@@ -89,15 +105,27 @@ class LaneTrouble(NamedTuple):
     error: str
 
 
+class ThreadStuck(NamedTuple):
+    """A thread still runs a task that was given up, and cannot be stopped; `stuck` of them by now."""
+
+    queue: str
+    task: str
+    job_id: str
+    stuck: int
+
+
 Event = (
     JobEnqueued
     | JobStarted
     | JobFinished
     | LeaseLostEvent
     | SettleFailed
+    | RecordDropped
+    | JobLost
     | ConnectionLost
     | ConnectionRestored
     | WorkerChanged
     | LaneTrouble
+    | ThreadStuck
 )
 Observer = Callable[[Event], None]

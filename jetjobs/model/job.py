@@ -67,6 +67,8 @@ class Job(NamedTuple):
     deadline: float = 0.0
     reply: str = ""
     payload: str = ""
+    crashes: int = 0
+    """Workers that died with it in hand, as far as earlier messages of it knew; see Delivery.delivered."""
     headers: Mapping[str, str] = {}
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -15,8 +16,16 @@ LATER: Final = "later"
 TICK: Final = "tick"
 WAIT: Final = "wait"
 LOST: Final = "lost"
-RESERVED_LANES: Final = frozenset({LATER, TICK, WAIT, LOST})
+BACK: Final = "back"
+"""Jobs that a worker gave back: served before all others, so that they do not wait behind the backlog. ADR 12."""
+LONE: Final = "lone"
+"""Jobs that were in hand at one crash too many to run beside others. ADR 11."""
+RESERVED_LANES: Final = frozenset({LATER, TICK, WAIT, LOST, BACK, LONE})
+DETOURS: Final = frozenset({BACK, LONE})
+"""Lanes a job only passes through; its own is in a header meanwhile."""
 PRIORITIES: Final = ("high", "normal", "low")
+PULLED: Final = (*PRIORITIES, BACK, LONE)
+"""Every lane that workers take jobs from."""
 
 # Headers of ours. What is absent has its default: a hand-made job has none of them.
 ATTEMPT: Final = "Jetjobs-Attempt"
@@ -24,6 +33,8 @@ HOP: Final = "Jetjobs-Hop"
 RUN: Final = "Jetjobs-Run"
 ENQUEUED_AT: Final = "Jetjobs-Enqueued-At"
 DUE_AT: Final = "Jetjobs-Due-At"
+LANE: Final = "Jetjobs-Lane"
+CRASHES: Final = "Jetjobs-Crashes"
 DEADLINE: Final = "Jetjobs-Deadline"
 MAX_ATTEMPTS: Final = "Jetjobs-Max-Attempts"
 RETRY: Final = "Jetjobs-Retry"
@@ -32,6 +43,7 @@ ERRORS: Final = "Jetjobs-Errors"
 PRODUCER: Final = "Jetjobs-Producer"
 PAYLOAD: Final = "Jetjobs-Payload"
 PAYLOAD_HEADERS: Final = "Jetjobs-Payload-Headers"
+OBJECT: Final = "Jetjobs-Object"
 CAUSE: Final = "Jetjobs-Cause"
 SOURCE: Final = "Jetjobs-Source"
 REPLAY: Final = "Jetjobs-Replay"
@@ -39,6 +51,7 @@ REPLAY: Final = "Jetjobs-Replay"
 # Headers of the server's.
 MSG_ID: Final = "Nats-Msg-Id"
 TTL: Final = "Nats-TTL"
+ROLLUP: Final = "Nats-Rollup"
 SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -108,6 +121,16 @@ class Names:
     def work_stream(self, queue: str) -> str:
         return f"{self.namespace}-work-{queue}"
 
+    @property
+    def work_filter(self) -> str:
+        """Matches everything that work streams take."""
+        return f"{self.namespace}.work.>"
+
+    def queue_of(self, stream: str) -> str | None:
+        """The queue of a work stream; None for a stream that is none of ours."""
+        prefix = f"{self.namespace}-work-"
+        return stream.removeprefix(prefix) if stream.startswith(prefix) else None
+
     def lane_filter(self, queue: str, lane: str) -> str:
         return f"{self.namespace}.work.{queue}.{lane}.>"
 
@@ -124,6 +147,14 @@ class Names:
 
     def pin(self, queue: str) -> str:
         return f"{self.namespace}.work.{queue}.{TICK}._pin"
+
+    def replay_mark(self, queue: str, run: str) -> str:
+        """Stored together with a replayed job; each part may be `*`. ADR 17."""
+        return f"{self.namespace}.work.{queue}.{TICK}._replay.{run}"
+
+    def lost_filter(self, queue: str) -> str:
+        """What the server says when it gives a message up: stored by the work stream itself."""
+        return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self.work_stream(queue)}.>"
 
     # Where jobs end.
 
@@ -150,6 +181,26 @@ class Names:
         return f"{self.namespace}-running"
 
     @property
+    def locks_bucket(self) -> str:
+        return f"{self.namespace}-locks"
+
+    @property
+    def checkpoints_bucket(self) -> str:
+        return f"{self.namespace}-checkpoints"
+
+    @property
+    def workers_bucket(self) -> str:
+        return f"{self.namespace}-workers"
+
+    @property
+    def cancelled_bucket(self) -> str:
+        return f"{self.namespace}-cancelled"
+
+    def control(self, word: str) -> str:
+        """Subject of a control message, on core NATS."""
+        return f"{self.namespace}.control.{word}"
+
+    @property
     def payload_store(self) -> str:
         return f"{self.namespace}-payloads"
 
@@ -164,3 +215,31 @@ def kv_subject(bucket: str, key: str) -> str:
 
 def object_stream(store: str) -> str:
     return f"OBJ_{store}"
+
+
+def object_chunks(store: str, nuid: str) -> str:
+    """Where the chunks of one writing of an object stand; `>` for all."""
+    return f"$O.{store}.C.{nuid}"
+
+
+def object_meta(store: str, name: str) -> str:
+    """Where the entry of the object of that name stands."""
+    return f"$O.{store}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def object_metas(store: str) -> str:
+    return f"$O.{store}.M.>"
+
+
+def body_object(job_id: str, run: str, token: str = "") -> str:
+    """Name of a job's body in the object store: of one life, so that a reused id never meets an older one."""
+    return f"{job_id}.{run}.{token}" if token else f"{job_id}.{run}"
+
+
+def headers_object(job_id: str, run: str) -> str:
+    return f"{job_id}.{run}.headers"
+
+
+def result_object(job_id: str, run: str, delivery: str) -> str:
+    """Name of a result: of one delivery, since the record of the first that ends is the one that stays."""
+    return f"{job_id}.{run}.result-{delivery}"

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from jetjobs.model.errors import (
+    AttemptError,
+    ChildRaised,
     DeliveryError,
     InvalidArguments,
     MalformedJob,
@@ -15,6 +17,7 @@ from jetjobs.model.errors import (
     ResultNotSerializable,
     ResultTooLarge,
     Retry,
+    Signal,
     Snooze,
     UnknownTask,
 )
@@ -75,6 +78,13 @@ class Released(NamedTuple):
     name: str = "released"
 
 
+class Suspected(NamedTuple):
+    """In hand at one crash less than the limit: it goes to lane `lone`, for a run with nothing new beside it."""
+
+    crashes: int
+    name: str = "suspected"
+
+
 class DeadLettered(NamedTuple):
     """The job will not run again by itself."""
 
@@ -90,7 +100,7 @@ class LetGo(NamedTuple):
     name: str = "let_go"
 
 
-Outcome = Succeeded | Retried | Snoozed | Released | DeadLettered | LetGo
+Outcome = Succeeded | Retried | Snoozed | Released | Suspected | DeadLettered | LetGo
 
 
 def refuse(error: DeliveryError) -> DeadLettered:
@@ -105,7 +115,7 @@ def decide(
     if isinstance(error, Snooze):
         return _snooze(job, error, now)
     info = describe(error)
-    if isinstance(error, (Reject, *_PERMANENT)) or not _worth_another(error, policy, verdict):
+    if not worth_another(error, policy, verdict):
         return DeadLettered(DeadReason.PERMANENT, info)
     if job.attempt >= (job.max_attempts or policy.max_attempts):
         return DeadLettered(DeadReason.EXHAUSTED, info)
@@ -120,13 +130,16 @@ def decide(
     return Retried(wait, info)
 
 
-def _worth_another(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
+def worth_another(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
     """The task's own lists go before the app's verdict; a task that asks for a retry gets it."""
+    if isinstance(error, (Reject, *_PERMANENT)):
+        return False
     if isinstance(error, Retry):
         return True
     if isinstance(error, policy.dead_on):
         return False
-    if policy.retry_on:
+    # What a child process raised was weighed there, lists and all: here its class is not to be had.
+    if policy.retry_on and not isinstance(error, ChildRaised):
         return isinstance(error, policy.retry_on)
     return verdict.transient
 
@@ -157,6 +170,8 @@ _PERMANENT = (ResultNotSerializable, ResultTooLarge)
 
 def describe(error: BaseException) -> ErrorInfo:
     """The error as capped text."""
+    if isinstance(error, AttemptError | Signal) and isinstance(error.told, ErrorInfo):
+        return error.told
     kind = type(error)
     name = (
         kind.__qualname__

@@ -93,6 +93,8 @@ class WorkerSettings(_Group):
     provision: Literal["apply", "verify", "off"] = "apply"
     http: str = "off"
     """HOST:PORT of /livez, /readyz and /metrics, or off."""
+    max_stuck_threads: int = Field(default=10, ge=1, le=64)
+    """With so many threads that a timeout gave up on and that still run, the worker ends to be started anew."""
 
 
 class ObserveSettings(_Group):

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from jetjobs.model.errors import ChildRaised
+
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -26,6 +28,8 @@ Classifier = Callable[[Any], Verdict | None]
 
 def classify(error: BaseException, classifiers: Mapping[type[BaseException], Classifier]) -> Verdict:
     """The app's own word for the nearest class of the error, else what HTTP says, else transient."""
+    if isinstance(error, ChildRaised):
+        return Verdict(error.transient, error.after_s)  # the child has asked, with the error itself at hand
     for kind in type(error).__mro__:
         classifier = classifiers.get(kind)
         verdict = _ask(classifier, error) if classifier is not None else None
@@ -63,8 +67,8 @@ def retry_after_s(text: str | None, now: datetime) -> float | None:
     """
     if not text:
         return None
-    if text.strip().isdecimal():
-        return float(min(int(text), 86400))
+    if (number := text.strip()).isdecimal():
+        return float(min(int(number), 86400))
     try:
         moment = parsedate_to_datetime(text)
     except ValueError:

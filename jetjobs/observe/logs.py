@@ -17,10 +17,13 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
+    JobLost,
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
+    RecordDropped,
     SettleFailed,
+    ThreadStuck,
     WorkerChanged,
 )
 
@@ -33,12 +36,20 @@ _LEVELS = {
     "retried": logging.INFO,
     "snoozed": logging.INFO,
     "released": logging.INFO,
+    "suspected": logging.WARNING,
     "dead_lettered": logging.ERROR,
 }
 # Control characters, line separators and marks that turn the direction of writing: whoever may put one into
 # an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_MARKS = {"succeeded": "✓", "retried": "↻", "snoozed": "☾", "released": "↩", "dead_lettered": "✗"}
+_MARKS = {
+    "succeeded": "✓",
+    "retried": "↻",
+    "snoozed": "☾",
+    "released": "↩",
+    "suspected": "?",
+    "dead_lettered": "✗",
+}
 
 JobFields = Callable[[], Mapping[str, Any]]
 
@@ -61,6 +72,15 @@ def log_event(event: Event) -> None:
         _log.error(
             "a job could not be moved and comes again", extra={"event": "job.settle_failed", **event._asdict()}
         )
+    elif isinstance(event, RecordDropped):
+        _log.error(
+            "storage is full: a job succeeded without a record",
+            extra={"event": "job.record_dropped", **event._asdict()},
+        )
+    elif isinstance(event, JobLost):
+        _log.error(
+            "a job the server had given up was dead-lettered", extra={"event": "job.lost", **event._asdict()}
+        )
     elif isinstance(event, ConnectionLost):
         _log.warning("connection lost", extra={"event": "nats.lost", "error": event.error})
     elif isinstance(event, ConnectionRestored):
@@ -68,8 +88,12 @@ def log_event(event: Event) -> None:
         _log.warning("connection restored", extra=extra)
     elif isinstance(event, LaneTrouble):
         _log.warning("lane cannot be pulled", extra={"event": "lane.trouble", **event._asdict()})
+    elif isinstance(event, ThreadStuck):
+        extra = {"event": "worker.thread_stuck", **event._asdict()}
+        _log.warning("a thread does not end: give the task time limits of its own, or isolation", extra=extra)
     elif isinstance(event, WorkerChanged):
-        _log.info(f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
+        level = logging.WARNING if event.phase == "recycling" else logging.INFO
+        _log.log(level, f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
 
 
 def _log_finished(event: JobFinished, level: int) -> None:
@@ -106,6 +130,8 @@ class JsonFormatter(logging.Formatter):
         line.update((f"extra_{k}" if k in line else k, v) for k, v in extra.items())
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # of a child process: the error itself stayed there
+            line["exception"] = record.exc_text
         try:
             return json.dumps(line, default=str, allow_nan=False)
         except Exception:
@@ -150,8 +176,9 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {self._text(record)}"
-        if record.exc_info:
-            line += "\n  " + _indented(self.formatException(record.exc_info))
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        if trace:
+            line += "\n  " + _indented(trace)
         code = self._COLOURS.get(record.levelno)
         return f"\x1b[{code}m{line}\x1b[0m" if self._colour and code else line
 

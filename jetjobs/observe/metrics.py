@@ -22,7 +22,9 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
+    JobLost,
     LeaseLostEvent,
+    RecordDropped,
     SettleFailed,
 )
 
@@ -51,8 +53,15 @@ class _Histogram:
 class Metrics:
     """An Observer and a collector. Labels are closed sets: a task nobody declared counts as `unknown`."""
 
-    def __init__(self, tasks: Collection[str], version: str, slots: Callable[[], tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        tasks: Collection[str],
+        version: str,
+        slots: Callable[[], tuple[int, int]],
+        stuck_threads: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._tasks = tasks
+        self._stuck_threads = stuck_threads
         self._version = version
         self._slots = slots
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
@@ -62,6 +71,7 @@ class Metrics:
         self._waited: defaultdict[str, _Histogram] = defaultdict(_Histogram)
         self._leases_lost: defaultdict[str, int] = defaultdict(int)
         self._settle_errors: defaultdict[str, int] = defaultdict(int)
+        self._records_dropped: defaultdict[str, int] = defaultdict(int)
         self._connected = 1
         self._reconnects = 0
         self.registry = CollectorRegistry()
@@ -83,6 +93,10 @@ class Metrics:
             self._leases_lost[event.queue] += 1
         elif isinstance(event, SettleFailed):
             self._settle_errors[event.queue] += 1
+        elif isinstance(event, RecordDropped):
+            self._records_dropped[event.queue] += 1
+        elif isinstance(event, JobLost):
+            self._dead[event.queue, self._label(event.task), "crashed"] += 1
         elif isinstance(event, ConnectionLost):
             self._connected = 0
         elif isinstance(event, ConnectionRestored):
@@ -118,9 +132,15 @@ class Metrics:
         yield waited
         yield _counter("leases_lost", "Leases that ran out", ("queue",), _one(self._leases_lost))
         yield _counter("settle_errors", "Outcomes that could not be stored", ("queue",), _one(self._settle_errors))
+        yield _counter(
+            "records_dropped", "Successes acked without a record", ("queue",), _one(self._records_dropped)
+        )
         busy, total = self._slots()
         yield GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", busy)
         yield GaugeMetricFamily("jetjobs_slots", "Slots of this worker", total)
+        yield GaugeMetricFamily(
+            "jetjobs_stuck_threads", "Threads that run on past their time limit", self._stuck_threads()
+        )
         yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected)
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
         yield InfoMetricFamily(

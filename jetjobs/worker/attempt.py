@@ -29,6 +29,7 @@ class Attempt:
         "job",
         "lane",
         "leased_until",
+        "place",
         "queue",
         "received_at",
         "runner",
@@ -38,9 +39,12 @@ class Attempt:
     )
 
     def __init__(self, delivery: Delivery, queue: str, lane: str, now: float, lease_s: float) -> None:
+        """`now` is when it was delivered, as far as we can tell: the lease counts from then."""
         self.delivery = delivery
         self.queue = queue
         self.lane = lane
+        """The lane it was delivered from, which may be a detour from the job's own."""
+        self.place = (queue, delivery.sequence)
         self.job: Job | None = None
         self.received_at = now
         self.beat_at = now

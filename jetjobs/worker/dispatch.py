@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.jetstream.puller import LanePuller
+from jetjobs.model import names as n
 from jetjobs.model.events import LaneTrouble, Observer
 from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.leases import Leases
+from jetjobs.worker.leases import STANDSTILL_S, Leases
 from jetjobs.worker.sharing import WEIGHTS, LaneShare, share
 from jetjobs.worker.slots import Slots
+from jetjobs.worker.suspects import Suspects
 
 QUICK_S = 0.01
 QUICK_AHEAD = 4
@@ -43,17 +45,20 @@ class Dispatcher:
         self._observe = observe
         self._lanes: list[tuple[LanePuller, LaneShare]] = []
         self._surplus: deque[Attempt] = deque()
+        self._suspects = Suspects(slots, start)
         self._wake = asyncio.Event()
         self._asking = True
         self._troubles: dict[LanePuller, str] = {}
         self._mean_s = 1.0
+        self._stalled = False
+        self._was_exclusive = False
 
     def use(self, pullers: Sequence[LanePuller]) -> None:
         self._lanes = [(p, LaneShare(p.queue, WEIGHTS.get(p.lane, 1))) for p in pullers]
 
     @property
     def healthy(self) -> bool:
-        return not self._troubles
+        return not self._troubles and not self._stalled
 
     @property
     def _quick(self) -> bool:
@@ -69,6 +74,8 @@ class Dispatcher:
         await asyncio.Event().wait()
 
     def _ask(self) -> None:
+        if self._stalled or self._suspects.exclusive:
+            return
         able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
         for puller, lane in able:
             lane.pending, lane.owed = puller.pending, puller.owed
@@ -82,18 +89,42 @@ class Dispatcher:
     # Called by the pullers
 
     def on_delivery(self, puller: LanePuller, delivery: Delivery) -> None:
-        attempt = Attempt(delivery, puller.queue, puller.lane, time.monotonic(), self._leases.lease_s)
-        self._leases.hold(attempt)
+        attempt = self._receive(puller, delivery)
         if self._troubles:
             self._troubles.pop(puller, None)
-        if self._asking and self._slots.take(puller.queue):
-            self._start(attempt)
-        elif self._asking:
-            self._surplus.append(attempt)
-        else:
-            self._release(attempt)
+        if attempt is not None:
+            self._place(attempt)
         if not puller.owed:
             self._wake.set()
+
+    def _receive(self, puller: LanePuller, delivery: Delivery) -> Attempt | None:
+        """Hold the delivery. None when it is none of ours any more, or in hand already."""
+        now = time.monotonic()
+        since = puller.doubted_since or now
+        if now - self._leases.turned_at > STANDSTILL_S:
+            since = self._leases.turned_at
+        if delivery.delivered > 1 and self._leases.renew(puller.queue, delivery, since):
+            return None
+        attempt = Attempt(delivery, puller.queue, puller.lane, since, self._leases.lease_s)
+        if now >= attempt.leased_until:
+            # It lay in the socket while we stood still. The server has counted its lease since, and may have
+            # given it to another: it is not ours to run, and not ours to touch.
+            return None
+        self._leases.hold(attempt)
+        return attempt
+
+    def _place(self, attempt: Attempt) -> None:
+        if not self._asking:
+            self._release(attempt)
+        elif attempt.lane == n.LONE:
+            self.release_surplus(0.0)
+            self._suspects.add(attempt)
+        elif self._suspects.exclusive:
+            self._release(attempt)
+        elif self._slots.take(attempt.queue):
+            self._start(attempt)
+        else:
+            self._surplus.append(attempt)
 
     def on_change(self, puller: LanePuller, problem: str | None) -> None:
         """A lane is in trouble, is well (""), or may be asked again (None). Each trouble is told once."""
@@ -113,19 +144,37 @@ class Dispatcher:
         """Start nothing more: what still arrives, and what waits for a slot, is given back."""
         self._asking = False
         self.release_surplus(0.0)
+        for attempt in self._suspects.give_up():
+            self._release(attempt)
 
-    def slot_freed(self, held_s: float) -> None:
+    def stall(self, stalled: bool) -> None:
+        """Ask for nothing while outcomes cannot be stored: what is in hand is more than enough."""
+        self._stalled = stalled
+        self._wake.set()
+
+    def slot_freed(self, attempt: Attempt, held_s: float) -> None:
         """A job has ended that held its slot for so long: start one that waits, or ask for more."""
         self._mean_s += (held_s - self._mean_s) / 8
+        if attempt.lane == n.LONE:
+            self._suspects.ended(attempt)
+        self._suspects.advance()
         for _ in range(len(self._surplus)):
-            attempt = self._surplus.popleft()
-            if not attempt.owned():
+            waiting = self._surplus.popleft()
+            if not waiting.owned():
                 continue
-            if self._slots.take(attempt.queue):
-                self._start(attempt)
+            if self._slots.take(waiting.queue):
+                self._start(waiting)
                 break
-            self._surplus.append(attempt)
+            self._surplus.append(waiting)
         self._wake.set()
+
+    def tick(self) -> None:
+        """Now and then: what has waited too long goes another way."""
+        self._suspects.advance()
+        self.release_surplus()
+        was, self._was_exclusive = self._was_exclusive, self._suspects.exclusive
+        if was and not self._was_exclusive:
+            self._wake.set()
 
     def release_surplus(self, older_than_s: float = SURPLUS_WAIT_S) -> None:
         """Give back what has waited too long for a slot: another worker may have one."""

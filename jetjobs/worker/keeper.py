@@ -73,6 +73,9 @@ class LeaseKeeper:
                 await asyncio.wait_for(self._stop.wait(), min(TICK_S, self._leases.lease_s / 6))
         if connection is not None:
             await connection.close()
+        # Heartbeats that were under way have failed with the connection: let them end on their own loop.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=1.0)
 
     async def _connect(self) -> Connection | None:
         connection = self._jetstream.beside("keeper")

@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.delivery import Delivery
 from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.events import LeaseLostEvent, Observer
 from jetjobs.model.names import kv_subject
 from jetjobs.worker.attempt import Attempt, Interrupt
@@ -17,6 +19,8 @@ from jetjobs.worker.attempt import Attempt, Interrupt
 TICK_S = 0.25
 SHOWN_AFTER_S = 0.25
 EARLY_BEAT_S = 0.5
+STANDSTILL_S = 1.0
+"""A loop that has not turned for this long was blocked, or the process frozen."""
 
 
 class Leases:
@@ -28,15 +32,28 @@ class Leases:
         self._bucket = jetstream.names.running_bucket
         self._worker = worker
         self._observe = observe
-        self._held: dict[int, Attempt] = {}
+        self._held: dict[tuple[str, int], Attempt] = {}
+        self._beating: set[asyncio.Task[None]] = set()
+        self.turned_at = time.monotonic()
+        """When the loop last came by; it does so every TICK_S unless it is blocked, or the process frozen."""
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = float("inf")
 
     def hold(self, attempt: Attempt) -> None:
-        self._held[id(attempt)] = attempt
+        self._held[attempt.place] = attempt
 
     def let_go(self, attempt: Attempt) -> None:
-        self._held.pop(id(attempt), None)
+        if self._held.get(attempt.place) is attempt:
+            del self._held[attempt.place]
+
+    def renew(self, queue: str, delivery: Delivery, since: float) -> bool:
+        """Whether this very message is in hand: then the server gave it to us once more, and it is ours anew."""
+        there = self._held.get((queue, delivery.sequence))
+        # Sequences begin anew in a stream that was made again, so the subject must be the same too.
+        if there is None or there.delivery.subject != delivery.subject:
+            return False
+        there.leased_until = max(there.leased_until, since + self.lease_s)
+        return True
 
     @property
     def held(self) -> list[Attempt]:
@@ -78,9 +95,21 @@ class Leases:
             due = now - attempt.beat_at >= self.lease_s * share or self._early_beat_due(attempt, now)
             # A job past its time limit gets no more beats: whatever still runs must not keep it for ever.
             over = attempt.running and now > attempt.expires_at + self.lease_s
-            if due and not over and now < attempt.leased_until and attempt.delivery.extend(through):
-                attempt.beat_at = now
-                attempt.leased_until = now + self.lease_s
+            if due and not over and now < attempt.leased_until:
+                task = asyncio.get_running_loop().create_task(self._extend(attempt, now, through))
+                self._beating.add(task)
+                task.add_done_callback(self._beating.discard)
+
+    async def _extend(self, attempt: Attempt, now: float, through: Connection) -> None:
+        """One heartbeat. It counts from when it was sent, and only if the server has answered: what is written to
+        a connection that nobody reads any more extends nothing."""
+        before, attempt.beat_at = attempt.beat_at, now
+        try:
+            await attempt.delivery.extend(through, min(2.0, self.lease_s / 3))
+        except BrokerError:
+            attempt.beat_at = before  # due again at once
+        else:
+            attempt.leased_until = max(attempt.leased_until, now + self.lease_s)
 
     def _early_beat_due(self, attempt: Attempt, now: float) -> bool:
         """The server counts a lease from the time the job was stored until the first beat: after a broker
@@ -90,15 +119,20 @@ class Leases:
             return False
         return time.time() - age - attempt.delivery.stored_at > self.lease_s / 2
 
-    async def tend(self, each_tick: Callable[[], None]) -> None:
+    async def tend(self, each_tick: Callable[[], None], stood_still: Callable[[float], None]) -> None:
         """What the loop itself does for leases, until cancelled: notice lost ones, show what runs.
 
-        It beats only for leases that the keeper has left alone for half their time.
+        It beats only for leases that the keeper has left alone for half their time. `stood_still` is told when the
+        loop has not turned for long: since when.
         """
+        self.turned_at = time.monotonic()  # however long the start took, nothing was asked for before
         try:
             while True:
                 await asyncio.sleep(min(TICK_S, self.lease_s / 6))
                 now = time.monotonic()
+                since, self.turned_at = self.turned_at, now
+                if now - since > STANDSTILL_S:
+                    stood_still(since)
                 for attempt in self.held:
                     if now >= attempt.leased_until:
                         self._lose(attempt)

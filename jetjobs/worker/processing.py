@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.errors import BrokerError
+from jetjobs.model.errors import BrokerError, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed
@@ -26,9 +27,18 @@ class Processing:
     """Takes attempts through run and settle. Never raises for what a job, a task or the server does."""
 
     def __init__(
-        self, jetstream: JetStreamClient, runner: Runner, settlement: Settlement, leases: Leases, observe: Observer
+        self,
+        jetstream: JetStreamClient,
+        runner: Runner,
+        settlement: Settlement,
+        leases: Leases,
+        observe: Observer,
+        stall: Callable[[bool], None],
     ) -> None:
+        """`stall` is told when storage is full under an outcome, and when there is room again."""
         self._connection = jetstream.connection
+        self._stall = stall
+        self._full = 0
         self._runner = runner
         self._settlement = settlement
         self._leases = leases
@@ -57,17 +67,28 @@ class Processing:
     async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
         """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
         job: it is kept, its slot with it, until there is room again."""
-        told = False
-        while True:
-            try:
-                return await self._settlement.settle(attempt, job, outcome)
-            except BrokerError as error:
-                if not attempt.owned() or self._connection.closed.is_set():
-                    raise
-                if not told:
-                    self._settle_failed(attempt, error)
-                told = True
-            await asyncio.sleep(SETTLE_AGAIN_S)
+        told = full = False
+        try:
+            while True:
+                try:
+                    return await self._settlement.settle(attempt, job, outcome)
+                except BrokerError as error:
+                    if not attempt.owned() or self._connection.closed.is_set():
+                        raise
+                    if not told:
+                        self._settle_failed(attempt, error)
+                    told = True
+                    if isinstance(error, StorageFull) and not full:
+                        full = True
+                        self._count_full(1)
+                await asyncio.sleep(SETTLE_AGAIN_S)
+        finally:
+            if full:
+                self._count_full(-1)
+
+    def _count_full(self, change: int) -> None:
+        self._full += change
+        self._stall(self._full > 0)
 
     def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
         # Not acked: the lease runs out and the job comes again.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
+import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from jetjobs.define.context import Context, enter_job
 from jetjobs.define.depends import Scope
@@ -19,8 +17,16 @@ from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.model import names as n
-from jetjobs.model.errors import DeliveryError, JobTimeout, MalformedJob, ResultTooLarge
+from jetjobs.model.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DeliveryError,
+    JobTimeout,
+    MalformedJob,
+    ResultTooLarge,
+)
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -30,17 +36,25 @@ from jetjobs.model.outcome import (
     LetGo,
     Outcome,
     Released,
+    Snoozed,
     Succeeded,
+    Suspected,
     decide,
     refuse,
 )
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.children import Children, Encoded
 from jetjobs.worker.leases import Leases
+from jetjobs.worker.threads import Threads
 
-SPARE_THREADS = 64
-"""Threads beyond the slots, for those a timeout has given up on but cannot stop."""
+T = TypeVar("T")
+
+LOOK_AGAIN_S = 1.0
+FETCH_AGAIN_S = 5.0
+
+_log = logging.getLogger("jetjobs.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +88,18 @@ class Runner:
         self._leases = leases
         self._places = jetstream.places
         self._payloads = jetstream.payloads
-        self._connection = jetstream.connection
         self._observe = observe
         self._config = config
         self._created = config.streams_created
-        self._threads = ThreadPoolExecutor(config.slots + SPARE_THREADS, "jetjobs")
-        self._in_threads: set[Future[Any]] = set()
+        self.threads = Threads(config.slots, observe)
+        self._children = Children(config.slots, registry, config.classifiers)
         self.scope = Scope()
         """Dependencies that live as long as the worker."""
+
+    async def open(self, queues: Collection[str]) -> None:
+        """Where jobs of these queues run in child processes, start the first. DefinitionError when that fails."""
+        if any(task.isolated and task.queue in queues for task in self._tasks.values()):
+            await self._children.check()
 
     async def run(self, attempt: Attempt) -> tuple[Job, Outcome]:
         """The job of this delivery and what became of it. Never raises for what a job or task does."""
@@ -89,8 +107,11 @@ class Runner:
         job, refused = self.read(attempt)
         if refused is not None:
             return job, refused
-        if delivery.delivered > 1 and (early := await self._after_crash(attempt, job)) is not None:
-            return job, early
+        suspicious = delivery.delivered > 1 or job.crashes
+        if suspicious:
+            early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
+            if early is not None:
+                return job, early
         now = time.time()
         if job.deadline and now >= job.deadline:
             late = ErrorInfo("Expired", f"not started by its deadline, {now - job.deadline:.1f} s ago")
@@ -99,12 +120,34 @@ class Runner:
         try:
             if task is None:
                 task = self._registry.find(job.task)
-            arguments = task.signature.decode(await self._payloads.get(job.payload) if job.payload else job.body)
+            body = job.body
+            if job.payload:
+                fetched = await self._fetch(attempt, job)
+                if not isinstance(fetched, bytes):
+                    return job, fetched
+                body = fetched
+            arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
-        return job, await self._attempt(attempt, job, task, arguments)
+        return job, await self._attempt(attempt, job, task, arguments, body)
+
+    async def _fetch(self, attempt: Attempt, job: Job) -> bytes | Outcome:
+        """The body from the object store. Gone with a job that has ended is no fault, and a store that does not
+        answer is none of the job's: it comes again later, no attempt spent."""
+        try:
+            try:
+                body = await _patiently(attempt, lambda: self._payloads.get(job.payload))
+            except MalformedJob:
+                if await _patiently(attempt, lambda: self._places.has_moved_on(job)):
+                    return LetGo(ack=True)
+                raise
+        except BrokerError as error:
+            extra = {"event": "job.body_unreadable", "job_id": job.id, "task": job.task, "error": str(error)}
+            _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
+            return Snoozed(FETCH_AGAIN_S)
+        return body if attempt.owned() else LetGo(ack=False)
 
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
@@ -119,14 +162,21 @@ class Runner:
         """Delivered before: perhaps only the ack was lost; perhaps it kills whoever runs it."""
         if await self._places.has_moved_on(job):
             return LetGo(ack=True)
-        crashes = attempt.delivery.delivered - 1
-        if crashes >= self._config.max_crashes:
+        again, alone = attempt.delivery.delivered - 1, attempt.lane == n.LONE
+        if alone and again and not await self._places.ran_alone(job):
+            again = 0  # a worker died that only held it: that was not its doing
+        crashes, most = job.crashes + again, self._config.max_crashes
+        if crashes >= most:
             text = f"{crashes} deliveries ended without a word from the worker"
             return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
+        if alone:
+            await self._places.mark_alone(job)
+        elif crashes == most - 1 and crashes:
+            return Suspected(crashes)
         return None
 
     async def _attempt(
-        self, attempt: Attempt, job: Job, task: Task[Any, Any], arguments: dict[str, Any]
+        self, attempt: Attempt, job: Job, task: Task[Any, Any], arguments: dict[str, Any], body: bytes
     ) -> Outcome:
         now = time.monotonic()
         limit_s = task.timeout.total_seconds() if task.timeout else self._config.timeout_s
@@ -140,8 +190,10 @@ class Runner:
         error: BaseException
         attempt.running = True
         try:
-            if task.is_async and not task.signature.dependencies and not self._middlewares:
+            if task.direct and not self._middlewares:
                 value = await task.function(**arguments)  # nothing in between: the usual case
+            elif task.isolated:
+                value = await self._in_child(context, task, body)
             else:
                 value = await self._call(context, task, arguments)
         except asyncio.CancelledError as cancelled:
@@ -178,11 +230,10 @@ class Runner:
         return decide(job, error, _policy(job, task), verdict, time.time(), random.random())
 
     def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
-        result = task.signature.encode_result(value)
-        limit = self._connection.inline_limit
-        if len(result) > limit:
+        result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
+        if len(result) > MAX_OBJECT:
             raise ResultTooLarge(
-                f"task {task.name!r} returned {len(result):,} bytes, too large for a message (limit {limit:,})"
+                f"task {task.name!r} returned {len(result):,} bytes, too large to keep (limit {MAX_OBJECT:,})"
             )
         return result
 
@@ -199,27 +250,44 @@ class Runner:
         async def innermost() -> Any:
             if task.is_async:
                 return await task.function(**arguments)
-            return await self._in_thread(task, arguments)
+            return await self.threads.run(context, task, arguments)
 
         return await compose(self._middlewares, context, innermost)()
 
-    async def _in_thread(self, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
-        call = functools.partial(_in_thread, task.function, arguments)
-        running = self._threads.submit(contextvars.copy_context().run, call)
-        self._in_threads.add(running)
-        running.add_done_callback(self._in_threads.discard)
-        value = await asyncio.wrap_future(running)
-        # A plain function may hand back a coroutine; it belongs to the loop.
-        return await value if asyncio.iscoroutine(value) else value
+    async def _in_child(self, context: Context, task: Task[Any, Any], body: bytes) -> Any:
+        """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
+        if not self._middlewares:
+            return await self._children.run(context, task, body)
+        encoded: Encoded | None = None
+        seen: Any = None
 
-    @property
-    def stuck_threads(self) -> int:
-        """Threads that still run a task: a thread cannot be stopped, only left behind."""
-        return sum(running.running() for running in list(self._in_threads))
+        async def innermost() -> Any:
+            nonlocal encoded, seen
+            encoded = await self._children.run(context, task, body)
+            seen = encoded.value(task)
+            return seen
+
+        value = await compose(self._middlewares, context, innermost)()
+        return encoded if encoded is not None and value is seen else value
 
     async def close(self) -> None:
-        await self.scope.__aexit__(None, None, None)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            await self._children.close()
+            await self.scope.__aexit__(None, None, None)
+        finally:
+            self.threads.close()
+
+
+async def _patiently(attempt: Attempt, look: Callable[[], Awaitable[T]]) -> T:
+    """What `look` finds. A server that does not answer is asked again while the lease is ours: to give up would
+    count as a crash of the job."""
+    while True:
+        try:
+            return await look()
+        except BrokerUnavailable:
+            if not attempt.owned():
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
@@ -231,11 +299,3 @@ def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
         return task.retry.with_header(text)
     except (ValueError, RecursionError):
         return task.retry
-
-
-def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    try:
-        return function(**arguments)
-    except StopIteration as error:
-        # A future cannot carry it: the attempt would wait for ever.
-        raise RuntimeError("the task raised StopIteration") from error

@@ -11,11 +11,13 @@ from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import with_error
 from jetjobs.jetstream.dead_letters import Letter
+from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import last_on
-from jetjobs.jetstream.results import success_record
+from jetjobs.jetstream.results import read_record, success_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import StorageFull
+from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
+from jetjobs.model.events import Observer, RecordDropped
 from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -27,8 +29,12 @@ from jetjobs.model.outcome import (
     Retried,
     Snoozed,
     Succeeded,
+    Suspected,
 )
 from jetjobs.worker.attempt import Attempt
+
+RESULT_SPARE_S = 60
+"""A result outlives its record by this, so that whoever has just read the record finds it."""
 
 
 class IdTaken(Exception):
@@ -38,8 +44,11 @@ class IdTaken(Exception):
 class Settlement:
     """Carries outcomes out. Raises BrokerError when a job could not be moved; it is then not acked."""
 
-    def __init__(self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float) -> None:
+    def __init__(
+        self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float, observe: Observer
+    ) -> None:
         self._jetstream = jetstream
+        self._observe = observe
         self._tasks = registry.tasks
         self._worker = worker
         self._timeout_s = timeout_s
@@ -56,47 +65,104 @@ class Settlement:
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried | Snoozed):
             outcome = await self._again(attempt, job, outcome)
-        elif isinstance(outcome, Released):
-            await self._move(attempt, job._replace(hop=job.hop + 1), None)
+        elif isinstance(outcome, Released | Suspected):
+            await self._detour(attempt, job, outcome)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        attempt.delivery.ack()
         if job.payload and isinstance(outcome, Succeeded):
-            await self._jetstream.payloads.delete(job.payload)
+            await self._end_large(attempt, job)
+        else:
+            attempt.delivery.ack()
         return outcome
+
+    async def _end_large(self, attempt: Attempt, job: Job) -> None:
+        """Ack, and only when that is certain remove the body: a second delivery could not run without it. What is
+        left over is found by the sweep."""
+        if await attempt.delivery.ack_confirmed():
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
             return
         ended_at = time.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
-        record = success_record(job, outcome.result, self._worker, started_at, ended_at)
         ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
-        # Storage full: the work is done, so ack without its record; then space can come free.
-        with contextlib.suppress(StorageFull):
+        record = success_record(job, outcome.result, self._worker, started_at, ended_at)
+        if len(record) > self._jetstream.connection.inline_limit:
+            times = (started_at, ended_at)
+            await self._succeed_large(attempt, job, outcome.result, times, ttl_s)
+            return
+        try:
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+        except StorageFull:
+            # The work is done, so ack without its record; then space can come free.
+            self._observe(RecordDropped(job.queue, job.task, job.id))
         if job.reply:
             self._jetstream.results.tell(job, record)
+
+    async def _succeed_large(
+        self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
+    ) -> None:
+        """The result to the object store, then the record that names it. Storage full: neither, as above."""
+        payloads, delivery = self._jetstream.payloads, attempt.delivery
+        name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
+        record = success_record(job, b"", self._worker, *times, kept_as=name)
+        try:
+            await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
+            standing = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+        except StorageFull:
+            self._observe(RecordDropped(job.queue, job.task, job.id))
+            return
+        if read_record(standing).get("result_object") != name:
+            # Another delivery of this run has ended before us, and its record stays.
+            with contextlib.suppress(BrokerError):
+                await payloads.delete(name)
+        if job.reply:
+            self._jetstream.results.tell(job, standing)
 
     async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:
             if isinstance(outcome, Retried):
                 await self._retry(attempt, job, outcome)
             else:
-                await self._later(attempt, job._replace(hop=job.hop + 1), outcome.delay_s)
+                await self._later(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
         except (IdTaken, Taken) as error:
             # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
-            apart = job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}")
+            apart = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
             cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
             await self._bury(attempt, apart, cause)
             return cause
         return outcome
 
+    async def _with_own_body(self, job: Job) -> Job:
+        """A job under another id gets its large body under that id too, where the sweep looks for it."""
+        if not job.payload:
+            return job
+        try:
+            body = await self._jetstream.payloads.get(job.payload)
+        except MalformedJob:
+            return job
+        name = n.body_object(job.id, job.run)
+        await self._jetstream.payloads.put(name, body, labels_of(job))
+        return job._replace(payload=name)
+
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())
-        await self._later(attempt, moved._replace(hop=job.hop + 1, attempt=job.attempt + 1), outcome.delay_s)
+        moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
+        await self._later(attempt, moved, outcome.delay_s)
+
+    async def _detour(self, attempt: Attempt, job: Job, outcome: Released | Suspected) -> None:
+        """Back to the queue, past its backlog: lane `lone` for a suspect, `back` for all others."""
+        if isinstance(outcome, Suspected):
+            lane, crashes = n.LONE, outcome.crashes
+        elif attempt.lane == n.LONE:
+            lane, crashes = n.LONE, job.crashes
+        else:
+            lane, crashes = n.BACK, job.crashes + attempt.delivery.delivered - 1
+        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, lane)
 
     async def _later(self, attempt: Attempt, job: Job, delay_s: float) -> None:
         """To lane `later`, due by the server's clock, which is the one that brings it back."""
@@ -113,17 +179,19 @@ class Settlement:
         if job.reply:
             self._jetstream.results.tell(job, _dead_record(job, outcome))
 
-    async def _move(self, attempt: Attempt, job: Job, due_at: float | None) -> None:
+    async def _move(self, attempt: Attempt, job: Job, due_at: float | None, detour: str = "") -> None:
         publisher = self._jetstream.publisher
-        message = publisher.outgoing(job, due_at)
+        message = publisher.outgoing(job, due_at, None, detour)
         if message.size > self._jetstream.connection.max_payload:
             # One byte over, and the server would close the connection. The history goes first, then the body
             # goes to the object store: a job is never cut.
             headers = {k: v for k, v in job.headers.items() if k != n.ERRORS}
-            message = publisher.outgoing(job._replace(headers=headers), due_at)
+            message = publisher.outgoing(job._replace(headers=headers), due_at, None, detour)
         if message.size > self._jetstream.connection.max_payload:
-            await self._jetstream.payloads.put(job.id, job.body)
-            message = publisher.outgoing(job._replace(body=b"", payload=job.id), due_at)
+            name = job.payload or n.body_object(job.id, job.run)
+            if not job.payload:
+                await self._jetstream.payloads.put(name, job.body, labels_of(job), owned=attempt.owned)
+            message = publisher.outgoing(job._replace(body=b"", payload=name), due_at, None, detour)
         stream = self._jetstream.names.work_stream(job.queue)
         wire = message.headers
         assert isinstance(wire, dict)

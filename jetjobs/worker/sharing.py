@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-WEIGHTS: Mapping[str, int] = {"high": 8, "normal": 3, "low": 1}
+WEIGHTS: Mapping[str, int] = {"back": 64, "high": 8, "normal": 3, "low": 1}
+"""`back` holds what has waited once already, and has few jobs in it."""
 
 
 class LaneShare:

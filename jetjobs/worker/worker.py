@@ -15,24 +15,26 @@ from typing import Any
 from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.puller import LanePuller
-from jetjobs.jetstream.topology import NS
-from jetjobs.model import names as n
-from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, ConfigError
-from jetjobs.model.events import Observer, WorkerChanged
+from jetjobs.jetstream.leader import LeaderLock
+from jetjobs.model.errors import BrokerUnavailable, ConfigError
+from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.dispatch import Dispatcher
+from jetjobs.worker.duties import Leader
 from jetjobs.worker.keeper import LeaseKeeper
+from jetjobs.worker.lanes import Lanes
 from jetjobs.worker.leases import Leases
+from jetjobs.worker.lost import LostJobs
+from jetjobs.worker.overdue import LATE_S
 from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.slots import Slots
+from jetjobs.worker.sweeps import OVERDUE, sweeps
 
-MEND_S = 1.0
-"""Between looks at a lane that the server refused."""
+CALL_AGAIN_S = 10.0
 RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
 
@@ -86,19 +88,24 @@ class Worker:
         caps = {queue: cap for queue, cap in options.queues.items() if cap is not None}
         self.slots = Slots(options.slots, caps)
         self._leases = Leases(jetstream, self.name, lease_s, observe)
-        self._dispatcher = Dispatcher(self.slots, self._leases, self._start, self._release, self._mend, observe)
-        self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0))
+        self._dispatcher = Dispatcher(
+            self.slots, self._leases, self._start, self._release, lambda puller: self._lanes.mend(puller), observe
+        )
+        self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0), self._tell)
+        self._lanes = Lanes(jetstream, options.queues, settings, self._leases, self._spawn)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
         self._keeper: LeaseKeeper | None = None
-        self._pullers: list[LanePuller] = []
-        self._created: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._started = 0
+        self._was_full = False
+        self._call_at = 0.0
         self.cut_short = 0
         """Jobs that were cancelled and released when the stop deadline passed."""
+        self.recycling = False
+        """Whether it stops by itself, because of threads that do not end: start another in its place."""
 
     # Life
 
@@ -110,7 +117,7 @@ class Worker:
             await self._open(stack)
             self.phase = Phase.READY
             self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
-            background = [asyncio.create_task(self._leases.tend(self._tick))]
+            background = [asyncio.create_task(self._leases.tend(self._tick, self._lanes.doubt))]
             asking = asyncio.create_task(self._dispatcher.ask_for_ever())
             if self.options.burst:
                 background.append(asyncio.create_task(self._quiet_when_empty()))
@@ -141,66 +148,66 @@ class Worker:
         return sum(a.runner is not None and not a.runner.done() for a in self._leases.held)
 
     @property
+    def running_threads(self) -> int:
+        """Threads that run a task; after the worker has stopped, those that were left behind."""
+        return self._runner.threads.running if self._runner is not None else 0
+
+    @property
     def stuck_threads(self) -> int:
-        """Threads that still run a task after the worker has stopped."""
-        return self._runner.stuck_threads if self._runner is not None else 0
+        """Threads that a time limit or a lost lease gave up on, and that still run."""
+        return self._runner.threads.stuck if self._runner is not None else 0
 
     @property
     def ready(self) -> bool:
         return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
-        connection, names = self._jetstream.connection, self._jetstream.names
-        for queue in self.options.queues:
-            info = await connection.api(f"STREAM.INFO.{names.work_stream(queue)}")
-            self._created[queue] = info["created"]
-        await self._learn_lease()
+        connection = self._jetstream.connection
+        await self._lanes.learn()
         config = RunConfig(
             self.name,
             self.slots.total,
             self._settings.worker.timeout.total_seconds(),
             self._settings.queues.max_crashes,
             self.options.classifiers,
-            self._created,
+            self._lanes.created,
         )
         self._runner = Runner(
             self.registry, self.options.middlewares, self._leases, self._jetstream, self._observe, config
         )
-        self._processing = Processing(self._jetstream, self._runner, self._settlement, self._leases, self._observe)
+        self._processing = Processing(
+            self._jetstream, self._runner, self._settlement, self._leases, self._observe, self._stall
+        )
         stack.push_async_callback(self._runner.close)
+        await self._runner.open(self.options.queues)
         for lifespan in self.options.lifespans:
             await stack.enter_async_context(lifespan())
-        self._pullers = [
-            LanePuller(
-                connection,
-                queue,
-                lane,
-                names.work_stream(queue),
-                self._dispatcher.on_delivery,
-                self._dispatcher.on_change,
-            )
-            for queue in self.options.queues
-            for lane in n.PRIORITIES
-        ]
-        self._dispatcher.use(self._pullers)
-        for puller in self._pullers:
-            stack.push_async_callback(puller.close)
-            await puller.open()
-        stack.callback(connection.on_reconnect(self._on_reconnect))
+        stack.push_async_callback(self._lanes.close)
+        lost = LostJobs(self._jetstream, self.name, self._observe)
+        await self._lanes.open(self._dispatcher, lost)
+        stack.callback(connection.on_reconnect(self._lanes.start_anew))
         self._keeper = LeaseKeeper(self._jetstream, self._leases)
         stack.push_async_callback(self._keeper.stop)
         self._keeper.start()
+        await stack.enter_async_context(self._leading(lost))
 
-    async def _learn_lease(self) -> None:
-        """The lease is what the lanes say, whatever our settings are: others may have provisioned them."""
-        connection, names = self._jetstream.connection, self._jetstream.names
-        for queue in self.options.queues:
-            for lane in n.PRIORITIES:
-                try:
-                    info = await connection.api(f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}")
-                except AccessDenied:
-                    return  # not allowed to ask: the settings must do
-                self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / NS)
+    @contextlib.asynccontextmanager
+    async def _leading(self, lost: LostJobs) -> AsyncIterator[None]:
+        """Be a candidate for the leader's duties, and hear when one is called for."""
+        jetstream, names = self._jetstream, self._jetstream.names
+        duties = sweeps(jetstream, lost, self._leases.lease_s)
+        lock = LeaderLock(jetstream.connection, jetstream.publisher, names.locks_bucket, self.name)
+        leader = Leader(lock, duties)
+        sid = await jetstream.connection.nc.listen(
+            names.control(OVERDUE), lambda *_: leader.hasten(OVERDUE, LATE_S + 1.0)
+        )
+        task = asyncio.create_task(leader.run())
+        try:
+            yield
+        finally:
+            await _cancel([task])
+            with contextlib.suppress(Exception):
+                await jetstream.connection.nc.unlisten(sid)
 
     async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
         quiet = asyncio.create_task(self._quiet.wait())
@@ -217,8 +224,7 @@ class Worker:
 
     async def _finish(self) -> None:
         """What runs may end until the deadline; what does not is cancelled and given back."""
-        for puller in self._pullers:
-            await puller.close()
+        await self._lanes.close()
         idle = asyncio.create_task(self.slots.idle())
         now = asyncio.create_task(self._stop_now.wait())
         timeout = self._settings.worker.stop_timeout.total_seconds()
@@ -236,10 +242,7 @@ class Worker:
         """Burst: stop once nothing runs and every lane is empty. Jobs for later are not waited for."""
         while True:
             await self.slots.idle()
-            infos = await asyncio.gather(
-                *(self._jetstream.connection.api(f"CONSUMER.INFO.{p.stream}.{p.lane}") for p in self._pullers)
-            )
-            if not self.slots.busy and not any(info["num_pending"] for info in infos):
+            if await self._lanes.empty() and not self.slots.busy:
                 self.quiet()
                 await asyncio.Event().wait()
             await asyncio.sleep(0.05)
@@ -260,7 +263,7 @@ class Worker:
         finally:
             self._leases.let_go(attempt)
             self.slots.give_back(attempt.queue)
-            self._dispatcher.slot_freed(time.monotonic() - attempt.received_at)
+            self._dispatcher.slot_freed(attempt, time.monotonic() - attempt.received_at)
 
     def _release(self, attempt: Attempt) -> None:
         """Give back a delivery that never started."""
@@ -276,26 +279,31 @@ class Worker:
     def _tick(self) -> None:
         if self._keeper is not None:
             self._keeper.turned()
-        self._dispatcher.release_surplus()
+        self._dispatcher.tick()
+        if self._was_full and time.monotonic() >= self._call_at:
+            # Jobs that fell due meanwhile were not fired: whoever leads is to look after them.
+            self._was_full, self._call_at = False, time.monotonic() + CALL_AGAIN_S
+            self._jetstream.connection.post(self._jetstream.names.control(OVERDUE), b"")
+        if self._runner is not None:
+            self._runner.threads.look()
+            self._recycle()
 
-    def _on_reconnect(self) -> None:
-        for puller in self._pullers:
-            self._spawn(puller.reset())
+    def _recycle(self) -> None:
+        """A thread can only be ended with its process: past a limit, end in order and let another begin."""
+        stuck, limit = self.stuck_threads, self._settings.worker.max_stuck_threads
+        if stuck >= limit and not self._quiet.is_set():
+            self.recycling = True
+            self._observe(WorkerChanged("recycling", f"{stuck} threads do not end"))
+            self.quiet()
 
-    def _mend(self, puller: LanePuller) -> None:
-        self._spawn(self._mend_lane(puller))
+    def _stall(self, stalled: bool) -> None:
+        self._was_full = True
+        self._dispatcher.stall(stalled)
 
-    async def _mend_lane(self, puller: LanePuller) -> None:
-        """Ask a lane again once its stream is there. It may be a new stream, in which sequences begin anew."""
-        while self.phase is not Phase.STOPPED and not self._quiet.is_set():
-            await asyncio.sleep(MEND_S)
-            try:
-                info = await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
-            except BrokerError:
-                continue
-            self._created[puller.queue] = info["created"]
-            puller.unblock()
-            return
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, RecordDropped):
+            self._was_full = True
+        self._observe(event)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

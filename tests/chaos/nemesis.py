@@ -63,7 +63,7 @@ class Nemesis:
     async def heal(self) -> None:
         world = self._world
         for link in world.links:
-            link.delay_s = None
+            link.delay = lambda: 0.0
             link.resume()
         world.fleet.thaw()
         if world.server.process is None:
@@ -139,10 +139,10 @@ class Nemesis:
     async def _delay(self, fault: PlannedFault, span: Span) -> None:
         span.workers = _workers(fault)
         for link in fault.links:
-            self._world.links[link].delay_s = lambda: self._draw.uniform(0.1, 0.3)
+            self._world.links[link].delay = lambda: self._draw.uniform(0.1, 0.3)
         await asyncio.sleep(fault.lasts_s)
         for link in fault.links:
-            self._world.links[link].delay_s = None
+            self._world.links[link].delay = lambda: 0.0
 
     async def _blackhole(self, fault: PlannedFault, span: Span) -> None:
         span.workers = _workers(fault)

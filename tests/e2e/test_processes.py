@@ -8,7 +8,6 @@ import signal
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,50 +15,11 @@ import pytest
 
 from jetjobs import JetJobs, Task
 from jetjobs.devserver import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
+from tests.e2e.journal import lines, until, until_journal, worker
 from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.server import Truth
-
-ROOT = Path(__file__).parent.parent.parent
-APP = "tests.e2e.journal_tasks:app"
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    path = tmp_path / "journal"
-    path.touch()
-    return path
-
-
-@pytest.fixture
-async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
-    journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
-    async with journal_tasks.app as opened:
-        await opened.provision()
-        yield opened
-
-
-def lines(journal: Path, kind: str) -> list[list[str]]:
-    return [line.split() for line in journal.read_text().splitlines() if line.startswith(f"{kind} ")]
-
-
-def worker(server: EmbeddedServer, journal: Path, *options: str, lease: str = "30s") -> Process:
-    arguments = ["worker", APP, "--log-format", "json", *options]
-    env = {"NATS_URL": server.url, "JOURNAL": str(journal), "JETJOBS_QUEUES__LEASE": lease}
-    return Process(arguments, ROOT, env)
-
-
-async def until(process: Process, text: str, count: int = 1) -> str:
-    return await asyncio.to_thread(process.wait_for, text, count)
-
-
-async def until_journal(journal: Path, kind: str, count: int, timeout: float = 30) -> None:
-    async def enough() -> bool:
-        return len(lines(journal, kind)) >= count
-
-    await eventually(enough, timeout)
 
 
 async def test_sigterm_lets_the_running_job_finish_and_exits_0(
@@ -82,7 +42,7 @@ async def test_past_the_stop_timeout_jobs_are_given_back_at_once_and_the_exit_co
         await journal_tasks.wait.enqueue(1, 30.0)
         await until_journal(journal, "begin", 1)
         assert await asyncio.to_thread(process.end, signal.SIGINT) == 1
-    assert len(await truth.jobs(lane="normal")) == 1
+    assert len(await truth.jobs(lane="back")) == 1
     assert (await truth.consumer())["num_ack_pending"] == 0
     assert lines(journal, "end") == []
 

@@ -81,18 +81,20 @@ async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(
         assert await truth.jobs() == []
 
 
-async def test_a_job_over_the_inline_limit_is_refused_before_it_is_sent(app: JetJobs, truth: Truth) -> None:
+async def test_a_job_over_64_mib_is_refused_before_anything_is_sent(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def send(text: str) -> None: ...
 
     async with app:
         await app.provision()
-        limit = app.jetstream.connection.inline_limit
-        with pytest.raises(JobTooLarge) as caught:
-            await send.enqueue("x" * limit)
-        assert caught.value.size > caught.value.limit == limit
-        await send.enqueue("x" * (limit - 1000))
-        assert len(await truth.jobs()) == 1
+        limit = 64 * 1024 * 1024
+        with pytest.raises(
+            JobTooLarge, match="the arguments are 67,108,865 bytes; the limit is 67,108,864"
+        ) as caught:
+            await send.enqueue("x" * (limit - len('{"text":""}') + 1))
+        assert (caught.value.size, caught.value.limit) == (limit + 1, limit)
+        assert await truth.jobs() == []
+        assert await truth.objects() == {}
         assert app.jetstream.connection.connected
 
 
@@ -309,7 +311,7 @@ async def test_enqueue_many_says_what_was_stored_what_was_there_and_what_was_ref
             send.options(key="taken").bind("again"),
             keyed.bind("first"),
             keyed.bind("second"),
-            send.bind("x" * app.jetstream.connection.max_payload),
+            send.bind("x" * (64 * 1024 * 1024)),
             send.options(delay=timedelta(hours=1)).bind("later"),
         ]
         report = await app.enqueue_many(requests)

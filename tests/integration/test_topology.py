@@ -67,7 +67,7 @@ async def test_a_changed_setting_is_shown_as_a_difference_and_applied_to_the_lan
     async with with_task(make_app(queues={"lease": "10s"})) as app:
         changes = [change for change in await app.plan() if change.action != "none"]
         assert {change.wanted.label for change in changes} == {
-            f"lane default/{lane}" for lane in ("high", "normal", "low")
+            f"lane default/{lane}" for lane in ("high", "normal", "low", "back", "lone", "lost")
         }
         assert changes[0].diff == {"ack_wait": (30 * topology.NS, 10 * topology.NS)}
         await app.provision()

@@ -317,7 +317,7 @@ async def test_a_failing_job_is_retried_from_later_with_its_history_and_then_dea
 ) -> None:
     attempts: list[int] = []
 
-    @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(milliseconds=300), jitter=False))
+    @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(seconds=2), backoff="fixed", jitter=False))
     async def fragile(n: int) -> None:
         attempts.append(current_job().attempt)
         raise ValueError(f"attempt {current_job().attempt}")
@@ -327,11 +327,15 @@ async def test_a_failing_job_is_retried_from_later_with_its_history_and_then_dea
         handle = await fragile.options(headers={"X-Tenant": "acme"}, priority="high").enqueue(1)
         async with running(app.worker()):
             await probe.finished(1, "retried")
-            assert await truth.jobs() == [f"jobs.work.default.later.fragile.-.{handle.id}"]
+
+            async def waits() -> bool:
+                return await truth.jobs() == [f"jobs.work.default.later.fragile.-.{handle.id}"]
+
+            await eventually(waits)
             assert (await handle.status()).state is JobState.RETRYING
             assert (await truth.consumer("high"))["num_ack_pending"] == 0  # backoff holds no slot
             with pytest.raises(JobFailed, match="attempt 3") as caught:
-                await handle.result(SOON)
+                await handle.result(timedelta(seconds=30))
         assert attempts == [1, 2, 3]
         assert "fragile" in caught.value.traceback
         letter = (await truth.dead())[handle.id]
@@ -731,7 +735,8 @@ async def test_jobs_that_do_not_finish_in_time_are_released_with_their_attempt(
         async with running(worker):
             await probe.wait(JobStarted)
         assert worker.cut_short == 1
-        assert len(await truth.jobs(lane="normal")) == 1
+        assert len(await truth.jobs(lane="back")) == 1  # served before the backlog of its lane
+        assert await truth.jobs(lane="normal") == []
         assert (await truth.consumer())["num_ack_pending"] == 0
         patient = False
         async with running(app.worker()):
@@ -938,8 +943,12 @@ async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
 
 
 async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
-    app: JetJobs, truth: Truth, probe: Probe
+    make_app: MakeApp, truth: Truth
 ) -> None:
+    app = make_app(worker={"provision": "verify"})
+    probe = Probe()
+    app.observe(probe)
+
     @app.task
     async def work() -> str:
         return "done"

@@ -37,9 +37,15 @@ def run(
 class Process:
     """`jetjobs ARGUMENTS` running beside the test; killed if the test leaves it behind."""
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "jetjobs"),
+    ) -> None:
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "jetjobs", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=cwd,
             env=clean_environment(**(env or {})),
             stdout=subprocess.PIPE,

@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 
 Edit = Callable[[bytes], bytes]
 
 
+class Frames:
+    """An edit for `to_server` that does something to frames published to a subject, as often as `times` says.
+
+    A frame is written whole by one flush on loopback, so it is looked for within a chunk.
+    """
+
+    def __init__(self, subject: str, body: str, act: Callable[[], bool], times: int = 1) -> None:
+        """`subject` and `body` are patterns. `act` says whether the frame is lost."""
+        pattern = rf"H?PUB {subject}(?: [^\r]*)?\r\n{body}\r\n"
+        self._pattern = re.compile(pattern.encode(), re.DOTALL)
+        self._act = act
+        self._left = times
+        self.seen: list[bytes] = []
+
+    def __call__(self, data: bytes) -> bytes:
+        while self._left and (found := self._pattern.search(data)):
+            self._left -= 1
+            self.seen.append(found[0])
+            if not self._act():
+                return data
+            data = data[: found.start()] + data[found.end() :]
+        return data
+
+
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay_s` is asked for each chunk."""
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says how many seconds each chunk
+    is on its way; order is kept."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("nats://").split(":")
         self._target = (host, int(port))
         self.to_client: Edit = lambda data: data
         self.to_server: Edit = lambda data: data
-        self.delay_s: Callable[[], float] | None = None
+        self.delay: Callable[[], float] = lambda: 0.0
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -50,6 +76,14 @@ class Proxy:
         """Let pass what was held, late, as TCP does when packets come through again."""
         self._open.set()
 
+    def swallow(self) -> None:
+        """Let nothing through and close nothing, as a network that has gone dark. It is lost, not late."""
+        self.to_client = self.to_server = lambda data: b""
+
+    def pass_on(self) -> None:
+        """Everything passes as it is."""
+        self.to_client = self.to_server = lambda data: data
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
@@ -74,7 +108,7 @@ class Proxy:
         try:
             with contextlib.suppress(OSError):
                 while data := await reader.read(65536):
-                    under_way.put_nowait((loop.time() + (self.delay_s() if self.delay_s else 0.0), data))
+                    under_way.put_nowait((loop.time() + self.delay(), data))
             under_way.put_nowait((0.0, b""))
             await writing
         finally:

@@ -78,6 +78,20 @@ class Truth:
             }
         return letters
 
+    async def objects(self) -> dict[str, dict[str, Any]]:
+        """Entries of the object store by name, with tombstones and all."""
+        entries = {}
+        for subject in await self.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.M.>"):
+            message = await self.js.get_last_msg("OBJ_jobs-payloads", subject)
+            entry = json.loads(message.data or b"{}")
+            entries[entry["name"]] = entry
+        return entries
+
+    async def chunks(self) -> dict[str, int]:
+        """How many chunks each writing of an object has in the object store, by its nuid."""
+        found = await self.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.C.>")
+        return {subject.rsplit(".", 1)[1]: count for subject, count in found.items()}
+
     async def consumer(self, lane: str = "normal", queue: str = "default") -> dict[str, Any]:
         return await self.api(f"CONSUMER.INFO.jobs-work-{queue}.{lane}")
 

@@ -16,6 +16,8 @@ PUBLIC = [
     "BrokerError",
     "BrokerUnavailable",
     "CallNext",
+    "ChildDied",
+    "ChildRaised",
     "ConfigError",
     "Context",
     "DeadLetter",

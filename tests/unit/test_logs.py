@@ -16,10 +16,13 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
+    JobLost,
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
+    RecordDropped,
     SettleFailed,
+    ThreadStuck,
     WorkerChanged,
 )
 from jetjobs.model.outcome import ErrorInfo
@@ -43,10 +46,15 @@ EVENTS: list[tuple[Event, int, str]] = [
     (JobEnqueued("mail", "greet", "u1", False, 0.1), logging.DEBUG, "job.enqueued"),
     (LeaseLostEvent("mail", "greet", "u1"), logging.WARNING, "job.lease_lost"),
     (SettleFailed("mail", "greet", "u1", "no space"), logging.ERROR, "job.settle_failed"),
+    (RecordDropped("mail", "greet", "u1"), logging.ERROR, "job.record_dropped"),
+    (JobLost("mail", "greet", "u1"), logging.ERROR, "job.lost"),
+    (finished("suspected"), logging.WARNING, "job.suspected"),
     (ConnectionLost("eof"), logging.WARNING, "nats.lost"),
     (ConnectionRestored(1.23456, "nats://a:1"), logging.WARNING, "nats.restored"),
     (LaneTrouble("mail", "high", "409 Consumer Deleted"), logging.WARNING, "lane.trouble"),
     (WorkerChanged("ready", "3 lanes"), logging.INFO, "worker.ready"),
+    (WorkerChanged("recycling", "10 threads do not end"), logging.WARNING, "worker.recycling"),
+    (ThreadStuck("mail", "greet", "u1", 3), logging.WARNING, "worker.thread_stuck"),
 ]
 IDS = [kind for _, _, kind in EVENTS]
 
@@ -157,6 +165,20 @@ def test_an_exception_is_told_with_its_traceback() -> None:
     line = as_json(record)
     assert "ValueError: boom" in line["exception"]
     assert line["msg"] == "hello"
+
+
+def test_an_exception_of_a_child_process_is_told_as_the_text_it_came_as() -> None:
+    record = logging.makeLogRecord(
+        {
+            "name": "mine",
+            "levelno": 20,
+            "levelname": "INFO",
+            "msg": "it failed",
+            "exc_text": "Traceback\nValueError: no",
+        }
+    )
+    assert as_json(record)["exception"] == "Traceback\nValueError: no"
+    assert ConsoleFormatter(False).format(record).endswith("mine: it failed\n  Traceback\n  ValueError: no")
 
 
 def test_arguments_of_a_message_are_put_in() -> None:

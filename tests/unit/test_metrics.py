@@ -48,6 +48,14 @@ def finished(task: str = "greet", outcome: str = "succeeded", run_s: float = 0.1
     return JobFinished("mail", task, "u1", 1, outcome, run_s, 0.5, reason)
 
 
+def test_stuck_threads_are_shown_as_they_are_at_the_scrape() -> None:
+    stuck = [2]
+    metrics = Metrics({"greet"}, "1.2.3", lambda: (2, 10), lambda: stuck[0])
+    assert value(metrics, "jetjobs_stuck_threads") == 2
+    stuck[0] = 0
+    assert value(metrics, "jetjobs_stuck_threads") == 0
+
+
 def test_attempts_are_counted_by_queue_task_and_outcome() -> None:
     metrics = metrics_after(finished(), finished(), finished("pay"), finished(outcome="retried"))
     assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="succeeded") == 2

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jetjobs.cli.output import APP_BROKEN, DONE, FAILED, REFUSED, UNREACHABLE, USAGE
+from jetjobs.cli.output import APP_BROKEN, DONE, FAILED, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.cli.processes import _PAUSES_S, _Child, _ended
 
 
@@ -62,7 +62,20 @@ def test_a_child_that_had_been_steady_is_restarted_at_once(child: _Child) -> Non
     assert child.failures == 0
 
 
-@pytest.mark.parametrize(("code", "ours"), [(DONE, DONE), (FAILED, FAILED), (-15, FAILED), (-9, FAILED)])
+def test_a_child_that_recycles_itself_is_restarted_at_once_however_short_it_lived(
+    child: _Child, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        child.started = time.monotonic()
+        assert _ended(child, RECYCLED, stopping=False) == DONE
+        assert child.start_at
+        assert pause_of(child) <= 0
+    assert "worker 1 recycles itself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "ours"), [(DONE, DONE), (RECYCLED, DONE), (FAILED, FAILED), (-15, DONE), (-9, FAILED)]
+)
 def test_while_stopping_no_child_is_restarted(code: int, ours: int, child: _Child) -> None:
     assert _ended(child, code, stopping=True) == ours
     assert child.start_at == 0.0

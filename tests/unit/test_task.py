@@ -191,7 +191,7 @@ NAIVE = datetime(2027, 1, 31)
         {"headers": {5: "x"}},
         {"headers": {"A": "\ud800"}},
         {"headers": "A: x"},
-        {"delay": timedelta(seconds=1), "run_at": datetime.now(UTC)},
+        {"delay": timedelta(seconds=1), "run_at": datetime(2030, 1, 1, tzinfo=UTC)},
         {"delay": timedelta(seconds=-1)},
         {"delay": timedelta.max},
         {"delay": 5},
@@ -410,3 +410,43 @@ def test_making_an_app_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert app.tasks["greet"].name == "greet"
     with pytest.raises(JetJobsError, match="nonsense"):
         _ = app.settings
+
+
+# Isolation
+
+
+def test_a_task_may_run_in_a_child_process(app: JetJobs) -> None:
+    task = app.task(isolation="process", memory_limit=2**28)(greet)
+    assert (task.isolated, task.memory_limit, task.direct) == (True, 2**28, False)
+
+
+def test_a_task_runs_in_the_worker_unless_it_says_otherwise(app: JetJobs) -> None:
+    @app.task
+    async def waiting() -> None: ...
+
+    assert (waiting.isolated, waiting.memory_limit, waiting.direct) == (False, None, True)
+    assert not app.task(isolation="none")(greet).isolated
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"isolation": "thread"}, "isolation must be 'none' or 'process', not 'thread'"),
+        ({"isolation": None}, "isolation must be"),
+        ({"memory_limit": 2**28}, "memory_limit goes with isolation='process'"),
+        ({"isolation": "process", "memory_limit": 1000}, "at least 16,777,216"),
+        ({"isolation": "process", "memory_limit": True}, "memory_limit must be a whole number"),
+        ({"isolation": "process", "memory_limit": "1G"}, "memory_limit must be a whole number"),
+        ({"isolation": "process", "memory_limit": 2**70}, "memory_limit must be a whole number"),
+    ],
+)
+def test_isolation_that_cannot_be_is_refused(app: JetJobs, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DefinitionError, match=problem):
+        app.task(**options)(greet)
+
+
+def test_dependencies_do_not_go_with_a_child_process(app: JetJobs) -> None:
+    def task(db: Annotated[object, Depends(object)] = INJECTED) -> None: ...
+
+    with pytest.raises(DefinitionError, match="cannot cross to a child process"):
+        app.task(isolation="process")(task)

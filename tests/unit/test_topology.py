@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jetjobs.jetstream.publisher import _matches
 from jetjobs.jetstream.topology import NS, Change, Wanted, check, difference, plan
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
-from jetjobs.model.names import PRIORITIES, Names
+from jetjobs.model.names import PULLED, Names
 from jetjobs.model.settings import QueueSettings
 
 NAMES = Names()
@@ -44,16 +44,20 @@ def test_a_plan_names_each_thing_once_and_a_stream_before_its_lanes(queues: list
             assert places.index((one.stream, "")) < places.index((one.stream, one.consumer))
 
 
-def test_a_queue_needs_a_work_stream_three_lanes_and_a_bucket() -> None:
+def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
     labels = list(planned("mail"))
     assert labels == [
         "dead-letter stream jobs-dead",
         "bucket jobs-running",
+        "bucket jobs-locks",
         "object store jobs-payloads",
         "work stream jobs-work-mail",
         "lane mail/high",
         "lane mail/normal",
         "lane mail/low",
+        "lane mail/back",
+        "lane mail/lone",
+        "lane mail/lost",
         "bucket jobs-done-mail",
     ]
 
@@ -63,17 +67,23 @@ def test_nothing_throws_a_job_away() -> None:
     assert config["retention"] == "workqueue"
     assert (config["max_msgs"], config["max_bytes"], config["max_age"]) == (-1, -1, 0)
     assert not config.get("allow_msg_ttl")
-    for lane in PRIORITIES:
-        assert planned("mail")[f"lane mail/{lane}"].config["max_deliver"] == -1
+    for lane in PULLED:
+        # The worker has buried a job long before the server gives it up, and lane `lost` finds it even then.
+        assert planned("mail")[f"lane mail/{lane}"].config["max_deliver"] > SETTINGS.max_crashes + 1
+    assert planned("mail")["lane mail/lost"].config["max_deliver"] == -1
+
+
+def test_suspects_run_one_at_a_time() -> None:
+    assert planned("mail")["lane mail/lone"].config["max_ack_pending"] == 1
 
 
 def test_each_job_subject_is_taken_by_one_lane_of_its_stream_only() -> None:
     wanted = planned("mail")
     stream = wanted["work stream jobs-work-mail"].config["subjects"]
-    for lane in PRIORITIES:
+    for lane in PULLED:
         subject = NAMES.job("mail", lane, "greet", "-", "u1")
         assert sum(_matches(pattern, subject) for pattern in stream) == 1
-        filters = [wanted[f"lane mail/{other}"].config["filter_subject"] for other in PRIORITIES]
+        filters = [wanted[f"lane mail/{other}"].config["filter_subject"] for other in (*PULLED, "lost")]
         assert sum(_matches(pattern, subject) for pattern in filters) == 1
     for lane in ("later", "tick"):
         subject = NAMES.job("mail", lane, "greet", "-", "u1")
@@ -162,7 +172,7 @@ def test_all_as_wanted_is_fine() -> None:
 
 
 def test_what_is_not_there_is_missing() -> None:
-    with pytest.raises(TopologyMissing, match="bucket jobs-running, object store jobs-payloads") as caught:
+    with pytest.raises(TopologyMissing, match="bucket jobs-running, bucket jobs-locks") as caught:
         check(changes("none", "create", "create", "update"))
     assert caught.value.hint == "jetjobs setup apply"
 

@@ -1,0 +1,79 @@
+"""The leader lock: one worker at a time does what only one need do.
+
+A key in the `locks` bucket with a TTL. It is taken by a publish that expects the key to be empty, and renewed at a
+third of the TTL by one that expects the revision written last; so a stale holder is refused, even if nobody took
+over. A holder trusts itself until TTL - 1 s after the *sending* of its last good publish, by its own monotonic
+clock: a late answer never extends that. The lock only saves work: what a leader does is harmless if two do it.
+
+Written with plain publishes: nats-py's `kv.update` drops the TTL and would leave an immortal lock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.reads import last_on
+from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError
+from jetjobs.model.ids import new_uid
+from jetjobs.model.names import kv_stream, kv_subject
+
+TTL_S = 15.0
+"""A failover of the broker takes about seven seconds: a shorter TTL would cost the leader each time."""
+RENEW_S = TTL_S / 3
+_MARGIN_S = 1.0
+_KEY = "leader"
+
+
+class LeaderLock:
+    """One candidate for the lock."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, bucket: str, holder: str) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._stream = kv_stream(bucket)
+        self._subject = kv_subject(bucket, _KEY)
+        # Two workers may have one name; the token tells them apart.
+        self._value = json.dumps({"holder": holder, "token": new_uid()}).encode()
+        self._revision = 0
+        self._trusted_until = 0.0
+
+    @property
+    def held(self) -> bool:
+        return time.monotonic() < self._trusted_until
+
+    async def try_lock(self) -> bool:
+        """Take or renew it. False when another has it; BrokerError when that is not known."""
+        for _ in range(2):
+            started = time.monotonic()
+            headers = {n.TTL: f"{TTL_S:.0f}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(self._revision)}
+            message = Outgoing(self._subject, self._value, headers)
+            try:
+                await self._publisher.store(self._stream, message, timeout_s=RENEW_S)
+                written = True
+            except Taken:
+                written = False
+            there = await last_on(self._connection, self._stream, self._subject)
+            ours = there is not None and there.data == self._value
+            self._revision = there.sequence if there is not None and ours else 0
+            if written and ours:
+                self._trusted_until = started + TTL_S - _MARGIN_S
+                return True
+            if there is not None and not ours:
+                self._trusted_until = 0.0
+                return False
+            # The key has just expired, or an answer of ours was lost: now we know the revision to expect.
+        return False
+
+    async def release(self) -> None:
+        """Give it up at once, so that another need not wait for the TTL."""
+        if not self.held:
+            return
+        self._trusted_until = 0.0
+        try:
+            await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": self._subject}, timeout_s=1.0)
+        except BrokerError:
+            return  # then it expires

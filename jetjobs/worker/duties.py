@@ -1,0 +1,108 @@
+"""What only one worker need do: whoever holds the leader lock does it, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from jetjobs.jetstream.leader import RENEW_S, LeaderLock
+from jetjobs.model.errors import AccessDenied, BrokerError
+
+_AGAIN_S = 60.0
+_log = logging.getLogger("jetjobs.leader")
+
+
+@dataclass(slots=True)
+class Duty:
+    """Something to do every `every_s` seconds, first after about one of them. Harmless if two do it at once."""
+
+    name: str
+    every_s: float
+    run: Callable[[], Awaitable[int]]
+    """Says how many things it has mended."""
+    due_at: float = 0.0
+
+    def hasten(self, in_s: float) -> None:
+        """Do it no later than in so many seconds."""
+        self.due_at = min(self.due_at, time.monotonic() + in_s)
+
+
+class Leader:
+    """Tries for the lock while the worker lives; does the duties while it has it."""
+
+    def __init__(self, lock: LeaderLock, duties: Sequence[Duty]) -> None:
+        self._lock = lock
+        self._duties = {duty.name: duty for duty in duties}
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled. What fails is logged and done again at its next time."""
+        working: asyncio.Task[None] | None = None
+        try:
+            while True:
+                if not await self._try_lock():
+                    return
+                if self._lock.held and (working is None or working.done()):
+                    working = asyncio.create_task(self._work())
+                await asyncio.sleep(RENEW_S * random.uniform(0.8, 1.0))
+        finally:
+            if working is not None:
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+            with contextlib.suppress(BrokerError):
+                await self._lock.release()
+
+    def hasten(self, name: str, in_s: float) -> None:
+        """A duty is called for: whoever leads does it in so many seconds."""
+        if name in self._duties:
+            self._duties[name].hasten(in_s)
+            self._woken.set()
+
+    async def _try_lock(self) -> bool:
+        """False when there is no use in trying."""
+        try:
+            await self._lock.try_lock()
+        except AccessDenied:
+            return False  # a worker without that right leaves it to others
+        except BrokerError as error:
+            _log.debug("the leader lock is out of reach", extra={"event": "leader.unknown", "error": str(error)})
+        return True
+
+    async def _work(self) -> None:
+        now = time.monotonic()
+        for duty in self._duties.values():
+            duty.due_at = now + duty.every_s * random.uniform(0.5, 1.0)
+        while self._lock.held:
+            for duty in self._duties.values():
+                if time.monotonic() >= duty.due_at and self._lock.held:
+                    duty.due_at = time.monotonic() + duty.every_s
+                    await _do(duty)
+            self._woken.clear()
+            wait = min((duty.due_at for duty in self._duties.values()), default=0.0) - time.monotonic()
+            # Not wait_for: before Python 3.12 it may swallow a cancellation.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(max(wait, 0.05), RENEW_S)):
+                    await self._woken.wait()
+
+
+async def _do(duty: Duty) -> None:
+    try:
+        mended = await duty.run()
+    except BrokerError as error:
+        extra = {"event": "leader.duty_failed", "duty": duty.name, "error": str(error)}
+        _log.warning("a duty of the leader failed; it is done again later", extra=extra)
+        duty.hasten(_AGAIN_S)
+        return
+    except Exception as error:
+        extra = {"event": "worker.fault", "duty": duty.name}
+        _log.error("a fault of jetjobs itself", exc_info=error, extra=extra)
+        return
+    if mended:
+        _log.warning(
+            "a sweep has mended something", extra={"event": "leader.mended", "duty": duty.name, "count": mended}
+        )

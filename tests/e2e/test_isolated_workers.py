@@ -1,0 +1,236 @@
+"""Isolation in real workers: the worker outlives its children, children never outlive the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs, JobFailed, Settings
+from jetjobs.devserver import EmbeddedServer
+from tests.integration import isolated_tasks as tasks
+from tests.support.pids import gone, is_gone, pids_in
+from tests.support.processes import Process
+from tests.support.server import Truth
+
+ROOT = Path(__file__).parent.parent.parent
+SOON = timedelta(seconds=40)
+
+
+@pytest.fixture
+async def app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
+    tasks.app.configure(settings_for())
+    tasks.app._observers.clear()
+    async with tasks.app as opened:
+        await opened.provision()
+        yield opened
+
+
+def worker(server: EmbeddedServer, *options: str) -> Process:
+    arguments = ["worker", "tests.integration.isolated_tasks:app", "--log-format", "json", *options]
+    return Process(arguments, ROOT, {"NATS_URL": server.url})
+
+
+async def until(process: Process, text: str, count: int = 1) -> str:
+    return await asyncio.to_thread(process.wait_for, text, count, 40)
+
+
+async def test_children_that_exit_or_crash_leave_the_worker_its_pid_and_other_jobs_finish(
+    server: EmbeddedServer, app: JetJobs, truth: Truth
+) -> None:
+    with worker(server) as process:
+        await until(process, "worker.ready")
+        dying = [await tasks.die.enqueue(how) for how in ("exit", "segfault", "exit", "segfault")]
+        others = [await tasks.plain.enqueue(n) for n in range(50)]
+        isolated = [await tasks.who.enqueue() for _ in range(10)]
+        texts = []
+        for handle in dying:
+            with pytest.raises(JobFailed) as caught:
+                await handle.result(SOON)
+            texts.append(caught.value.text)
+        assert [await handle.result(SOON) for handle in others] == list(range(50))
+        assert {(await handle.result(SOON))["parent"] for handle in isolated} == {process.popen.pid}
+        assert process.popen.poll() is None
+        children = {(await handle.result(SOON))["pid"] for handle in isolated}
+        assert await asyncio.to_thread(process.end) == 0
+    assert sum("exited with code 7" in text for text in texts) == 2
+    assert sum("SIGSEGV" in text for text in texts) == 2
+    assert set(await truth.dead()) == {handle.id for handle in dying}
+    assert await truth.jobs() == []
+    assert all(is_gone(pid) for pid in children)  # it does not end before them
+
+
+async def test_kill_9_of_the_worker_leaves_no_children(
+    server: EmbeddedServer, app: JetJobs, tmp_path: Path
+) -> None:
+    with worker(server) as process:
+        await until(process, "worker.ready")
+        idle = (await (await tasks.who.enqueue()).result(SOON))["pid"]
+        paths = [tmp_path / str(n) for n in range(3)]
+        for path in paths:
+            await tasks.hold.enqueue(str(path))
+        busy = [(await pids_in(path))[0] for path in paths]
+        assert idle in busy
+        handle = await tasks.who.enqueue()
+        idle = (await handle.result(SOON))["pid"]
+        assert idle not in busy
+        process.send(signal.SIGKILL)
+        for pid in [idle, *busy]:
+            await gone(pid)
+
+
+async def test_sigterm_past_the_stop_timeout_releases_the_job_and_kills_the_child(
+    server: EmbeddedServer, app: JetJobs, truth: Truth, tmp_path: Path
+) -> None:
+    with worker(server, "--stop-timeout", "200ms") as process:
+        await until(process, "worker.ready")
+        await tasks.hold_with_subprocess.enqueue(str(tmp_path / "pids"))
+        pids = await pids_in(tmp_path / "pids", 2)
+        assert await asyncio.to_thread(process.end) == 1
+    for pid in pids:
+        await gone(pid)
+    assert len(await truth.jobs()) == 1
+    assert (await truth.consumer())["num_ack_pending"] == 0
+
+
+async def test_prints_and_log_lines_of_children_appear_with_their_job(
+    server: EmbeddedServer, app: JetJobs
+) -> None:
+    with worker(server) as process:
+        await until(process, "worker.ready")
+        await (await tasks.talk.enqueue("one")).result(SOON)
+        await until(process, "printed one")
+        await until(process, "error one")
+        handle = await tasks.log_lines.enqueue("hello")
+        await handle.result(SOON)
+        line = json.loads(await until(process, '"said hello"'))
+        assert (line["logger"], line["job_id"], line["task"], line["colour"]) == (
+            "mine",
+            handle.id,
+            "log_lines",
+            "red",
+        )
+        failed = json.loads(await until(process, '"it failed"'))
+        assert "ValueError: caught" in failed["exception"]
+        assert not any("nobody wants this" in line for line in process.lines)
+
+
+PROGRAM = """
+import asyncio, os, sys
+from jetjobs import JetJobs, RetryPolicy, Settings
+from jetjobs.model.settings import build_settings
+
+app = JetJobs("program", settings=build_settings({"nats": {"url": os.environ["SERVER"]}}))
+
+class Odd(Exception): ...
+
+@app.task(isolation="process", retry=RetryPolicy(max_attempts=3, dead_on=(Odd,)))
+async def double(n: int) -> int:
+    if n < 0:
+        raise Odd("negative")
+    return 2 * n
+
+async def main() -> None:
+    async with app:
+        await app.provision()
+        handle, bad = await double.enqueue(21), await double.enqueue(-1)
+        await app.worker(burst=True).run()
+        print("result", await handle.result(), flush=True)
+        try:
+            await bad.result()
+        except Exception as error:
+            print("failed", error.reason, error.error_type, flush=True)
+
+GUARD:
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("style", ["file", "module"])
+async def test_tasks_of_the_main_program_run_in_children(
+    style: str, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "program.py").write_text(PROGRAM.replace("GUARD", 'if __name__ == "__main__"'))
+    how = ["pkg/program.py"] if style == "file" else ["-m", "pkg.program"]
+    with Process([], tmp_path, {"SERVER": server.url}, program=how) as process:
+        await until(process, "result 42")
+        await until(process, "failed permanent Odd")
+        assert await asyncio.to_thread(process.popen.wait, 40) == 0
+
+
+async def test_a_program_without_a_guard_is_told_so(server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("GUARD", "if True"))
+    with Process([], tmp_path, {"SERVER": server.url}, program=["program.py"]) as process:
+        await until(process, "a worker was started by the import of the app's modules")
+        assert await asyncio.to_thread(process.popen.wait, 40) == 1
+
+
+async def test_a_task_that_children_do_not_find_is_wrong_usage(server: EmbeddedServer, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "import __main__\nfrom jetjobs import JetJobs\napp = JetJobs('a')\n\n"
+        "if hasattr(__main__, '__file__'):  # so in the worker, and not in a child\n"
+        "    @app.task(isolation='process')\n    def here_only() -> None: ...\n"
+    )
+    with Process(["worker", "--burst"], tmp_path, {"NATS_URL": server.url}) as process:
+        await until(process, "task 'here_only' has isolation='process'")
+        assert await asyncio.to_thread(process.popen.wait, 40) == 2
+
+
+# Threads
+
+
+STUCK = """
+import os, time
+from datetime import timedelta
+from jetjobs import JetJobs, RetryPolicy
+
+app = JetJobs("stuck")
+
+@app.task(timeout=timedelta(milliseconds=200), retry=RetryPolicy(max_attempts=1))
+def hang() -> None:
+    time.sleep(120)
+
+@app.task
+async def who() -> int:
+    return os.getpid()
+"""
+
+
+async def test_threads_that_do_not_end_are_told_of_and_recycle_the_worker(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    from tests.support.processes import run
+
+    (tmp_path / "tasks.py").write_text(STUCK)
+    env = {"NATS_URL": server.url, "JETJOBS_WORKER__MAX_STUCK_THREADS": "2"}
+    with Process(["worker", "--log-format", "json"], tmp_path, env) as process:
+        await until(process, "worker.ready")
+        for _ in range(2):
+            await asyncio.to_thread(run, ["enqueue", "hang"], tmp_path, env=env)
+        told = json.loads(await until(process, "worker.thread_stuck", 2))
+        assert (told["task"], told["level"], told["stuck"]) == ("hang", "warning", 2)
+        await until(process, "worker.recycling")
+        assert await asyncio.to_thread(process.popen.wait, 40) == 8
+
+
+async def test_a_worker_that_recycles_itself_is_restarted_by_the_supervisor_at_once(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    from tests.support.processes import run
+
+    (tmp_path / "tasks.py").write_text(STUCK)
+    env = {"NATS_URL": server.url, "JETJOBS_WORKER__MAX_STUCK_THREADS": "1"}
+    with Process(["worker", "--processes", "2", "--log-format", "json"], tmp_path, env) as process:
+        await until(process, "worker.ready", 2)
+        await asyncio.to_thread(run, ["enqueue", "hang"], tmp_path, env=env)
+        await until(process, "recycles itself; restarting")
+        await until(process, "worker.ready", 3)
+        done = await asyncio.to_thread(run, ["enqueue", "who", "--wait", "--json"], tmp_path, env=env)
+        assert json.loads(done.stdout)["state"] == "succeeded"
+        assert await asyncio.to_thread(process.end) == 0

@@ -1,0 +1,246 @@
+"""Tasks that run in child processes. A module of its own: the children import it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Snooze, Verdict, current_job
+
+app = JetJobs("isolated")
+
+ONCE = RetryPolicy(max_attempts=1)
+QUICK = RetryPolicy(max_attempts=3, base=timedelta(milliseconds=10))
+
+
+class Order(BaseModel):
+    number: int
+    placed: datetime
+    raw: bytes = b""
+
+
+class Fatal(Exception):
+    """Never worth another attempt, by the list of the task."""
+
+
+class Known(Exception):
+    """The app has a classifier for it."""
+
+
+@app.classify(Known)
+def known(error: Known) -> Verdict:
+    return Verdict("later" in str(error), 3600.0 if "later" in str(error) else None)
+
+
+@app.task(isolation="process")
+def next_day(order: Order, by: timedelta) -> Order:
+    return Order(number=order.number + 1, placed=order.placed + by, raw=order.raw)
+
+
+@app.task(isolation="process")
+async def who() -> dict[str, Any]:
+    await asyncio.sleep(0)
+    job = current_job()
+    near = abs((job.deadline - datetime.now(UTC)).total_seconds() - job.remaining_s) < 1
+    return {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "id": job.id,
+        "attempt": job.attempt,
+        "delivery": job.delivery,
+        "worker": job.worker,
+        "task": job.task,
+        "headers": job.headers,
+        "near": near,
+        "remaining_s": job.remaining_s,
+        "fence": job.fence,
+    }
+
+
+@app.task(isolation="process", retry=QUICK)
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+@app.task(isolation="process", retry=RetryPolicy(max_attempts=3, base=timedelta(0), dead_on=(Fatal,)))
+def fatal() -> None:
+    raise Fatal("no")
+
+
+@app.task(isolation="process", retry=RetryPolicy(max_attempts=2, base=timedelta(0), retry_on=(OSError,)))
+def only_os_errors(kind: str) -> None:
+    raise FileNotFoundError("gone") if kind == "file" else ValueError("bad")
+
+
+@app.task(isolation="process", retry=QUICK)
+async def known_error(text: str) -> None:
+    raise Known(text)
+
+
+@app.task(isolation="process", retry=QUICK)
+def signal(name: str) -> None:
+    raise {
+        "retry": Retry(timedelta(hours=1), "shelf locked"),
+        "snooze": Snooze(timedelta(hours=2)),
+        "until": Snooze(until=datetime.now(UTC) + timedelta(hours=3)),
+        "reject": Reject("not known"),
+    }[name]
+
+
+@app.task(isolation="process", retry=ONCE)
+def die(how: str) -> None:
+    if how == "segfault":
+        ctypes.string_at(0)
+    elif how == "exit":
+        os._exit(7)
+    elif how == "sys.exit":
+        sys.exit(3)
+    elif how == "interrupt":
+        raise KeyboardInterrupt
+    elif how == "close":
+        os.closerange(3, 1000)
+        time.sleep(60)
+
+
+@app.task(isolation="process", retry=QUICK)
+def crash_once() -> int:
+    if current_job().attempt == 1:
+        ctypes.string_at(0)
+    return current_job().delivery
+
+
+@app.task(isolation="process", retry=ONCE)
+async def exit_on_the_loop() -> None:
+    sys.exit(3)
+
+
+@app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=3))
+def spin(path: str) -> None:
+    note(path)
+    while True:
+        pass
+
+
+@app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=60))
+def hold(path: str) -> None:
+    note(path)
+    time.sleep(60)
+
+
+@app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=60))
+def hold_with_subprocess(path: str) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    note(path, os.getpid(), other.pid)
+    other.wait()
+
+
+@app.task(isolation="process", retry=ONCE, memory_limit=64 * 2**20)
+def take(size: int) -> int:
+    return len(bytearray(size))
+
+
+@app.task(isolation="process")
+def take_freely(size: int) -> int:
+    return len(bytearray(size))
+
+
+@app.task(isolation="process")
+def talk(text: str) -> str:
+    print("printed", text)
+    sys.stdout.write("no line end " + text)
+    sys.stderr.write("error " + text + "\n")
+    os.write(1, b"\x00\x01 raw bytes\n")
+    return text
+
+
+@app.task(isolation="process", retry=ONCE)
+def log_lines(text: str) -> None:
+    logging.getLogger("mine").warning("said %s", text, extra={"colour": "red", "odd": object()})
+    current_job().logger.info("by the job")
+    logging.getLogger("mine").debug("nobody wants this")
+    try:
+        raise ValueError("caught")
+    except ValueError:
+        logging.getLogger("mine").exception("it failed")
+
+
+@app.task(isolation="process", retry=ONCE)
+def garbage(length: int, seconds: float) -> None:
+    """Write into every socket there is."""
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b"x" * length)
+        except OSError:
+            continue
+    time.sleep(seconds)
+
+
+@app.task(isolation="process", retry=ONCE)
+def fork(path: str, how: str) -> int:
+    parent = os.getpid()
+    if os.fork() == 0:
+        note(path)
+        logging.getLogger("mine").warning("from the copy")
+        if how == "raise":
+            raise RuntimeError("the copy")
+        return -1
+    if how == "die":
+        os._exit(5)
+    os.wait()
+    return parent
+
+
+@app.task(isolation="process", retry=ONCE)
+def fork_and_linger() -> None:
+    """The copy keeps the channel open after the child is gone."""
+    if os.fork() == 0:
+        time.sleep(60)
+    os._exit(5)
+
+
+@app.task(isolation="process")
+def leave_a_thread_that_logs() -> int:
+    def speak() -> None:
+        for n in range(100):
+            logging.getLogger("mine").warning("line %d", n)
+
+    threading.Thread(target=speak, daemon=True).start()
+    return os.getpid()
+
+
+@app.task(isolation="process", retry=ONCE)
+def not_json() -> Any:
+    return object()
+
+
+@app.task(isolation="process", retry=ONCE)
+def large(size: int) -> str:
+    return "x" * size
+
+
+@app.task(isolation="process", store_result=False)
+def silent() -> Any:
+    return object()
+
+
+@app.task
+async def plain(n: int) -> int:
+    return n
+
+
+def note(path: str, *pids: int) -> None:
+    """Tell the test that we are here, by our pid; whole or not at all."""
+    part = f"{path}.{os.getpid()}"
+    with open(part, "w") as file:
+        file.write(" ".join(map(str, pids or (os.getpid(),))))
+    os.replace(part, path)

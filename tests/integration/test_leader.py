@@ -1,0 +1,176 @@
+"""The leader lock and what a leader does: one holds it, another takes over, schedules passed by are mended."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream import leader as leader_module
+from jetjobs.jetstream.leader import LeaderLock
+from jetjobs.jetstream.reads import parse_time
+from jetjobs.model.errors import StorageFull
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.duties import Duty, Leader
+from jetjobs.worker.overdue import sweep_overdue
+from jetjobs.worker.worker import running
+from tests.support.probe import eventually
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=20)
+
+
+def lock(app: JetJobs, name: str = "a") -> LeaderLock:
+    jetstream = app.jetstream
+    return LeaderLock(jetstream.connection, jetstream.publisher, jetstream.names.locks_bucket, name)
+
+
+async def test_one_of_many_holds_the_lock_and_renews_it(app: JetJobs, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        many = [lock(app) for _ in range(8)]  # all of one name
+        got = await asyncio.gather(*(one.try_lock() for one in many))
+        assert sum(got) == sum(one.held for one in many) == 1
+        holder = many[got.index(True)]
+        for _ in range(3):
+            assert await holder.try_lock()
+        assert not any([await one.try_lock() for one in many if one is not holder])
+        stored = await truth.js.get_last_msg("KV_jobs-locks", "$KV.jobs-locks.leader")
+        assert (stored.headers or {}).get("Nats-TTL") == "15s"
+
+
+async def test_it_is_free_at_once_when_it_is_released_and_after_its_ttl_when_not(
+    app: JetJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_module, "TTL_S", 2.0)
+    async with app:
+        await app.provision()
+        first, second = lock(app, "a"), lock(app, "b")
+        assert await first.try_lock()
+        await first.release()
+        assert not first.held
+        assert await second.try_lock()
+
+        async def free() -> bool:
+            return await first.try_lock()
+
+        await eventually(free)  # second has fallen silent
+        assert not await second.try_lock()
+        assert not second.held
+
+
+async def test_a_holder_whose_key_has_expired_must_win_it_again(
+    app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with app:
+        await app.provision()
+        first, second = lock(app, "a"), lock(app, "b")
+        assert await first.try_lock()
+        await truth.js.purge_stream("KV_jobs-locks", subject="$KV.jobs-locks.leader")
+        assert await second.try_lock()
+        assert not await first.try_lock()
+        assert not first.held
+
+
+async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -> None:
+    done: list[str] = []
+
+    def leader(name: str) -> Leader:
+        async def work() -> int:
+            done.append(name)
+            return 0
+
+        duty = Duty("work", 3600.0, work)
+        return Leader(lock(app, name), [duty])
+
+    async with app:
+        await app.provision()
+        first, second = leader("a"), leader("b")
+        first_life = asyncio.create_task(first.run())
+
+        async def worked(name: str) -> bool:
+            (first if name == "a" else second).hasten("work", 0.0)
+            return name in done
+
+        await eventually(lambda: worked("a"))
+        second_life = asyncio.create_task(second.run())
+        first_life.cancel()
+        await asyncio.gather(first_life, return_exceptions=True)
+        await eventually(lambda: worked("b"), 30)
+        second_life.cancel()
+        await asyncio.gather(second_life, return_exceptions=True)
+
+
+async def test_a_duty_that_fails_is_done_again_and_costs_nothing_else(app: JetJobs) -> None:
+    calls: list[str] = []
+
+    async def broken() -> int:
+        calls.append("broken")
+        raise StorageFull("full")
+
+    async def sound() -> int:
+        calls.append("sound")
+        return 0
+
+    async with app:
+        await app.provision()
+        leader = Leader(lock(app), [Duty("broken", 3600.0, broken), Duty("sound", 3600.0, sound)])
+        life = asyncio.create_task(leader.run())
+
+        async def often() -> bool:
+            leader.hasten("broken", 0.0)
+            leader.hasten("sound", 0.0)
+            return calls.count("broken") >= 2 and calls.count("sound") >= 2
+
+        await eventually(often)
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+
+async def test_jobs_that_fell_due_while_storage_was_full_are_fired_by_the_sweep(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text("jetstream { max_file_store: 20MB }\n")
+    with EmbeddedServer(extra=("-c", str(config))) as server:
+        app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
+
+        @app.task
+        async def work(n: int) -> int:
+            return n
+
+        async with app:
+            truth = await Truth.connect(server.url)
+            await app.provision()
+            await truth.api(
+                "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
+            )
+            handles = [await work.options(delay=timedelta(seconds=1)).enqueue(n) for n in range(10)]
+            await fill(truth)
+
+            await eventually(lambda: is_late(app, handles[0].id))
+            assert len(await truth.jobs(lane="later")) == 10  # passed by
+            await truth.js.purge_stream("ballast")
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == 10
+            async with running(app.worker()):
+                assert [await handle.result(SOON) for handle in handles] == list(range(10))
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == 0
+            assert await truth.jobs() == []
+            await truth.close()
+
+
+async def fill(truth: Truth) -> None:
+    """Write until the server refuses, large first, then small."""
+    for size in (1_000_000, 100_000, 1_000, 10):
+        while "error" not in (await truth.nc.request("ballast", b"x" * size, timeout=5)).data.decode():
+            pass
+
+
+async def is_late(app: JetJobs, job_id: str) -> bool:
+    """Whether a second has passed since the job was due, by the server's clock."""
+    found = await app.jetstream.places.find_live("default", "work", job_id)
+    assert found is not None
+    info = await app.jetstream.connection.api("STREAM.INFO.jobs-work-default")
+    return parse_time(info["ts"]) > float(found.headers["Jetjobs-Due-At"]) + 1.0
