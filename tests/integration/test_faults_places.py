@@ -133,6 +133,28 @@ async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
         assert not probe.of(SettleFailed)
 
 
+async def test_a_worker_that_cannot_settle_because_a_bucket_is_gone_is_not_ready(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def work() -> str:
+        return "kept"
+
+    async with app:
+        await app.provision()
+        await truth.js.delete_stream("KV_jobs-done-default")
+        worker = app.worker()
+        async with running(worker):
+            handle = await work.enqueue()
+            await probe.wait(SettleFailed)
+            await until_not_ready(worker)
+            await app.provision()
+            assert await handle.result(SOON) == "kept"
+            await until_ready(worker)
+        assert len(probe.of(SettleFailed)) == 1
+        assert len(probe.of(JobStarted)) == 1
+
+
 # Full
 
 
