@@ -378,4 +378,4 @@ async def test_a_job_whose_lease_ran_out_while_it_was_looked_up_is_not_run(
             proxy.resume()
             await probe.finished(1, "succeeded", timeout=30)
             await emptied(truth)
-    assert [event.delivery for event in probe.of(JobStarted)][0] > 2
+    assert next(event.delivery for event in probe.of(JobStarted)) > 2
