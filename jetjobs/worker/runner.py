@@ -110,6 +110,8 @@ class Runner:
         suspicious = delivery.delivered > 1 or job.crashes
         if suspicious:
             early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
+            if early is None and not attempt.owned():
+                early = LetGo(ack=False)  # the look outlasted the lease: another may run it by now
             if early is not None:
                 return job, early
         now = time.time()
