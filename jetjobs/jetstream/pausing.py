@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,15 +60,23 @@ async def pause_lanes(connection: Connection, names: Names, queue: str, until: f
     """Pause every lane that workers pull from, and wait until all are."""
     for lane in n.PULLED:
         await _set(connection, names, queue, lane, until)
-    # In a cluster the answer comes before the lane's leader has heard of it.
+    await _until(connection, names, queue, n.PULLED, paused=True, end=until)
+
+
+async def _until(
+    connection: Connection, names: Names, queue: str, lanes: Sequence[str], *, paused: bool, end: float = 0.0
+) -> None:
+    """Wait until the lanes are so: in a cluster the answer comes before a lane's leader has heard of it."""
     give_up = time.monotonic() + _SETTLED_S
     while True:
-        lanes = [lane for lane in await look_at_lanes(connection, names, queue) if lane.lane != n.LOST]
-        if all(lane.paused_until for lane in lanes) or now_of(lanes) >= until:
+        found = await look_at_lanes(connection, names, queue)
+        others = [look for look in found if look.lane in lanes and bool(look.paused_until) is not paused]
+        if not others or (paused and now_of(found) >= end):
             return
         if time.monotonic() > give_up:
-            raise BrokerUnavailable(f"the lanes of queue {queue} are not all paused yet")
-        await asyncio.sleep(0.05)
+            state = "paused" if paused else "resumed"
+            raise BrokerUnavailable(f"the lanes of queue {queue} are not all {state} yet")
+        await asyncio.sleep(0.02)
 
 
 async def resume_lanes(connection: Connection, names: Names, queue: str, lanes: list[LaneLook]) -> None:
@@ -79,16 +88,21 @@ async def resume_lanes(connection: Connection, names: Names, queue: str, lanes: 
         # Unpaused in the answer: the moment had passed before the server heard of it.
         while not await _set(connection, names, queue, lane.lane, lane.at + time.monotonic() - looked_at + soon_s):
             soon_s *= 2
+    await _until(connection, names, queue, [lane.lane for lane in lanes], paused=False)
 
 
-async def restore_pauses(connection: Connection, names: Names, queue: str, before: list[LaneLook]) -> None:
-    """Undo a pause of our own: lanes that were paused before it are so again, until the time they had."""
+async def restore_pauses(
+    connection: Connection, names: Names, queue: str, before: list[LaneLook], hold_s: float
+) -> None:
+    """Undo a pause of our own, of up to `hold_s`: lanes that were paused before it are so again, until the time they
+    had. One that is paused for longer was paused by somebody else meanwhile."""
     was = {lane.lane: lane.paused_until for lane in before}
-    now = await look_at_lanes(connection, names, queue)
-    free = [lane for lane in now if lane.lane in n.PULLED and not was.get(lane.lane) and lane.paused_until]
-    for lane in now:
-        if (until := was.get(lane.lane, 0.0)) > lane.at and until != lane.paused_until:
+    free = []
+    for lane in await look_at_lanes(connection, names, queue):
+        if (until := was.get(lane.lane, 0.0)) > lane.at:
             await _set(connection, names, queue, lane.lane, until)
+        elif lane.at < lane.paused_until <= lane.at + hold_s and lane.lane in n.PULLED:
+            free.append(lane)
     await resume_lanes(connection, names, queue, free)
 
 

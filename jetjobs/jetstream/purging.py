@@ -67,7 +67,7 @@ class Purge:
                     queued += await self._empty(lane, max(first, lane.delivered + 1), last)
             return Purged(queued, later)
         finally:
-            await asyncio.shield(restore_pauses(self._connection, self._names, self._queue, before))
+            await asyncio.shield(restore_pauses(self._connection, self._names, self._queue, before, _HOLD_S))
 
     async def _hold(self) -> None:
         """Keep the lanes paused."""
