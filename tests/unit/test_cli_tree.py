@@ -124,6 +124,7 @@ def test_help_lists_every_command() -> None:
         assert command in shown
 
 
+@pytest.mark.alone
 def test_help_is_quick() -> None:
     took = []
     for _ in range(5):
