@@ -30,6 +30,8 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+  JobNotFound             no job of that id: it never existed, or its record has expired
+  JobAmbiguous            two jobs have that id, in different queues or tasks
   LetterNotFound          there is no dead letter of that id
 
 Signal                    no error: raised by a task to say what is to follow
@@ -199,6 +201,18 @@ class JobFailed(ResultError):
         self.error_type = error_type
         self.text = text
         self.traceback = traceback
+
+
+class JobNotFound(JetJobsError):
+    """No job of that id is anywhere."""
+
+
+class JobAmbiguous(JetJobsError):
+    """Callers chose the same id in different queues or tasks. `places` names them."""
+
+    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.places = places
 
 
 class LetterNotFound(JetJobsError):

@@ -141,6 +141,10 @@ class Names:
         """Matches the job in whatever lane of its queue it stands."""
         return self.job(queue, "*", task, job_id.key, job_id.uid)
 
+    def id_anywhere(self, queue: str, job_id: JobId) -> str:
+        """Matches the job in whatever lane of the queue it stands, and whatever its task is."""
+        return self.job(queue, "*", "*", job_id.key, job_id.uid)
+
     def key_anywhere(self, queue: str, task: str, key: str) -> str:
         """Matches any live job of that key."""
         return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"

@@ -37,6 +37,7 @@ TOP = {
     "bulk": "top",
     "dead": "top",
     "enqueueing": "top",
+    "jobs": "top",
     "config": "settings",
     "devserver": "settings",
 }
