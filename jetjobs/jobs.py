@@ -158,7 +158,7 @@ class _Lister:
                 if len(self._items) == self._limit or self._scanned == SCAN_LIMIT:
                     return message.sequence
                 self._take(shelf, message)
-            if len(found) < step:
+            if not found or not found[-1].following:
                 return None
             start, since = found[-1].sequence + 1, ""
 

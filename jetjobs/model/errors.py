@@ -33,6 +33,7 @@ JetJobsError
   JobNotFound             no job of that id: it never existed, or its record has expired
   JobAmbiguous            two jobs have that id, in different queues or tasks
   LetterNotFound          there is no dead letter of that id
+  LetterAmbiguous         there are several, of different queues or tasks
 
 Signal                    no error: raised by a task to say what is to follow
   Retry                     this attempt failed; the next one after the time given
@@ -217,6 +218,14 @@ class JobAmbiguous(JetJobsError):
 
 class LetterNotFound(JetJobsError):
     """There is no dead letter of that id."""
+
+
+class LetterAmbiguous(JetJobsError):
+    """Several dead letters have that id: `places` are their queues and tasks."""
+
+    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.places = places
 
 
 class Signal(Exception):

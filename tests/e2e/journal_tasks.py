@@ -30,6 +30,17 @@ async def effect(n: int) -> int:
 
 
 @app.task(store_result=False)
+async def quiet_effect(n: int) -> None:
+    note("effect", n)
+
+
+@app.task(retry=RetryPolicy(max_attempts=1))
+async def fail(n: int) -> None:
+    note("fail", n)
+    raise RuntimeError("on purpose")
+
+
+@app.task(store_result=False)
 async def wait(n: int, seconds: float) -> None:
     note("begin", n)
     await asyncio.sleep(seconds)

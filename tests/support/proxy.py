@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a real server that can lose, change, delay or cut what passes."""
+"""A TCP proxy in front of a real server that can lose, change, delay, hold or cut what passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Frames:
 
 
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says how many seconds each
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says for how many seconds each
     chunk is on its way; order is kept."""
 
     def __init__(self, target: str) -> None:
@@ -44,6 +44,8 @@ class Proxy:
         self.to_client: Edit = lambda data: data
         self.to_server: Edit = lambda data: data
         self.delay: Callable[[], float] = lambda: 0.0
+        self._open = asyncio.Event()
+        self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -66,8 +68,16 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def hold(self) -> None:
+        """Let nothing pass, not even that a side has closed. New connections are taken and hear nothing."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Let pass what was held, late, as TCP does when packets come through again."""
+        self._open.set()
+
     def swallow(self) -> None:
-        """Let nothing through and close nothing, as a network that has gone dark."""
+        """Let nothing through and close nothing, as a network that has gone dark. It is lost, not late."""
         self.to_client = self.to_server = lambda data: b""
 
     def pass_on(self) -> None:
@@ -91,23 +101,35 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
-        arrives_at = 0.0
+        """Read at once and write when due: a delay must not slow down what comes behind."""
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        writing = asyncio.create_task(self._write(under_way, writer, edit))
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if not (passed := edit(data)):
-                    continue
-                if delay := self.delay():
-                    # Later chunks are read meanwhile: what is delayed is the news, not the bandwidth.
-                    arrives_at = max(arrives_at, loop.time() + delay)
-                    loop.call_at(arrives_at, _write, writer, passed)
-                else:
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    under_way.put_nowait((loop.time() + self.delay(), data))
+            under_way.put_nowait((0.0, b""))
+            await writing
+        finally:
+            writing.cancel()
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _write(
+        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, edit: Edit
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due, data = await under_way.get()
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            await self._open.wait()
+            if not data:
+                return
+            if passed := edit(data):
+                try:
                     writer.write(passed)
                     await writer.drain()
-        self._writers.discard(writer)
-        writer.transport.abort()
-
-
-def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
-    if not writer.is_closing():
-        writer.write(data)
+                except OSError:
+                    return

@@ -38,6 +38,8 @@ TOP = {
     "dead": "top",
     "enqueueing": "top",
     "jobs": "top",
+    "letter_files": "top",
+    "replay": "top",
     "config": "settings",
     "devserver": "settings",
 }
