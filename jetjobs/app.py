@@ -27,7 +27,9 @@ from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
+from jetjobs.queues import Queues
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
+from jetjobs.workers import Workers
 
 _log = logging.getLogger("jetjobs.app")
 
@@ -157,6 +159,16 @@ class JetJobs(Router):
         decode = known.signature.decode_result if known is not None else json.loads
         return handle.attach(self._waiting, decode)
 
+    @property
+    def queues(self) -> Queues:
+        """The queues on the server: look, pause, resume, purge."""
+        return Queues(self.jetstream)
+
+    @property
+    def workers(self) -> Workers:
+        """The workers that live: look, quiet, stop."""
+        return Workers(self.jetstream)
+
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
         if self._enqueuer is None:
@@ -183,7 +195,7 @@ class JetJobs(Router):
     ) -> Worker:
         """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped."""
         options = WorkerOptions(
-            queues=dict.fromkeys(self.queues) if queues is None else queues,
+            queues=dict.fromkeys(self.task_queues) if queues is None else queues,
             slots=slots or self.settings.worker.slots,
             name=name,
             burst=burst,
@@ -201,7 +213,7 @@ class JetJobs(Router):
         settings = self.settings.queues
         wanted = topology.plan(
             Names(settings.namespace),
-            self.queues if queues is None else queues,
+            self.task_queues if queues is None else queues,
             settings,
             replicas=3 if connection.clustered else 1,
         )

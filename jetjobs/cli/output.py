@@ -108,6 +108,8 @@ def exit_code(error: JetJobsError) -> int:
         (e.LetterNotFound, NOT_FOUND),
         (e.LetterAmbiguous, USAGE),
         (e.QueueNotFound, NOT_FOUND),
+        (e.WorkerNotFound, NOT_FOUND),
+        (e.WorkerSilent, TIMED_OUT),
         (e.ResultNotReady, TIMED_OUT),
         (e.InvalidArguments, USAGE),
         (e.ConfigError, USAGE),

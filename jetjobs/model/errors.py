@@ -34,6 +34,8 @@ JetJobsError
   JobAmbiguous            two jobs have that id, in different queues or tasks
   LetterNotFound          there is no dead letter of that id
   LetterAmbiguous         there are several, of different queues or tasks
+  WorkerNotFound          there is no live worker of that name
+  WorkerSilent            it is registered, and did not answer
 
 Signal                    no error: raised by a task to say what is to follow
   Retry                     this attempt failed; the next one after the time given
@@ -226,6 +228,14 @@ class LetterAmbiguous(JetJobsError):
     def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.places = places
+
+
+class WorkerNotFound(JetJobsError):
+    """There is no live worker of that name."""
+
+
+class WorkerSilent(JetJobsError):
+    """The worker is registered and has not answered in time: its event loop is blocked, or it has just died."""
 
 
 class Signal(Exception):

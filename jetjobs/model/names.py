@@ -60,6 +60,7 @@ EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 BATCH_ID: Final = "Nats-Batch-Id"
 BATCH_SEQ: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
+KV_OPERATION: Final = "KV-Operation"
 
 OWN_PREFIXES: Final = ("nats-", "jetjobs-")
 """Headers that begin so (in any case) are the server's or ours: dropped and rebuilt at every move."""
@@ -82,6 +83,15 @@ def check_lane(lane: str) -> str:
     if check_token("lane", lane) in RESERVED_LANES:
         raise DefinitionError(f"lane {lane!r} is reserved")
     return lane
+
+
+def token_of(text: str) -> str:
+    """Any text as one subject token, as far as that goes.
+
+    >>> token_of("web-1.example.org")
+    'web-1-example-org'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text, flags=re.ASCII)[:100] or "-"
 
 
 def has_wire_form(text: str) -> bool:
@@ -174,6 +184,10 @@ class Names:
         """A letter's subject; each part may be `*`."""
         return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
 
+    def dead_of(self, queue: str) -> str:
+        """Matches the letters of one queue."""
+        return f"{self.namespace}.dead.{queue}.>"
+
     def done_bucket(self, queue: str) -> str:
         return f"{self.namespace}-done-{queue}"
 
@@ -203,6 +217,15 @@ class Names:
     def control(self, word: str) -> str:
         """Subject of a control message, on core NATS."""
         return f"{self.namespace}.control.{word}"
+
+    @property
+    def control_workers(self) -> str:
+        """Requests to all workers."""
+        return self.control("workers")
+
+    def control_worker(self, key: str) -> str:
+        """Requests to the worker of that key in the registry."""
+        return self.control(f"worker.{key}")
 
     @property
     def payload_store(self) -> str:

@@ -23,10 +23,10 @@ from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.duties import Leader
-from jetjobs.worker.keeper import LeaseKeeper
 from jetjobs.worker.lanes import Lanes
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.lost import LostJobs
+from jetjobs.worker.membership import Membership
 from jetjobs.worker.overdue import LATE_S
 from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
@@ -95,7 +95,12 @@ class Worker:
         self._lanes = Lanes(jetstream, options.queues, settings, self._leases, self._spawn)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
-        self._keeper: LeaseKeeper | None = None
+        self._membership = Membership(jetstream, self._leases, self._spawn)
+        self.control = self._membership.control
+        """What others may ask of this worker; `control.on` adds a word."""
+        self.control.on("ping", lambda request: {"phase": str(self.phase)})
+        self.control.on("quiet", lambda request: self.hush())
+        self.control.on("stop", self._asked_to_stop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -115,7 +120,7 @@ class Worker:
         self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
-            self.phase = Phase.READY
+            self._enter(Phase.READY)
             self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
             background = [asyncio.create_task(self._leases.tend(self._tick, self._lanes.doubt))]
             asking = asyncio.create_task(self._dispatcher.ask_for_ever())
@@ -123,16 +128,37 @@ class Worker:
                 background.append(asyncio.create_task(self._quiet_when_empty()))
             try:
                 await self._until_quiet([asking, *background])
-                self.phase = Phase.QUIET
-                self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
+                if self.phase is not Phase.QUIET:
+                    self._enter(Phase.QUIET)
+                    self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
                 await _cancel([asking])
                 await self._finish()
             finally:
-                if self._keeper is not None:
-                    self._keeper.watching = False  # the loop's own tick ends here
+                self._membership.loop_ends()
                 await _cancel([asking, *background])
         self.phase = Phase.STOPPED
         self._observe(WorkerChanged("stopped"))
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._membership.changed()
+
+    def hush(self) -> dict[str, str]:
+        """Take no new work, and stay: what runs may take its time. `quiet` or `stop` ends the worker."""
+        if self.phase is Phase.READY:
+            self._dispatcher.stop_intake()
+            self._enter(Phase.QUIET)
+            self._spawn(self._lanes.close())
+            self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
+        return {"phase": str(self.phase)}
+
+    def _asked_to_stop(self, request: Mapping[str, Any]) -> dict[str, str]:
+        """As by a signal: in order, or at once."""
+        if request.get("now") is True:
+            self.stop()
+        else:
+            self.quiet()
+        return {"phase": str(Phase.QUIET)}
 
     def quiet(self) -> None:
         """Take no new work; what runs may finish until the stop timeout."""
@@ -188,9 +214,9 @@ class Worker:
         lost = LostJobs(self._jetstream, self.name, self._observe)
         await self._lanes.open(self._dispatcher, lost)
         stack.callback(connection.on_reconnect(self._lanes.start_anew))
-        self._keeper = LeaseKeeper(self._jetstream, self._leases)
-        stack.push_async_callback(self._keeper.stop)
-        self._keeper.start()
+        await self._membership.open(
+            stack, self.name, self.registry, self.options.queues, self.slots, lambda: str(self.phase)
+        )
         await stack.enter_async_context(self._leading(lost))
 
     @contextlib.asynccontextmanager
@@ -279,8 +305,7 @@ class Worker:
             self._leases.let_go(attempt)
 
     def _tick(self) -> None:
-        if self._keeper is not None:
-            self._keeper.turned()
+        self._membership.turned()
         self._dispatcher.tick()
         if self._was_full and time.monotonic() >= self._call_at:
             # Jobs that fell due meanwhile were not fired: whoever leads is to look after them.
