@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any
 
+from jetjobs.cancel import CancelAnswer, Canceller
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import page, scan
@@ -15,7 +17,8 @@ from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNo
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
-from jetjobs.model.names import kv_stream, kv_subject
+from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
+from jetjobs.moving import MoveAnswer, Mover
 
 SCAN_LIMIT = 10_000
 """Messages looked at for one page at the most."""
@@ -67,6 +70,45 @@ class Jobs:
             if record:
                 return JobStatus(job_id, JobState.RUNNING, queue, task, worker=record.get("worker"))
         raise JobNotFound(f"no job {job_id}: its record has just expired")
+
+    # Changes
+
+    async def cancel(
+        self,
+        job_id: str,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        by: str = "",
+        reason: str = "",
+        timeout: timedelta = timedelta(seconds=10),
+    ) -> CancelAnswer:
+        """Cancel a job wherever it stands; the answer says what became of it. Waits for one that runs to end."""
+        where = await self.locate(job_id, queue, task)
+        seconds = timeout.total_seconds()
+        return await Canceller(self._jetstream).cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
+
+    async def run_now(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> MoveAnswer:
+        """Let a scheduled or retrying job run now."""
+        return await Mover(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
+
+    async def reschedule(
+        self, job_id: str, run_at: datetime, *, queue: str | None = None, task: str | None = None
+    ) -> MoveAnswer:
+        """Let a scheduled or retrying job run at another time."""
+        if run_at.utcoffset() is None:
+            raise ConfigError("run_at has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
+        where = await self.locate(job_id, queue, task)
+        return await Mover(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
+
+    async def set_priority(
+        self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
+    ) -> MoveAnswer:
+        """Put a job that waits into another lane: high, normal or low."""
+        if priority not in PRIORITIES:
+            raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
+        where = await self.locate(job_id, queue, task)
+        return await Mover(self._jetstream).reprioritise(*where, job_id, priority)
 
     # Lists
 

@@ -30,6 +30,7 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+    JobCancelled            somebody has cancelled the job
   JobNotFound             no job of that id: it never existed, or its record has expired
   JobAmbiguous            two jobs have that id, in different queues or tasks
   LetterNotFound          there is no dead letter of that id
@@ -204,6 +205,10 @@ class JobFailed(ResultError):
         self.error_type = error_type
         self.text = text
         self.traceback = traceback
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled and has no result."""
 
 
 class JobNotFound(JetJobsError):

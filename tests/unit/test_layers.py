@@ -38,6 +38,8 @@ TOP = {
     "dead": "top",
     "enqueueing": "top",
     "jobs": "top",
+    "cancel": "top",
+    "moving": "top",
     "queues": "top",
     "workers": "top",
     "letter_files": "top",
