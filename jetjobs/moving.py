@@ -1,7 +1,7 @@
 """Move a job that waits: to another time, to now, to another lane. Atomic, and only if it stands as it was read.
 
-A message that carries `Nats-Scheduler` and `Nats-Schedule-Next: purge` takes the one named there out of the stream as
-it is stored itself. In the last two seconds before a job is due the clock may be firing it already, and a
+A message that carries `Nats-Scheduler` and `Nats-Schedule-Next: purge` takes the one named there out of the stream
+as it is stored itself. In the last two seconds before a job is due the clock may be firing it already, and a
 compare-and-set does not help against that: then nothing is changed.
 """
 
@@ -21,6 +21,8 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job, JobState, JobStatus
 
+ASIDE_S = 4.0
+"""How long a queued job is set aside while it changes its lane: long enough to hear from all workers."""
 CLOSE_S = 2.0
 """So near to its time a job may be under way already."""
 
@@ -82,11 +84,26 @@ class Mover:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, status.state)
         if await self._was_delivered(queue, live):
             return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "a worker has it already")
-        message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, lane=lane))
-        headers = _headers(message, live)
-        headers[n.SCHEDULER], headers[n.SCHEDULE_NEXT] = live.subject, "purge"
-        answer = await self._store(queue, job_id, status.state, message._replace(headers=headers))
-        return await self._unless_begun(queue, job, message.subject, answer)
+        return await self._change_lane(queue, live, job, lane)
+
+    async def _change_lane(self, queue: str, live: StoredMessage, job: Job, lane: str) -> MoveAnswer:
+        """A queued message cannot be replaced atomically. So its copy is put where nobody takes it for some seconds,
+        the old one is taken out, and if a worker was handed that one in the same moment the copy goes again."""
+        jetstream = self._jetstream
+        stream = jetstream.names.work_stream(queue)
+        fires_at = await jetstream.publisher.server_now(stream, time.time()) + ASIDE_S
+        message = jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, lane=lane), fires_at)
+        message = message._replace(headers=_headers(message, live))
+        answer = await self._store(queue, job.id, JobState.QUEUED, message)
+        if answer.outcome is not MoveOutcome.MOVED:
+            return answer
+        await jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": live.subject})
+        request = {"id": job.id, "run": job.run, "hop": job.hop}
+        answers = await ask_all(jetstream.connection, jetstream.names, "holds", request)
+        if not any(one.get("holds") for one in answers.by_worker.values()):
+            return answer
+        await jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": message.subject})
+        return MoveAnswer(job.id, MoveOutcome.TOO_LATE, JobState.RUNNING, "a worker has just taken it")
 
     async def _retarget(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
         live, early = await self._waiting(queue, task, job_id)
@@ -128,19 +145,6 @@ class Mover:
         stream, lane = self._jetstream.names.work_stream(queue), live.subject.split(".")[3]
         info = await self._jetstream.connection.api(f"CONSUMER.INFO.{stream}.{lane}")
         return int(info["delivered"]["stream_seq"]) >= live.sequence
-
-    async def _unless_begun(self, queue: str, job: Job, subject: str, answer: MoveAnswer) -> MoveAnswer:
-        """A worker may have been handed the old message in the same moment. It keeps the job; the new one goes."""
-        if answer.outcome is not MoveOutcome.MOVED:
-            return answer
-        jetstream = self._jetstream
-        request = {"id": job.id, "run": job.run, "hop": job.hop}
-        answers = await ask_all(jetstream.connection, jetstream.names, "holds", request)
-        if not any(one.get("holds") for one in answers.by_worker.values()):
-            return answer
-        stream = jetstream.names.work_stream(queue)
-        await jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": subject})
-        return MoveAnswer(job.id, MoveOutcome.TOO_LATE, JobState.RUNNING, "a worker has just taken it")
 
     def _read(self, live: StoredMessage) -> Job:
         job = decode(live, "")
