@@ -87,7 +87,7 @@ class Mover:
         return await self._change_lane(queue, live, job, lane)
 
     async def _change_lane(self, queue: str, live: StoredMessage, job: Job, lane: str) -> MoveAnswer:
-        """A queued message cannot be replaced atomically. So its copy is put where nobody takes it for some seconds,
+        """A queued message cannot be replaced atomically. Its copy is put where nobody takes it for some seconds,
         the old one is taken out, and if a worker was handed that one in the same moment the copy goes again."""
         jetstream = self._jetstream
         stream = jetstream.names.work_stream(queue)
