@@ -104,14 +104,13 @@ async def wait_command(job_id: str, queue: str | None, task: str | None, limit: 
 async def cancel_command(ids: list[str], queue: str | None, task: str | None, reason: str, limit: str) -> int:
     timeout = _duration("--for", limit)
     by = f"{user_name()}@{socket.gethostname()}"
-    answers = []
     async with _reader() as app:
         for job_id in dict.fromkeys(ids):
             await app.jobs.locate(job_id, queue, task)  # all of them are there, or nothing is changed
-        for job_id in dict.fromkeys(ids):
-            answers.append(
-                await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=timeout)
-            )
+        answers = [
+            await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=timeout)
+            for job_id in dict.fromkeys(ids)
+        ]
     _print([(a.job_id, str(a.outcome), a.state, a.detail) for a in answers])
     return DONE if all(a.outcome is CancelOutcome.CANCELLED for a in answers) else FAILED
 
