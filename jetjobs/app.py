@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from jetjobs.enqueueing import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.waiting import Waiting
+from jetjobs.jobs import Jobs
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
@@ -136,6 +138,26 @@ class JetJobs(Router):
     def dead(self) -> DeadLetterBox:
         """The dead letters: list, replay, delete."""
         return DeadLetterBox(self.jetstream, self)
+
+    @property
+    def jobs(self) -> Jobs:
+        """All jobs of the namespace: find one by its id, list them, change those that wait."""
+        return Jobs(self.jetstream)
+
+    async def job(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobHandle[Any]:
+        """The handle of a job from its id alone. JobNotFound, or JobAmbiguous when two jobs have the id."""
+        found_queue, found_task = await self.jobs.locate(job_id, queue, task)
+        known = self.tasks.get(found_task)
+        handle: JobHandle[Any] = JobHandle(
+            job_id,
+            found_queue,
+            found_task,
+            run="",
+            stores_result=known.store_result if known is not None else True,
+            duplicate=True,
+        )
+        decode = known.signature.decode_result if known is not None else json.loads
+        return handle.attach(self._waiting, decode)
 
     @property
     def queues(self) -> Queues:

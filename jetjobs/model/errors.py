@@ -30,6 +30,9 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+    JobCancelled            somebody has cancelled the job
+  JobNotFound             no job of that id: it never existed, or its record has expired
+  JobAmbiguous            two jobs have that id, in different queues or tasks
   LetterNotFound          there is no dead letter of that id
   LetterAmbiguous         there are several, of different queues or tasks
   WorkerNotFound          there is no live worker of that name
@@ -202,6 +205,22 @@ class JobFailed(ResultError):
         self.error_type = error_type
         self.text = text
         self.traceback = traceback
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled and has no result."""
+
+
+class JobNotFound(JetJobsError):
+    """No job of that id is anywhere."""
+
+
+class JobAmbiguous(JetJobsError):
+    """Callers chose the same id in different queues or tasks. `places` names them."""
+
+    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.places = places
 
 
 class LetterNotFound(JetJobsError):

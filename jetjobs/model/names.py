@@ -54,6 +54,8 @@ TTL: Final = "Nats-TTL"
 ROLLUP: Final = "Nats-Rollup"
 SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+SCHEDULER: Final = "Nats-Scheduler"
+SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_LAST_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
@@ -150,6 +152,10 @@ class Names:
     def job_anywhere(self, queue: str, task: str, job_id: JobId) -> str:
         """Matches the job in whatever lane of its queue it stands."""
         return self.job(queue, "*", task, job_id.key, job_id.uid)
+
+    def id_anywhere(self, queue: str, job_id: JobId) -> str:
+        """Matches the job in whatever lane of the queue it stands, and whatever its task is."""
+        return self.job(queue, "*", "*", job_id.key, job_id.uid)
 
     def key_anywhere(self, queue: str, task: str, key: str) -> str:
         """Matches any live job of that key."""

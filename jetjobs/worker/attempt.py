@@ -16,6 +16,7 @@ class Interrupt(Enum):
     TIMEOUT = "timeout"
     LEASE_LOST = "lease lost"
     STOP = "stop"
+    CANCEL = "cancel"
 
 
 class Attempt:

@@ -48,6 +48,7 @@ class Processing:
         """Run a delivery and settle it."""
         try:
             job, outcome = await self._runner.run(attempt)
+            outcome = self._runner.if_cancelled(job, outcome)
             outcome = await self._settle(attempt, job, outcome)
             if attempt.shown_at:
                 self._leases.hide(attempt)

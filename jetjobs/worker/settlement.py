@@ -14,13 +14,14 @@ from jetjobs.jetstream.dead_letters import Letter
 from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import last_on
-from jetjobs.jetstream.results import read_record, success_record
+from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record, read_record, success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import Observer, RecordDropped
 from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
+    Cancelled,
     DeadLettered,
     DeadReason,
     ErrorInfo,
@@ -69,9 +70,11 @@ class Settlement:
             await self._detour(attempt, job, outcome)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
+        elif isinstance(outcome, Cancelled):
+            await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        if job.payload and isinstance(outcome, Succeeded):
+        if job.payload and isinstance(outcome, Succeeded | Cancelled):
             await self._end_large(attempt, job)
         else:
             attempt.delivery.ack()
@@ -122,6 +125,14 @@ class Settlement:
                 await payloads.delete(name)
         if job.reply:
             self._jetstream.results.tell(job, standing)
+
+    async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
+        ended_at = time.time()
+        started_at = ended_at - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
+        record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at)
+        await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
+        if job.reply:
+            self._jetstream.results.tell(job, record)
 
     async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:

@@ -16,11 +16,12 @@ from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader import LeaderLock
-from jetjobs.model.errors import BrokerUnavailable, ConfigError
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.cancelling import cancel_here, holds_here
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.duties import Leader
 from jetjobs.worker.lanes import Lanes
@@ -101,6 +102,8 @@ class Worker:
         self.control.on("ping", lambda request: {"phase": str(self.phase)})
         self.control.on("quiet", lambda request: self.hush())
         self.control.on("stop", self._asked_to_stop)
+        self.control.on("cancel", lambda request: cancel_here(self._leases, self.registry, request))
+        self.control.on("holds", lambda request: holds_here(self._leases, request))
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -212,10 +215,11 @@ class Worker:
         await self._runner.open(self.options.queues)
         for lifespan in self.options.lifespans:
             await stack.enter_async_context(lifespan())
+        await self._jetstream.cancel_marks.listen()
         stack.push_async_callback(self._lanes.close)
         lost = LostJobs(self._jetstream, self.name, self._observe)
         await self._lanes.open(self._dispatcher, lost)
-        stack.callback(connection.on_reconnect(self._lanes.start_anew))
+        stack.callback(connection.on_reconnect(lambda: self._spawn(self._after_reconnect())))
         await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
         await stack.enter_async_context(self._leading(lost))
 
@@ -236,6 +240,12 @@ class Worker:
             await _cancel([task])
             with contextlib.suppress(Exception):
                 await jetstream.connection.nc.unlisten(sid)
+
+    async def _after_reconnect(self) -> None:
+        """First hear what was cancelled meanwhile, then ask for jobs again."""
+        with contextlib.suppress(BrokerError):
+            await self._jetstream.cancel_marks.load()
+        self._lanes.start_anew()
 
     async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
         quiet = asyncio.create_task(self._quiet.wait())
