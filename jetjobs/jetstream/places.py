@@ -139,6 +139,8 @@ class Places:
             started_at=at(running.get("started_at", 0.0)),
             worker=running.get("worker"),
             lane=lane,
+            progress=running.get("progress"),
+            message=running.get("message"),
         )
 
     async def _running(self, job_id: str) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas:
         _dead(names, settings, shared),
         _bucket(names.running_bucket, shared),
         _bucket(names.locks_bucket, shared),
+        _bucket(names.checkpoints_bucket, shared),
         _payloads(names, shared),
     ]
     for queue in sorted(set(queues)):

@@ -30,6 +30,9 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+  InvalidProgress         a fraction outside 0 to 1, or a message that is too long; also a ValueError
+  CheckpointError         a checkpoint that JSON cannot hold, or that does not fit the type it is asked for
+    CheckpointTooLarge      over 64 KiB as JSON
   LetterNotFound          there is no dead letter of that id
   LetterAmbiguous         there are several, of different queues or tasks
 
@@ -200,6 +203,23 @@ class JobFailed(ResultError):
         self.error_type = error_type
         self.text = text
         self.traceback = traceback
+
+
+class InvalidProgress(JetJobsError, ValueError):
+    """A progress that cannot be shown: outside 0 to 1, no number, or with too long a message."""
+
+
+class CheckpointError(JetJobsError):
+    """A checkpoint that JSON cannot hold, or that does not fit the type it is asked for."""
+
+
+class CheckpointTooLarge(CheckpointError):
+    """A checkpoint over the size limit."""
+
+    def __init__(self, message: str, *, size: int = 0, limit: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.size = size
+        self.limit = limit
 
 
 class LetterNotFound(JetJobsError):

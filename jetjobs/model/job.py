@@ -104,6 +104,9 @@ class JobStatus(NamedTuple):
     reason: str | None = None
     error: str | None = None
     lane: str | None = None
+    progress: float | None = None
+    """How far a running job says it is, from 0 to 1; None when it says nothing."""
+    message: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

@@ -48,6 +48,8 @@ class Processing:
         """Run a delivery and settle it."""
         try:
             job, outcome = await self._runner.run(attempt)
+            if attempt.report is not None:
+                self._leases.tell_last(attempt)
             outcome = await self._settle(attempt, job, outcome)
             if attempt.shown_at:
                 self._leases.hide(attempt)
