@@ -43,7 +43,7 @@ class Following:
                 if status is None:
                     await asyncio.sleep(LOOK_S)
                     continue
-                if status != last:
+                if last is None or _differs(status, last):
                     yield status
                 last = status
                 if status.state is None or status.state in FINAL:
@@ -51,6 +51,13 @@ class Following:
         finally:
             with contextlib.suppress(Exception):
                 await self._connection.nc.unlisten(sid)
+
+
+def _differs(status: JobStatus, last: JobStatus) -> bool:
+    """The start of a running job is worked out anew for each record, to about a microsecond: that is no change."""
+    if status.started_at and last.started_at:
+        return status._replace(started_at=last.started_at) != last
+    return status != last
 
 
 def _as_told(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
