@@ -31,9 +31,11 @@ from jetjobs.jetstream.checkpoints import Kept, Outrun
 from jetjobs.model.errors import LeaseLost
 from jetjobs.model.events import JobFinished, LeaseLostEvent
 from jetjobs.model.job import Job
+from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running
 from tests.integration import kept_tasks
 from tests.support.probe import Probe, eventually
+from tests.support.roles import roles_config
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=40)
@@ -583,3 +585,39 @@ async def test_many_checkpoints_at_once_leave_the_last(opened: JetJobs) -> None:
     await opened.provision()
     async with running(opened.worker()):
         assert await (await work.enqueue()).result(SOON) == 49
+
+
+async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_path: Path) -> None:
+    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+        seen_it = asyncio.Event()
+
+        def app_of(role: str) -> JetJobs:
+            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+
+            @app.task
+            async def work() -> int | None:
+                await current_job().checkpoint(3)
+                current_job().progress(0.5, "half")
+                await seen_it.wait()
+                return await current_job().resume(int)
+
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        async with app_of("producer") as producer, app_of("worker") as working:
+            handle = await producer.tasks["work"].enqueue()
+            told: list[str] = []
+            await producer.jetstream.connection.nc.listen(
+                "jobs.events.>", lambda subject, *_: told.append(subject)
+            )
+            async with asyncio.timeout(50), running(working.worker()):
+                async for status in handle.follow():
+                    if status.progress == 0.5:
+                        seen_it.set()
+                assert await handle.result(SOON) == 3
+        assert told == [f"jobs.events.progress.default.{handle.id}"]
+        async with app_of("setup") as setup:
+            info = await setup.jetstream.connection.api(f"STREAM.INFO.KV_{BUCKET}")
+            assert (info["state"]["messages"], info["state"]["last_seq"]) == (0, 1)
