@@ -105,7 +105,12 @@ class JetJobs(Router):
         await jetstream.open()
         self._jetstream = jetstream
         self._waiting = Waiting(
-            jetstream.connection, jetstream.results, jetstream.dead, jetstream.places, jetstream.payloads
+            jetstream.connection,
+            jetstream.results,
+            jetstream.dead,
+            jetstream.places,
+            jetstream.payloads,
+            jetstream.following,
         )
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue

@@ -37,6 +37,8 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         crashes=number(live.headers, n.CRASHES, 0),
         history=tuple(read_history(live.headers)),
         replays=tuple(read_replays(live.headers)),
+        progress=shown.get("progress"),
+        message=shown.get("message"),
     )
 
 

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.following import Following
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.results import Results, read_record
@@ -48,13 +49,20 @@ class Waiting:
     """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
 
     def __init__(
-        self, connection: Connection, results: Results, dead: DeadLetters, places: Places, payloads: Payloads
+        self,
+        connection: Connection,
+        results: Results,
+        dead: DeadLetters,
+        places: Places,
+        payloads: Payloads,
+        following: Following,
     ) -> None:
         self._connection = connection
         self._payloads = payloads
         self._results = results
         self._dead = dead
         self._places = places
+        self._following = following
         self._inbox = ""
         self._subscribed = False
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -67,6 +75,9 @@ class Waiting:
 
     async def status(self, handle: Asked) -> JobStatus:
         return await self._places.status(handle.queue, handle.task, handle.id)
+
+    def follow(self, handle: Asked) -> AsyncIterator[JobStatus]:
+        return self._following.follow(handle.queue, handle.task, handle.id)
 
     async def result(self, handle: Asked, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
         """See JobHandle.result."""

@@ -33,6 +33,9 @@ JetJobsError
     JobCancelled            somebody has cancelled the job
   JobNotFound             no job of that id: it never existed, or its record has expired
   JobAmbiguous            two jobs have that id, in different queues or tasks
+  InvalidProgress         a fraction outside 0 to 1, or a message that is too long; also a ValueError
+  CheckpointError         a checkpoint that JSON cannot hold, or that does not fit the type it is asked for
+    CheckpointTooLarge      over 64 KiB as JSON
   LetterNotFound          there is no dead letter of that id
   LetterAmbiguous         there are several, of different queues or tasks
   WorkerNotFound          there is no live worker of that name
@@ -221,6 +224,23 @@ class JobAmbiguous(JetJobsError):
     def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.places = places
+
+
+class InvalidProgress(JetJobsError, ValueError):
+    """A progress that cannot be shown: outside 0 to 1, no number, or with too long a message."""
+
+
+class CheckpointError(JetJobsError):
+    """A checkpoint that JSON cannot hold, or that does not fit the type it is asked for."""
+
+
+class CheckpointTooLarge(CheckpointError):
+    """A checkpoint over the size limit."""
+
+    def __init__(self, message: str, *, size: int = 0, limit: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.size = size
+        self.limit = limit
 
 
 class LetterNotFound(JetJobsError):

@@ -114,6 +114,9 @@ class JobStatus(NamedTuple):
     """The replays so far, oldest first."""
     result: Any = None
     """What the task returned, as JSON; None also where it is kept elsewhere or not at all."""
+    progress: float | None = None
+    """How far a running job says it is, from 0 to 1; None when it says nothing."""
+    message: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

@@ -64,6 +64,9 @@ BATCH_SEQ: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
 KV_OPERATION: Final = "KV-Operation"
 
+# Words of events.
+PROGRESS: Final = "progress"
+
 OWN_PREFIXES: Final = ("nats-", "jetjobs-")
 """Headers that begin so (in any case) are the server's or ours: dropped and rebuilt at every move."""
 
@@ -208,6 +211,10 @@ class Names:
     def checkpoints_bucket(self) -> str:
         return f"{self.namespace}-checkpoints"
 
+    def checkpoint_key(self, job_id: str, run: str) -> str:
+        """Of one life of the job, so that a reused id never meets an older one; the run may be `*`."""
+        return f"{job_id}.{run}"
+
     @property
     def workers_bucket(self) -> str:
         return f"{self.namespace}-workers"
@@ -219,6 +226,10 @@ class Names:
     def control(self, word: str) -> str:
         """Subject of a control message, on core NATS."""
         return f"{self.namespace}.control.{word}"
+
+    def event(self, word: str, queue: str, job_id: str) -> str:
+        """Subject of what is told of a job while it happens, on core NATS; each part may be `*`."""
+        return f"{self.namespace}.events.{word}.{queue}.{job_id}"
 
     @property
     def control_workers(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -46,8 +47,10 @@ from jetjobs.model.outcome import (
 )
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.verdict import Classifier, classify
+from jetjobs.worker.asking import answer
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.children import Children, Encoded
+from jetjobs.worker.desk import WorkerDesk
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.threads import Threads
 
@@ -96,6 +99,7 @@ class Runner:
         self._created = config.streams_created
         self.threads = Threads(config.slots, observe)
         self._children = Children(config.slots, registry, config.classifiers)
+        self._desk = WorkerDesk(jetstream.checkpoints, config.worker)
         self.scope = Scope()
         """Dependencies that live as long as the worker."""
 
@@ -201,7 +205,8 @@ class Runner:
         attempt.started_at = now
         self._leases.limit(attempt, now + limit_s)
         delivery = attempt.delivery
-        context = Context(job, self._config.worker, delivery.fence, delivery.delivered, now + limit_s)
+        worker, desk = self._config.worker, self._desk
+        context = Context(job, worker, delivery.fence, delivery.delivered, now + limit_s, desk, attempt)
         enter_job(context)
         error: BaseException
         attempt.running = True
@@ -209,7 +214,7 @@ class Runner:
             if task.direct and not self._middlewares:
                 value = await task.function(**arguments)  # nothing in between: the usual case
             elif task.isolated:
-                value = await self._in_child(context, task, body)
+                value = await self._in_child(attempt, context, task, body)
             else:
                 value = await self._call(context, task, arguments)
         except asyncio.CancelledError as cancelled:
@@ -236,6 +241,10 @@ class Runner:
             raise
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             attempt.running = False
+            if not attempt.owned():
+                if attempt.interrupt is not Interrupt.LEASE_LOST:
+                    self._leases.lose(attempt)
+                return LetGo(ack=False)
             error = raised
         else:
             attempt.running = False
@@ -273,16 +282,17 @@ class Runner:
 
         return await compose(self._middlewares, context, innermost)()
 
-    async def _in_child(self, context: Context, task: Task[Any, Any], body: bytes) -> Any:
+    async def _in_child(self, attempt: Attempt, context: Context, task: Task[Any, Any], body: bytes) -> Any:
         """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
+        asked = functools.partial(answer, self._desk, attempt)
         if not self._middlewares:
-            return await self._children.run(context, task, body)
+            return await self._children.run(context, task, body, asked)
         encoded: Encoded | None = None
         seen: Any = None
 
         async def innermost() -> Any:
             nonlocal encoded, seen
-            encoded = await self._children.run(context, task, body)
+            encoded = await self._children.run(context, task, body, asked)
             seen = encoded.value(task)
             return seen
 

@@ -61,6 +61,7 @@ class Settlement:
             # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
             if isinstance(outcome, Succeeded):
                 await self._succeed(attempt, job, outcome)
+                await self._forget_checkpoint(attempt)
             return outcome
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
@@ -74,18 +75,28 @@ class Settlement:
             await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        if job.payload and isinstance(outcome, Succeeded | Cancelled):
-            await self._end_large(attempt, job)
+        if (job.payload or attempt.kept is not None) and isinstance(outcome, Succeeded | Cancelled | DeadLettered):
+            await self._end_with_all(attempt, job, outcome)
         else:
             attempt.delivery.ack()
         return outcome
 
-    async def _end_large(self, attempt: Attempt, job: Job) -> None:
-        """Ack, and only when that is certain remove the body: a second delivery could not run without it. What is
-        left over is found by the sweep."""
-        if await attempt.delivery.ack_confirmed():
+    async def _end_with_all(
+        self, attempt: Attempt, job: Job, outcome: Succeeded | Cancelled | DeadLettered
+    ) -> None:
+        """Ack, and only when that is certain remove what a second delivery could not do without: checkpoint and
+        body. What is left over of bodies is found by the sweep; a checkpoint has its TTL."""
+        if not await attempt.delivery.ack_confirmed():
+            return
+        await self._forget_checkpoint(attempt)
+        if job.payload and not isinstance(outcome, DeadLettered):
             with contextlib.suppress(BrokerError):
                 await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
+
+    async def _forget_checkpoint(self, attempt: Attempt) -> None:
+        if attempt.kept is not None:
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.remove(attempt.kept)
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
@@ -189,6 +200,10 @@ class Settlement:
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, _dead_record(job, outcome))
+        if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
+            # Not started this time, as after one crash too many: an earlier run may have kept something.
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.forget(job.id, job.run)
 
     async def _move(self, attempt: Attempt, job: Job, due_at: float | None, detour: str = "") -> None:
         publisher = self._jetstream.publisher
