@@ -54,6 +54,8 @@ TTL: Final = "Nats-TTL"
 ROLLUP: Final = "Nats-Rollup"
 SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+SCHEDULER: Final = "Nats-Scheduler"
+SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_LAST_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
@@ -130,6 +132,10 @@ class Names:
         """The queue of a work stream; None for a stream that is none of ours."""
         prefix = f"{self.namespace}-work-"
         return stream.removeprefix(prefix) if stream.startswith(prefix) else None
+
+    def queue_filter(self, queue: str) -> str:
+        """Matches every job of the queue, and its pin."""
+        return f"{self.namespace}.work.{queue}.>"
 
     def lane_filter(self, queue: str, lane: str) -> str:
         return f"{self.namespace}.work.{queue}.{lane}.>"
