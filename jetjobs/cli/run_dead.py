@@ -9,6 +9,7 @@ from typing import Any
 from jetjobs.app import JetJobs
 from jetjobs.cli.letter_choice import Selection, one
 from jetjobs.cli.state import state
+from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
 from jetjobs.model.letter import DeadLetter
 
@@ -94,6 +95,8 @@ def _show(letter: DeadLetter, details: dict[str, Any]) -> None:
         out.data(f"{name:<14}{printable(str(details[name]))}")
     out.data(f"{'enqueued_at':<14}{details['enqueued_at'] or '-'}")
     out.data(f"{'died_at':<14}{details['died_at'] or '-'} ({ago(letter.died_at)})")
+    if crashes := letter.headers.get(n.CRASHES):
+        out.data(f"{'crashes':<14}{one_line(crashes)}")
     out.data(f"{'arguments':<14}{json.dumps(details['arguments'], ensure_ascii=False)}")
     for entry in letter.history:
         what = f"{entry.get('type')}: {one_line(str(entry.get('text')))}"

@@ -175,7 +175,7 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(
     assert "no task named 'nobody'" in refused["orphan"]
     assert "n" in refused["invalid"]
     assert await truth.subjects("jobs-dead", "jobs.dead.>") == before
-    assert await truth.jobs() == []
+    await truth.until_empty()
     assert (await dead(folder, url, "replay", "twice", "--queue", "other")).stdout == "1 replayed\n"
     assert len(await truth.jobs("other")) == 1
 
@@ -196,7 +196,7 @@ async def test_a_dry_run_says_what_would_happen(
     as_json = json.loads((await dead(folder, url, "delete", "--task", "work", "--dry-run", "--json")).stdout)
     assert (as_json["dry_run"], as_json["matching"], len(as_json["first"])) == (True, 8, 5)
     assert len(await truth.dead()) == 9
-    assert await truth.jobs() == []
+    await truth.until_empty()
 
 
 async def test_on_a_terminal_many_are_asked_about_and_their_progress_is_shown(
@@ -283,9 +283,10 @@ async def test_letters_go_to_a_file_and_back(
 async def test_control_characters_in_an_error_do_not_reach_the_terminal(
     app: JetJobs, folder: Path, url: dict[str, str]
 ) -> None:
-    await bury(app, "work", bodies(1), ids=["odd"], headers={"X-Odd": "a\x1b[2Jb"})
+    await bury(app, "work", bodies(1), ids=["odd"], headers={"X-Odd": "a\x1b[2Jb"}, crashes=2)
     shown = await dead(folder, url, "show", "odd")
     assert "X-Odd: a\\x1b[2Jb" in shown.stdout
+    assert re.search(r"^crashes +2$", shown.stdout, re.MULTILINE)
     assert "\x1b" not in shown.stdout
 
 

@@ -155,7 +155,7 @@ async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_res
             await probe.finished(2, "succeeded")
         assert ran == [handle.id] * 2
         assert (await truth.done())[handle.id]["result"] == 1  # the first of a run stays
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 @pytest.mark.alone

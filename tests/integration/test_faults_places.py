@@ -133,6 +133,28 @@ async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
         assert not probe.of(SettleFailed)
 
 
+async def test_a_worker_that_cannot_settle_because_a_bucket_is_gone_is_not_ready(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def work() -> str:
+        return "kept"
+
+    async with app:
+        await app.provision()
+        await truth.js.delete_stream("KV_jobs-done-default")
+        worker = app.worker()
+        async with running(worker):
+            handle = await work.enqueue()
+            await probe.wait(SettleFailed)
+            await until_not_ready(worker)
+            await app.provision()
+            assert await handle.result(SOON) == "kept"
+            await until_ready(worker)
+        assert len(probe.of(SettleFailed)) == 1
+        assert len(probe.of(JobStarted)) == 1
+
+
 # Full
 
 
@@ -167,7 +189,7 @@ async def test_with_the_dead_stream_full_a_failed_job_is_kept_and_buried_once_th
         assert (await truth.dead())[second.id]["reason"] == "exhausted"
         assert len(probe.of(SettleFailed)) == 1
         assert len(probe.of(JobStarted, lambda e: e.task == "broken")) == 2
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 @pytest.fixture
@@ -237,7 +259,7 @@ async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_un
         assert len(probe.of(JobStarted, lambda e: e.task == "fragile")) == 2
         assert not probe.of(LeaseLostEvent)
         assert await truth.dead() == {}
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 # Many that fail

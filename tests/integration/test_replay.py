@@ -67,7 +67,7 @@ async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from
         (provenance,) = record["replay"]["replays"]
         assert (provenance["by"], provenance["why"]) == ("ada", "fixed")
         assert provenance["died_of"] == "exhausted: LookupError: no 3"
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_again(

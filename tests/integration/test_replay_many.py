@@ -346,7 +346,7 @@ async def test_an_order_that_cannot_be_carried_out_changes_nothing(
         if "rate" not in options:
             assert (await app.dead.replay(await letter_of(app, job_id), **options)).outcome is Replayed.REFUSED
         assert set(await truth.dead()) == {job_id}
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def _is_empty(truth: Truth) -> bool:

@@ -35,8 +35,8 @@ class Frames:
 
 
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says how many seconds each chunk
-    is on its way; order is kept."""
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says for how many seconds each
+    chunk is on its way; order is kept."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("nats://").split(":")
