@@ -6,7 +6,7 @@ pytest loads it wherever jetjobs is installed: so nothing of jetjobs is imported
 from __future__ import annotations
 
 import inspect
-import unittest
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
@@ -161,7 +161,8 @@ def _asyncio_fixtures() -> ModuleType:
 
 def _is_async(request: pytest.FixtureRequest) -> bool:
     """Whether the test has an event loop from a pytest plugin. One of unittest's has, but from unittest."""
-    if isinstance(request.instance, unittest.TestCase):
+    unittest = sys.modules.get("unittest")
+    if unittest is not None and isinstance(request.instance, unittest.TestCase):
         return False
     return inspect.iscoroutinefunction(inspect.unwrap(request.function))
 

@@ -51,13 +51,12 @@ class Inline:
         given = {name: kwargs[name] for name in call.signature.dependencies if name in kwargs}
         sent = {name: value for name, value in kwargs.items() if name not in given}
         body = call.request(options, args, sent).body
-        context = self._context(call, options, body)
+        job = self._job(call, options, body)
         # A task of its own: the job's context ends with it.
-        return cast(R, await asyncio.create_task(_attempt(app, call, context, given)))
+        return cast(R, await asyncio.create_task(_attempt(app, call, job, self._delivery, given)))
 
-    def _context(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Context:
-        now = time.time()
-        job = Job(
+    def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
+        return Job(
             options.get("job_id") or new_uid(),
             task.name,
             options.get("queue", task.queue),
@@ -66,14 +65,10 @@ class Inline:
             run=new_run(),
             attempt=self._attempt,
             max_attempts=options.get("max_attempts", 0),
-            enqueued_at=now,
+            enqueued_at=time.time(),
             deadline=options["deadline"].timestamp() if "deadline" in options else 0.0,
             headers=dict(options.get("headers", {})),
         )
-        limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
-        if job.deadline:
-            limit_s = min(limit_s, job.deadline - now)
-        return Context(job, "inline", 1, self._delivery, time.monotonic() + limit_s)
 
 
 def _app_of(task: Task[Any, Any]) -> JetJobs:
@@ -88,10 +83,13 @@ def _app_of(task: Task[Any, Any]) -> JetJobs:
     return apps[0]
 
 
-async def _attempt(app: JetJobs, task: Task[Any, Any], context: Context, given: Mapping[str, Any]) -> Any:
+async def _attempt(app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, given: Mapping[str, Any]) -> Any:
+    limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
+    if job.deadline:
+        limit_s = min(limit_s, job.deadline - time.time())
+    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s)
     enter_job(context)
-    arguments = task.signature.decode(context.job.body)
-    limit_s = context.remaining_s
+    arguments = task.signature.decode(job.body)
     threads = Threads(1, lambda event: None)
 
     async def innermost() -> Any:

@@ -18,7 +18,8 @@ from jetjobs.model.ids import new_run
 from jetjobs.worker.overdue import due_time
 
 FIRING_S = 2.0
-"""So shortly before a job is due the server may be moving it already: then it is left to do so."""
+"""So shortly before a job is due the server may be moving it already: then it is left to do so. Within as much, a
+job counts as due when time is brought forward: its due time was reckoned from a server's answer."""
 _FIRED_S = 30.0
 _MOMENTS = (n.ENQUEUED_AT, n.DUE_AT, n.DEADLINE)
 
@@ -60,11 +61,9 @@ async def bring_forward(
         if not which(one.message):
             continue
         passed_s = max(0.0, one.due_at - now) if by_s is None else by_s
-        due = by_s is None or one.due_at - passed_s <= now
         if one.due_at - now <= FIRING_S:
-            if due:
-                firing.append(one)
-        elif due:
+            firing.append(one)
+        elif one.due_at - passed_s <= now + FIRING_S:
             fired += await _store(client, stream, _now(one, passed_s))
         else:
             await _store(client, stream, _sooner(one, passed_s))
