@@ -117,6 +117,25 @@ def test_fixtures_work_in_async_tests(project: pytest.Pytester, mark: str, optio
     run(project, *options).assert_outcomes(passed=3)
 
 
+def test_an_async_test_on_trio_is_skipped_and_one_that_nobody_runs_fails(project: pytest.Pytester) -> None:
+    project.makepyfile("""
+        import pytest
+
+        @pytest.mark.anyio
+        @pytest.mark.parametrize("anyio_backend", ["trio"])
+        async def test_on_trio(jetjobs_app):
+            raise AssertionError("run")
+
+        async def test_by_nobody(jetjobs_app):
+            raise AssertionError("run")
+    """)
+    result = run(project, "-p", "no:asyncio", "-rs")
+    result.assert_outcomes(skipped=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*an async test needs pytest-asyncio, or anyio's plugin*", "*jetjobs runs on asyncio*"]
+    )
+
+
 def test_async_fixtures_of_the_user_find_the_app_open(project: pytest.Pytester) -> None:
     project.makepyfile("""
         import pytest_asyncio, pytest
@@ -299,4 +318,5 @@ def test_the_examples_have_tests_that_pass(tmp_path: Path) -> None:
         timeout=170,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed" in done.stdout
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
