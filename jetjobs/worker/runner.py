@@ -110,6 +110,8 @@ class Runner:
         suspicious = delivery.delivered > 1 or job.crashes
         if suspicious:
             early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
+            if early is None and not attempt.owned():
+                early = LetGo(ack=False)  # the look outlasted the lease: another may run it by now
             if early is not None:
                 return job, early
         now = time.time()
@@ -166,13 +168,14 @@ class Runner:
         if alone and again and not await self._places.ran_alone(job):
             again = 0  # a worker died that only held it: that was not its doing
         crashes, most = job.crashes + again, self._config.max_crashes
-        if crashes >= most:
+        # Deliveries may have gone to workers that never read them. Only a run alone tells who is guilty. ADR 11.
+        if crashes >= most and (alone or most == 1):
             text = f"{crashes} deliveries ended without a word from the worker"
             return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
         if alone:
             await self._places.mark_alone(job)
-        elif crashes == most - 1 and crashes:
-            return Suspected(crashes)
+        elif crashes and crashes >= most - 1:
+            return Suspected(most - 1)
         return None
 
     async def _attempt(

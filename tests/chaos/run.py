@@ -87,6 +87,7 @@ async def _come_to_rest(world: World) -> list[facts.Stored]:
     late = facts.overdue(left)
     if late and len(late) == len(left):
         # The server fires what fell due while storage was full only after a restart.
+        world.history.overdue = len(late)
         world.history.note(f"{len(late)} overdue jobs: the server was restarted to fire them")
         await asyncio.to_thread(world.server.stop)
         await asyncio.to_thread(world.server.start)
