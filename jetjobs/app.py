@@ -82,6 +82,15 @@ class JetJobs(Router):
         self._observers.append(observer)
         return observer
 
+    def forget(self, observer: Observer) -> None:
+        """Take an observer away again."""
+        self._observers.remove(observer)
+
+    @property
+    def middlewares(self) -> tuple[Middleware, ...]:
+        """Those added so far, the outermost first."""
+        return tuple(self._middlewares)
+
     # Life
 
     @property
@@ -91,11 +100,12 @@ class JetJobs(Router):
             self._settings = load_settings().settings
         return self._settings
 
-    def configure(self, settings: Settings) -> None:
-        """Replace the settings before the app is opened."""
+    def configure(self, settings: Settings | None) -> Settings | None:
+        """Replace the settings before the app is opened; None: look for them again. Returns what it had."""
         if self._jetstream is not None:
             raise DefinitionError("the app is open: settings are read when it opens")
-        self._settings = settings
+        before, self._settings = self._settings, settings
+        return before
 
     async def open(self) -> Self:
         """Connect. BrokerError within seconds when that is not possible."""
@@ -129,6 +139,10 @@ class JetJobs(Router):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._jetstream is not None
 
     @property
     def jetstream(self) -> JetStreamClient:
@@ -205,7 +219,7 @@ class JetJobs(Router):
             name=name,
             burst=burst,
             max_jobs=max_jobs,
-            middlewares=tuple(self._middlewares),
+            middlewares=self.middlewares,
             lifespans=tuple(self._lifespans),
             classifiers=dict(self.classifiers),
         )

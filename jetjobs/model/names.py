@@ -146,6 +146,10 @@ class Names:
         prefix = f"{self.namespace}-work-"
         return stream.removeprefix(prefix) if stream.startswith(prefix) else None
 
+    def queue_filter(self, queue: str) -> str:
+        """Matches every job of the queue, and its pin."""
+        return f"{self.namespace}.work.{queue}.>"
+
     def lane_filter(self, queue: str, lane: str) -> str:
         return f"{self.namespace}.work.{queue}.{lane}.>"
 
