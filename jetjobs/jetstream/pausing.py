@@ -94,8 +94,8 @@ async def resume_lanes(connection: Connection, names: Names, queue: str, lanes: 
 async def restore_pauses(
     connection: Connection, names: Names, queue: str, before: list[LaneLook], hold_s: float
 ) -> None:
-    """Undo a pause of our own, of up to `hold_s`: lanes that were paused before it are so again, until the time they
-    had. One that is paused for longer was paused by somebody else meanwhile."""
+    """Undo a pause of our own, of up to `hold_s`: lanes that were paused before it are so again, until the time
+    they had. One that is paused for longer was paused by somebody else meanwhile."""
     was = {lane.lane: lane.paused_until for lane in before}
     free = []
     for lane in await look_at_lanes(connection, names, queue):
