@@ -32,7 +32,10 @@ if TYPE_CHECKING:
         InvalidArguments,
         InvalidProgress,
         JetJobsError,
+        JobAmbiguous,
+        JobCancelled,
         JobFailed,
+        JobNotFound,
         JobTimeout,
         JobTooLarge,
         QueueNotFound,
@@ -43,10 +46,14 @@ if TYPE_CHECKING:
         Retry,
         Signal,
         Snooze,
+        WorkerNotFound,
+        WorkerSilent,
     )
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.letter import DeadLetter, LetterFilter
+    from jetjobs.model.presence import WorkerRecord
+    from jetjobs.model.queue import QueueState
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.settings import Settings
     from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
@@ -77,8 +84,11 @@ __all__ = [
     "InvalidProgress",
     "JetJobs",
     "JetJobsError",
+    "JobAmbiguous",
+    "JobCancelled",
     "JobFailed",
     "JobHandle",
+    "JobNotFound",
     "JobRequest",
     "JobState",
     "JobStatus",
@@ -88,6 +98,7 @@ __all__ = [
     "Middleware",
     "Observer",
     "QueueNotFound",
+    "QueueState",
     "Reject",
     "Replayed",
     "ResultError",
@@ -102,6 +113,9 @@ __all__ = [
     "Task",
     "Verdict",
     "Worker",
+    "WorkerNotFound",
+    "WorkerRecord",
+    "WorkerSilent",
     "current_job",
 ]
 
@@ -131,7 +145,10 @@ _HOMES = {
         "InvalidArguments",
         "InvalidProgress",
         "JetJobsError",
+        "JobAmbiguous",
+        "JobCancelled",
         "JobFailed",
+        "JobNotFound",
         "JobTimeout",
         "JobTooLarge",
         "QueueNotFound",
@@ -142,10 +159,14 @@ _HOMES = {
         "Retry",
         "Signal",
         "Snooze",
+        "WorkerNotFound",
+        "WorkerSilent",
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
     "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
+    "jetjobs.model.presence": ("WorkerRecord",),
+    "jetjobs.model.queue": ("QueueState",),
     "jetjobs.model.retry": ("RetryPolicy",),
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),

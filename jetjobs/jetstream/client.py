@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jetjobs.jetstream.cancel_marks import CancelMarks
 from jetjobs.jetstream.checkpoints import Checkpoints
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
@@ -30,6 +31,7 @@ class JetStreamClient:
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
         self.replay_marks = ReplayMarks(self.connection, self.publisher, self.names)
+        self.cancel_marks = CancelMarks(self.connection, self.publisher, self.names)
         self.places = Places(self.connection, self.publisher, self.results, self.dead, self.payloads, self.names)
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
         self.following = Following(self.connection, self.places, self.names)

@@ -18,6 +18,7 @@ from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
     BrokerUnavailable,
+    JobCancelled,
     JobFailed,
     MalformedJob,
     ResultError,
@@ -84,6 +85,9 @@ class Waiting:
             raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
         give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
+        if record["state"] == "cancelled":
+            by = f" by {record['by']}" if record.get("by") else ""
+            raise JobCancelled(f"job {handle.id} was cancelled{by}: {record.get('reason') or 'no reason given'}")
         if record["state"] == "dead":
             raise JobFailed(
                 f"job {handle.id} is dead ({record.get('reason')}): {record.get('type')}: {record.get('text')}",

@@ -37,6 +37,7 @@ _LEVELS = {
     "snoozed": logging.INFO,
     "released": logging.INFO,
     "suspected": logging.WARNING,
+    "cancelled": logging.INFO,
     "dead_lettered": logging.ERROR,
 }
 # Control characters, line separators and marks that turn the direction of writing: whoever may put one into
@@ -48,6 +49,7 @@ _MARKS = {
     "snoozed": "☾",
     "released": "↩",
     "suspected": "?",
+    "cancelled": "⊘",
     "dead_lettered": "✗",
 }
 

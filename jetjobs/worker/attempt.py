@@ -17,6 +17,7 @@ class Interrupt(Enum):
     TIMEOUT = "timeout"
     LEASE_LOST = "lease lost"
     STOP = "stop"
+    CANCEL = "cancel"
 
 
 class Report:

@@ -48,6 +48,7 @@ class Processing:
         """Run a delivery and settle it."""
         try:
             job, outcome = await self._runner.run(attempt)
+            outcome = self._runner.if_cancelled(job, outcome)
             if attempt.report is not None:
                 self._leases.tell_last(attempt)
             outcome = await self._settle(attempt, job, outcome)

@@ -31,12 +31,14 @@ from jetjobs.model.errors import (
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
+    Cancelled,
     DeadLettered,
     DeadReason,
     ErrorInfo,
     LetGo,
     Outcome,
     Released,
+    Retried,
     Snoozed,
     Succeeded,
     Suspected,
@@ -91,6 +93,7 @@ class Runner:
         self._leases = leases
         self._places = jetstream.places
         self._payloads = jetstream.payloads
+        self._marks = jetstream.cancel_marks
         self._observe = observe
         self._config = config
         self._created = config.streams_created
@@ -135,6 +138,8 @@ class Runner:
             arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
+        if self._marks and (mark := self._marks.find(job.id, job.run)) is not None:
+            return job, Cancelled(mark.by, mark.why)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments, body)
@@ -154,6 +159,14 @@ class Runner:
             _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
             return Snoozed(FETCH_AGAIN_S)
         return body if attempt.owned() else LetGo(ack=False)
+
+    def if_cancelled(self, job: Job, outcome: Outcome) -> Outcome:
+        """A job that was marked while it ran does not run again. A success stays one."""
+        if self._marks and isinstance(outcome, Retried | Snoozed | Released | Suspected):
+            mark = self._marks.find(job.id, job.run)
+            if mark is not None:
+                return Cancelled(mark.by, mark.why)
+        return outcome
 
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
@@ -220,6 +233,9 @@ class Runner:
                     return LetGo(ack=False)
                 if why is Interrupt.STOP:
                     return Released()
+                if why is Interrupt.CANCEL:
+                    mark = self._marks.find(job.id, job.run)
+                    return Cancelled(mark.by, mark.why) if mark is not None else Cancelled("", "")
                 error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
         except (KeyboardInterrupt, GeneratorExit):
             raise
