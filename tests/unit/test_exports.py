@@ -46,6 +46,7 @@ PUBLIC = [
     "JobTimeout",
     "JobTooLarge",
     "LetterFilter",
+    "LiveEvent",
     "Middleware",
     "Observer",
     "PERMANENT",
