@@ -59,7 +59,8 @@ class Screen:
     def draw(self, lines: Sequence[str]) -> None:
         """These lines from the top, cut to the size; nothing else stays."""
         columns, rows = self.size
-        shown = [cut(line, columns) + "\x1b[K" for line in lines[:rows]]
+        # One column less: in the last one, to clear the rest of the line would take its character too.
+        shown = [cut(line, columns - 1) + "\x1b[K" for line in lines[:rows]]
         self._write("\x1b[H" + "\r\n".join(shown) + "\x1b[J")
 
     def _read(self) -> None:

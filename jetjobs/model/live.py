@@ -24,6 +24,8 @@ ANNOUNCE_S = 2.0
 WATCHED_S = 10.0
 """Workers tell for so long after an announcement."""
 _MOST_TEXT = 300
+_LAST_MOMENT = 253_000_000_000.0
+"""Beyond this a time has no date."""
 
 
 class LiveEvent(NamedTuple):
@@ -133,7 +135,8 @@ def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
             progress=_number(told, "progress"), message=_text(told, "message"), detail=_text(told, "detail"),
             skipped=int(told.get("skipped") or 0),
         )  # fmt: skip
-        iso(event.at)
+        if not 0 < event.at < _LAST_MOMENT:
+            return None
     except (ValueError, TypeError, AttributeError, OverflowError, OSError):
         return None
     return event
@@ -146,4 +149,8 @@ def _text(told: Mapping[str, Any], key: str) -> str:
 
 def _number(told: Mapping[str, Any], key: str) -> float | None:
     value = told.get(key)
-    return None if value is None else float(value)
+    if value is None:
+        return None
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{key} is not finite")
+    return number

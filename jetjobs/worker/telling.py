@@ -9,11 +9,13 @@ from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.events import Event, Observer, WorkerChanged
-from jetjobs.model.live import WATCHED_S, LiveEvent, Wish, live_event, read_wish
+from jetjobs.model.live import LiveEvent, Wish, live_event, read_wish
 
 MOST_A_SECOND = 1_000
 """A worker that runs more is not slowed by its watchers: the rest is counted, not told."""
 MOST_WATCHERS = 100
+RECENT_S = 30.0
+"""How old the news of a start may be when somebody begins to watch."""
 
 
 class Telling:
@@ -56,7 +58,7 @@ class Telling:
         self._wishes[watcher] = (wish, time.monotonic() + for_s)
         recent, self._recent = self._recent, deque(maxlen=8)
         for event in recent:
-            if time.time() - event.at <= WATCHED_S and wish.wants(event.kind, "", ""):
+            if time.time() - event.at <= RECENT_S and wish.wants(event.kind, "", ""):
                 self._publish(event)
         return {}
 
