@@ -111,6 +111,7 @@ class Canceller:
             self._jetstream.results.tell(job, stands)
         if job.payload:
             await self._jetstream.places.discard(queue, task, job_id, job.payload)
+        await self._jetstream.checkpoints.forget(job_id)
         return stands == record
 
     async def _was_delivered(self, queue: str, lane: str, live: StoredMessage) -> bool:
