@@ -7,15 +7,18 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
 from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
 from jetjobs.worker import telling
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
+from tests.support.roles import roles_config
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=40)
@@ -300,3 +303,34 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         assert (again.in_per_s, again.out_per_s, again.oldest_s is not None) == (0, 0, True)
         go_on.set()
         await waiting.result(SOON)
+
+
+async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) -> None:
+    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+
+        def app_of(user: str) -> JetJobs:
+            address = guarded.url.replace("nats://", f"nats://{user}:secret@")
+            nats = {"url": address, "inbox_prefix": f"_INBOX_{user}"}
+            app = JetJobs(user, settings=build_settings({"nats": nats}))
+
+            @app.task
+            async def work() -> str:
+                return "done"
+
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        async with app_of("operator") as operator, app_of("worker") as working, app_of("producer") as producer:
+            worker = working.worker()
+            async with running(worker):
+                await until_ready(worker)
+                async with watching(operator) as watcher:
+                    handle = await producer.tasks["work"].enqueue()
+                    await watcher.has("job.succeeded", handle.id)
+                assert [q.queue for q in await operator.queues.glance({}, await operator.workers.list())] == [
+                    "default"
+                ]
+                assert await operator.jobs.running() == []
+        denied = [line for line in guarded.log().splitlines() if "Violation" in line]
+        assert denied == []
