@@ -88,9 +88,7 @@ async def _lane(jetstream: JetStreamClient, queue: str, lane: str) -> _Lane:
 
 async def _retrying(jetstream: JetStreamClient, queue: str, most: int) -> int:
     names = jetstream.names
-    found = scan(
-        jetstream.connection, names.work_stream(queue), names.lane_filter(queue, n.LATER), limit=most
-    )
+    found = scan(jetstream.connection, names.work_stream(queue), names.lane_filter(queue, n.LATER), limit=most)
     return sum([message.headers.get(n.ATTEMPT, "1") not in ("0", "1") async for message in found])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.jetstream.puller import LanePuller
 from jetjobs.model import names as n
-from jetjobs.model.events import LaneTrouble, Observer
+from jetjobs.model.events import LaneTrouble, Observer, Redelivered
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.leases import STANDSTILL_S, Leases
 from jetjobs.worker.sharing import WEIGHTS, LaneShare, share
@@ -103,8 +103,10 @@ class Dispatcher:
         since = puller.doubted_since or now
         if now - self._leases.turned_at > STANDSTILL_S:
             since = self._leases.turned_at
-        if delivery.delivered > 1 and self._leases.renew(puller.queue, delivery, since):
-            return None
+        if delivery.delivered > 1:
+            self._observe(Redelivered(puller.queue, puller.lane, delivery.sequence, delivery.delivered))
+            if self._leases.renew(puller.queue, delivery, since):
+                return None
         attempt = Attempt(delivery, puller.queue, puller.lane, since, self._leases.lease_s)
         if now >= attempt.leased_until:
             # It lay in the socket while we stood still. The server has counted its lease since, and may have
