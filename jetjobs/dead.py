@@ -199,7 +199,7 @@ class DeadLetterBox:
         replays = [*letter.replays, entry][-MAX_REPLAYS_KEPT:]
         number = _replay_number(letter) + 1
         provenance = json.dumps({"number": number, "replays": replays}, separators=(",", ":"))
-        kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)}
+        kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)} | task.marks
         return Job(
             letter.id,
             letter.task,

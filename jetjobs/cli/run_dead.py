@@ -113,7 +113,7 @@ async def show_command(job_id: str) -> None:
         "traceback": letter.traceback,
         "history": list(letter.history),
         "headers": letter.headers,
-        "arguments": _arguments(letter),
+        "arguments": letter.arguments,
     }
     if out.as_json:
         out.json(details)
@@ -312,15 +312,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number without a name
         return f"uid {os.getuid()}"
-
-
-def _arguments(letter: DeadLetter) -> Any:
-    if letter.payload:
-        return f"<in the object store: {letter.payload}>"
-    try:
-        return json.loads(letter.body)
-    except (ValueError, RecursionError):
-        return f"<{len(letter.body)} bytes that are no JSON>"
 
 
 def _one_line(text: str) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from jetjobs.model.secrets import shown_arguments
+
 
 class DeadLetter(NamedTuple):
     """A job that will not run again by itself."""
@@ -32,6 +34,11 @@ class DeadLetter(NamedTuple):
     payload: str
     """Name of its body in the object store, where it was too large for a message."""
     headers: dict[str, str]
+
+    @property
+    def arguments(self) -> Any:
+        """For people and lists: the body as JSON, its secrets masked. `body` has them all."""
+        return shown_arguments(self.body, self.headers)
 
     def summary(self) -> dict[str, Any]:
         """For lists and JSON: all but the body, the traceback and the raw headers."""

@@ -51,6 +51,7 @@ PUBLIC = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Secret",
     "Settings",
     "Signal",
     "Snooze",
