@@ -93,7 +93,7 @@ class JetJobs(Router):
         metrics = Metrics(
             self.tasks.keys(),
             getattr(sys.modules["jetjobs"], "__version__", ""),
-            queues=lambda: self.queues,
+            declared=lambda: [(task.queue, task.name) for task in tuple(self.tasks.values())],
             connected=lambda: self._jetstream is not None and self._jetstream.connection.connected,
             worker=worker,
             loop_lag=loop_lag,

@@ -29,6 +29,7 @@ from jetjobs.model.events import (
     Redelivered,
     SettleFailed,
 )
+from jetjobs.model.outcome import DeadReason
 from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.observe.queue_gauges import queue_families
 
@@ -95,14 +96,14 @@ class Metrics:
         tasks: Collection[str],
         version: str,
         *,
-        queues: Callable[[], Collection[str]] = tuple,
+        declared: Callable[[], Collection[tuple[str, str]]] = tuple,
         connected: Callable[[], bool] = lambda: True,
         worker: Watched | None = None,
         loop_lag: Callable[[], float] | None = None,
     ) -> None:
-        """`queues` are those declared: an enqueue to any other that fails makes no label."""
+        """`declared` is each task with its queue: of no other queue does an enqueue that fails make a label."""
         self._tasks = tasks
-        self._queues = queues
+        self._declared = declared
         self._version = version
         self._connected = connected
         self._worker = worker
@@ -160,7 +161,7 @@ class Metrics:
             self._enqueue_s[event.queue].add(event.took_s)
 
     def _on_enqueue_failed(self, event: EnqueueFailed) -> None:
-        known = event.queue in self._enqueue_s or event.queue in self._queues()
+        known = event.queue in self._enqueue_s or event.queue in {queue for queue, _ in self._declared()}
         queue = event.queue if known else UNKNOWN
         self._enqueued[queue, self._label(event.task), "error"] += 1
         if event.took_s:
@@ -187,11 +188,13 @@ class Metrics:
         by_queue = [((queue,), seconds) for queue, seconds in self._enqueue_s.copy().items()]
         yield _histogram("enqueue_duration_seconds", "How long storing took", ("queue",), by_queue)
         yield from self._collect_attempts()
-        labels = ("queue", "task", "reason")
-        yield _counter("dead_letters", "Jobs dead-lettered", labels, self._dead.copy().items())
+        queues = self._worker.slots_of if self._worker is not None else {}
+        # From zero on: the first of a series that begins with one would be no increase to Prometheus.
+        dead = dict.fromkeys(self._deaths(queues), 0) | self._dead.copy()
+        yield _counter("dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), dead.items())
         for name, text, kind in _BY_QUEUE:
-            rows = self._by_queue[kind].copy().items()
-            yield _counter(name, text, ("queue",), [((queue,), count) for queue, count in rows])
+            rows = dict.fromkeys(queues, 0) | self._by_queue[kind].copy()
+            yield _counter(name, text, ("queue",), [((queue,), count) for queue, count in rows.items()])
         if self._worker is not None:
             yield from _worker_families(self._worker)
         if self._loop_lag is not None:
@@ -201,6 +204,16 @@ class Metrics:
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
         versions = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("jetjobs_build", "Versions", versions)
+
+    def _deaths(self, queues: Collection[str]) -> Iterator[tuple[str, str, str]]:
+        """All that can be counted of jobs that die in a worker for these queues."""
+        for queue, task in self._declared():
+            if queue in queues:
+                yield from ((queue, task, str(reason)) for reason in DeadReason)
+        for queue in queues:
+            yield from (
+                (queue, UNKNOWN, str(reason)) for reason in (DeadReason.UNKNOWN_TASK, DeadReason.MALFORMED)
+            )
 
     def _collect_attempts(self) -> Iterator[Metric]:
         attempts = self._attempts.copy()

@@ -130,7 +130,8 @@ class Dispatcher:
 
     def on_change(self, puller: LanePuller, problem: str | None) -> None:
         """A lane is in trouble, is well (""), or may be asked again (None). Each trouble is told once."""
-        if problem == "":
+        # One that is there again is asked when a slot is free; a worker that is full is well without asking.
+        if problem == "" or (problem is None and self._slots.free <= 0):
             self._troubles.pop(puller, None)
         elif problem:
             if self._troubles.get(puller) != problem:

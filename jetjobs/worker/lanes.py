@@ -110,6 +110,8 @@ class Lanes:
                 try:
                     info = await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
                     await self._restore(puller.queue)
+                    with contextlib.suppress(AccessDenied):  # then the next request will tell
+                        await self._jetstream.connection.api(f"CONSUMER.INFO.{puller.stream}.{puller.lane}")
                 except BrokerError:
                     continue
                 self.created[puller.queue] = info["created"]

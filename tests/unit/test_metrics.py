@@ -41,7 +41,9 @@ class AWorker:
 
 
 def metrics_of(worker: AWorker | None = None, **options: Any) -> Metrics:
-    return Metrics({"greet", "pay"}, "1.2.3", queues=lambda: ["mail"], worker=worker, **options)
+    return Metrics(
+        {"greet", "pay"}, "1.2.3", declared=lambda: [("mail", "greet"), ("other", "pay")], worker=worker, **options
+    )
 
 
 def metrics_after(*events: Event) -> Metrics:
@@ -158,6 +160,15 @@ def test_redeliveries_are_counted() -> None:
     assert value(metrics, "jetjobs_unexpected_redeliveries_total", queue="mail") == 2
 
 
+def test_what_alerts_ask_the_increase_of_is_there_from_zero_on() -> None:
+    metrics = metrics_after()
+    for name in ("leases_lost", "unexpected_redeliveries", "settle_errors"):
+        assert value(metrics, f"jetjobs_{name}_total", queue="mail") == 0
+    assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="greet", reason="exhausted") == 0
+    assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="unknown", reason="unknown_task") == 0
+    assert value(metrics, "jetjobs_dead_letters_total", queue="other", task="pay", reason="exhausted") is None
+
+
 def test_the_connection_is_shown_and_reconnects_counted() -> None:
     connected = [True]
     metrics = metrics_of(connected=lambda: connected[0])
@@ -195,7 +206,7 @@ def test_jobs_that_were_not_stored_count_as_errors() -> None:
 def test_enqueues_to_queues_that_nobody_declared_make_no_label_when_they_fail(queues: list[str]) -> None:
     metrics = metrics_after(*(EnqueueFailed(queue, "greet", "QueueNotFound", "none", 0.1) for queue in queues))
     seen = {dict(labels)["queue"] for (_, labels) in page(metrics) if "queue" in dict(labels)}
-    assert seen <= {"mail", "slow", "unknown"}
+    assert seen <= {"mail", "slow", "other", "unknown"}
 
 
 def test_storing_is_timed_by_queue_and_once_for_jobs_stored_together() -> None:
