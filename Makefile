@@ -10,8 +10,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
 UV := $(shell command -v uv 2>/dev/null)
 
+# Of `make chaos`.
+SEED ?= 1
+SECONDS ?= 60
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench up down clean
+.PHONY: help setup demo test check bench chaos up down clean
 
 help: ## list the targets
 	@echo "jetjobs: make TARGET"
@@ -37,6 +41,9 @@ check: $(STAMP) ## check format, lint and types
 
 bench: $(STAMP) ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(STAMP) ## break everything for a while and check: SEED=2 SECONDS=300
+	$(BIN)/python -m tests.chaos --seed $(SEED) --seconds $(SECONDS) $(ARGS)
 
 up: ## start nats, a worker and Prometheus in containers
 	docker compose up --build --detach

@@ -13,6 +13,7 @@ from typing import TypeVar
 import uvloop
 
 from benchmarks.backlog import backlog
+from benchmarks.backoff import backoff
 from benchmarks.bench import log_as_workers_do, prepared
 from benchmarks.measures import MEASURES
 from benchmarks.report import Row, Table, environment, header, write
@@ -20,6 +21,7 @@ from benchmarks.report import Row, Table, environment, header, write
 _ROUNDS = 3
 _MEASURE_S = 600.0
 """A measurement that takes longer hangs."""
+_NAMES = [*MEASURES, "backoff"]
 _OUT = Path(__file__).parent / "results" / "latest.json"
 
 T = TypeVar("T")
@@ -28,9 +30,7 @@ T = TypeVar("T")
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="jetjobs beside plain nats-py")
     parser.add_argument("--quick", action="store_true", help="a tenth of the counts, one round")
-    parser.add_argument(
-        "--only", nargs="+", choices=[*MEASURES, "backlog"], metavar="NAME", help=", ".join(MEASURES)
-    )
+    parser.add_argument("--only", nargs="+", choices=[*_NAMES, "backlog"], metavar="NAME", help=", ".join(_NAMES))
     parser.add_argument("--backlog", type=int, default=0, metavar="N", help="also measure with N jobs queued")
     parser.add_argument("--out", type=Path, default=_OUT, metavar="FILE", help="where the JSON goes")
     options = parser.parse_args()
@@ -44,7 +44,7 @@ class _Session:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.rounds, self.scale = (1, 0.1) if options.quick else (_ROUNDS, 1.0)
-        self.names = [name for name in MEASURES if not options.only or name in options.only]
+        self.names = [name for name in _NAMES if not options.only or name in options.only]
         self.backlog: int = options.backlog
         self.failures: dict[str, str] = {}
 
@@ -64,8 +64,13 @@ class _Session:
         async with prepared(self.rounds, self.scale) as bench:
             server = bench.nc.connected_server_version
             for name in self.names:
-                rows += await self.attempt(name, MEASURES[name](bench), _MEASURE_S) or []
+                if name in MEASURES:
+                    rows += await self.attempt(name, MEASURES[name](bench), _MEASURE_S) or []
+            waiting = (
+                await self.attempt("backoff", backoff(bench), _MEASURE_S) if "backoff" in self.names else None
+            )
         tables = [Table("beside plain nats-py", "jetjobs", "nats-py", rows)] if rows else []
+        tables += [waiting] if waiting else []
         if self.backlog:
             # A million take about a minute to enqueue.
             limit_s = _MEASURE_S + self.backlog / 1_000

@@ -19,7 +19,7 @@ from benchmarks import raw
 from benchmarks.processes import LOG_LEVEL
 from benchmarks.tasks import app
 from jetjobs.devserver import EmbeddedServer
-from jetjobs.model.names import Names, kv_stream
+from jetjobs.model.names import LATER, Names, kv_stream
 from jetjobs.model.settings import build_settings
 from jetjobs.observe.logs import log_event, set_up
 
@@ -55,8 +55,9 @@ class Bench:
     async def clear(self) -> None:
         """No jobs and no results. Purged by subject, because each stream's first message must stay (ADR 1)."""
         for queue in (QUEUE, raw.QUEUE):
-            everything = {"filter": Names().lane_filter(queue, LANE)}
-            await self.api(f"STREAM.PURGE.{Names().work_stream(queue)}", everything)
+            for lane in (LANE, LATER):
+                everything = {"filter": Names().lane_filter(queue, lane)}
+                await self.api(f"STREAM.PURGE.{Names().work_stream(queue)}", everything)
         await self.api(f"STREAM.PURGE.{kv_stream(Names().done_bucket(QUEUE))}")
         gc.collect()
 

@@ -45,7 +45,7 @@ async def enqueue_many(bench: Bench) -> list[Row]:
     """Many at once. The binding of arguments is part of it: a caller cannot do without."""
     count = bench.count(20_000)
     mine, plain = await bench.interleave(
-        lambda: rate(count, _fill(noop, count)), lambda: rate(count, raw.publish_pipelined(bench.nc, count))
+        lambda: rate(count, fill(noop, count)), lambda: rate(count, raw.publish_pipelined(bench.nc, count))
     )
     return [compared("enqueue_many", "jobs/s", mine, plain, least=0.70)]
 
@@ -55,8 +55,8 @@ async def drain(bench: Bench) -> list[Row]:
     count = bench.count(20_000)
 
     async def ours(task: AnyTask) -> float:
-        await _fill(task, count)
-        return await rate(count, _work_off(bench, SLOTS, count))
+        await fill(task, count)
+        return await rate(count, work_off(bench, SLOTS, count))
 
     async def plain() -> float:
         await raw.publish_pipelined(bench.nc, count)
@@ -75,7 +75,7 @@ async def drain_processes(bench: Bench) -> list[Row]:
     worker, bare = worker_command(bench.url, SLOTS), bare_command(bench.url, SLOTS)
 
     def ours(task: AnyTask) -> Awaitable[float]:
-        return _drain_by_two(bench, STREAM, worker, lambda: _fill(task, count), count)
+        return _drain_by_two(bench, STREAM, worker, lambda: fill(task, count), count)
 
     def plain() -> Awaitable[float]:
         return _drain_by_two(bench, raw.STREAM, bare, lambda: raw.publish_pipelined(bench.nc, count), count)
@@ -111,9 +111,9 @@ async def sleep(bench: Bench) -> list[Row]:
     ideal = count * NAP_S / _NAP_SLOTS
 
     async def ours() -> float:
-        await _fill(nap, count)
+        await fill(nap, count)
         started = time.perf_counter()
-        await _work_off(bench, _NAP_SLOTS, count)
+        await work_off(bench, _NAP_SLOTS, count)
         return time.perf_counter() - started
 
     (mine,) = await bench.interleave(ours)
@@ -128,13 +128,13 @@ async def memory(bench: Bench) -> list[Row]:
     return [compared("idle memory of a process", "MB", [mine], [plain])]
 
 
-async def _fill(task: AnyTask, count: int) -> None:
+async def fill(task: AnyTask, count: int) -> None:
     report = await app.enqueue_many([task.bind(i) for i in range(count)])
     if report.refused:
         raise RuntimeError(f"{len(report.refused)} jobs were refused: {report.refused[0].error}")
 
 
-async def _work_off(bench: Bench, slots: int, count: int) -> None:
+async def work_off(bench: Bench, slots: int, count: int) -> None:
     """A worker's whole life: start, run, stop, and the last ack known to have arrived."""
     await app.worker(slots=slots, max_jobs=count).run()
     await bench.settled(STREAM)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from datetime import timedelta
 
-from jetjobs import JetJobs
+from jetjobs import JetJobs, RetryPolicy
 
 NAP_S = 0.05
 
@@ -45,3 +46,9 @@ async def touch(i: int) -> None:
 async def stamp(i: int) -> None:
     """Note when it began, by a clock that all processes of this machine share."""
     stamps.append(time.monotonic())
+
+
+@app.task(retry=RetryPolicy(base=timedelta(hours=1), jitter=False))
+async def broken(i: int) -> None:
+    """Fail, and wait an hour for the next attempt."""
+    raise RuntimeError("no")

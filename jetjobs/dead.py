@@ -1,61 +1,25 @@
-"""`app.dead`: list, show, replay, delete, export and import dead letters."""
+"""`app.dead`: list, count, get, replay, delete, export and import dead letters."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import hashlib
-import json
-import time
-from collections.abc import AsyncIterator, Mapping
-from enum import StrEnum
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from typing import IO, Any
 
+from jetjobs import letter_files
 from jetjobs.define.registry import Router
-from jetjobs.enqueueing import claim_check
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import read_history
-from jetjobs.jetstream.dead_letters import read_cause
-from jetjobs.jetstream.objects import labels_of
-from jetjobs.jetstream.publisher import Outgoing, Taken, Unconfirmed
-from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
-from jetjobs.jetstream.results import read_record
-from jetjobs.model import names as n
-from jetjobs.model.errors import (
-    BrokerError,
-    DefinitionError,
-    DeliveryError,
-    EnqueueError,
-    JetJobsError,
-    MalformedJob,
-    TopologyMissing,
-)
-from jetjobs.model.ids import NO_KEY, JobId, is_id, new_run, parse_id
-from jetjobs.model.job import Job, at
-from jetjobs.model.letter import DeadLetter, LetterFilter
-from jetjobs.model.names import PRIORITIES, check_token
+from jetjobs.jetstream.letters import read_letter
+from jetjobs.letter_files import ImportReport, objects_of
+from jetjobs.model.errors import DefinitionError, DeliveryError, LetterAmbiguous, QueueNotFound
+from jetjobs.model.ids import is_id
+from jetjobs.model.letter import DeadLetter, LetterFilter, LetterGroup
+from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder
+from jetjobs.replay import Replayer, replay_many
 
-MAX_REPLAYS_KEPT = 5
+__all__ = ["DeadLetterBox", "ImportReport", "ReplayAnswer", "Replayed"]
 
-
-class Replayed(StrEnum):
-    """What became of one replay."""
-
-    REPLAYED = "replayed"
-    ALREADY = "already replayed"
-    """An earlier replay of this very letter had got through; only the letter was left."""
-    ALIVE = "alive"
-    """A live job holds its id or key; nothing was changed."""
-    REFUSED = "refused"
-    """It could not run now either; nothing was changed."""
-
-
-class ReplayAnswer(NamedTuple):
-    """The outcome of one replay, with the reason where nothing was done."""
-
-    letter: DeadLetter
-    outcome: Replayed
-    why: str = ""
+EVERYTHING = LetterFilter()
 
 
 class DeadLetterBox:
@@ -65,29 +29,51 @@ class DeadLetterBox:
         self._jetstream = jetstream
         self._registry = registry
 
-    async def list(self, wanted: LetterFilter = LetterFilter(), start: int = 1) -> AsyncIterator[DeadLetter]:  # noqa: B008 - frozen
-        """Letters that match, in the order of their death, from sequence `start` on."""
+    # Looking
+
+    async def list(
+        self, wanted: LetterFilter = EVERYTHING, start: int = 1, until: int | None = None
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """Letters that match, in the order of their death, from sequence `start` on and not beyond `until`.
+
+        They are read as they are asked for, some at a time; TopologyMissing where there is no dead stream.
+        """
         async for message in self._jetstream.dead.scan(wanted.queue or "*", wanted.task or "*", start):
+            if until is not None and message.sequence > until:
+                return
             letter = read_letter(message)
             if wanted.matches(letter):
                 yield letter
 
-    async def get(self, job_id: str) -> DeadLetter | None:
-        """The letter of a job, or None."""
-        message = await self._jetstream.dead.find(job_id) if is_id(job_id) else None
+    async def groups(self, wanted: LetterFilter = EVERYTHING) -> tuple[LetterGroup, ...]:
+        """How many letters there are of each queue, task, reason and error type, the most frequent first."""
+        found: dict[tuple[str, str, str, str], LetterGroup] = {}
+        async for letter in self.list(wanted):
+            key = (letter.queue, letter.task, letter.reason, letter.error_type)
+            group = found.get(key) or LetterGroup(*key, 0, letter.died_at, None)
+            found[key] = replace(group, count=group.count + 1, last=letter.died_at)
+        return tuple(sorted(found.values(), key=lambda group: -group.count))
+
+    async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> DeadLetter | None:
+        """The letter of a job, or None. LetterAmbiguous when jobs of several queues or tasks had this id."""
+        if not all(is_id(token) for token in (job_id, queue or "any", task or "any")):
+            return None
+        places = await self._jetstream.dead.places(job_id, queue or "*", task or "*")
+        if len(places) > 1:
+            pairs = [(place.split(".")[2], place.split(".")[3]) for place in places]
+            raise LetterAmbiguous(
+                f"{len(places)} dead letters have the id {job_id}: " + ", ".join(f"{q}/{t}" for q, t in pairs),
+                places=pairs,
+                hint="name the queue and the task",
+            )
+        message = await self._jetstream.dead.at(places[0]) if places else None
         return read_letter(message) if message is not None else None
 
-    async def delete(self, letter: DeadLetter) -> bool:
-        """Remove a letter for good, and what is kept for it. False when it was gone already."""
-        gone = await self._jetstream.dead.remove(_place(letter))
-        if gone:
-            await self._discard_objects(letter)
-        return gone
+    async def last_sequence(self) -> int:
+        """The place of the newest letter: `until`, for a list that is not to meet letters still to come."""
+        return await self._jetstream.dead.last_sequence()
 
-    async def _discard_objects(self, letter: DeadLetter) -> None:
-        """What was kept for a letter that is gone, but not what its job or a newer letter needs still."""
-        for name in _objects(letter.headers):
-            await self._jetstream.places.discard(letter.queue, letter.task, letter.id, name)
+    # Replaying
 
     async def replay(
         self,
@@ -100,220 +86,92 @@ class DeadLetterBox:
     ) -> ReplayAnswer:
         """Enqueue the job again under its id and key, from its first attempt. Repeating it cannot run it twice.
 
-        The run of the new life is derived from the letter, so a replay that was interrupted between its two
-        steps is recognised: by the live job, or by the record of the one that has ended.
+        For many letters take `replay_many`, which looks once for replays that were cut short.
         """
-        if (
-            await at_sequence(self._jetstream.connection, self._jetstream.names.dead_stream, letter.sequence)
-            is None
-        ):
-            return ReplayAnswer(letter, Replayed.ALREADY, "")
         try:
-            job = await self._revive(letter, by, reason, to_queue, arguments)
-            outcome = Replayed.ALREADY if await self._has_ended(job) else await self._enqueue(job)
-        except (DeliveryError, DefinitionError, EnqueueError, TopologyMissing) as error:
+            replayer = Replayer(self._jetstream, self._registry, ReplayOrder(by, reason, to_queue, arguments))
+            await replayer.check_queue()
+        except (DefinitionError, QueueNotFound) as error:
             return ReplayAnswer(letter, Replayed.REFUSED, str(error))
-        if outcome is Replayed.ALIVE:
-            return ReplayAnswer(letter, outcome, "a live job holds its id or key")
-        await self._jetstream.dead.remove(_place(letter))
-        await self._discard_objects(letter)
-        return ReplayAnswer(letter, outcome)
+        await replayer.look()
+        return (await replayer.replay([letter]))[0]
 
-    async def _enqueue(self, job: Job) -> Replayed:
-        """Store the job unless one lives under its id or key."""
-        publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
-        guard = self._guard(job)
-        message = publisher.outgoing(job, None, guard)
-        if publisher.fits(message, limit):
-            return await self._publish(job, message, guard)
-        # Under a name of this try alone: an earlier one may have got through with other arguments.
-        job = claim_check(job, new_run())
-        message = publisher.outgoing(job._replace(body=b""), None, guard)
-        publisher.check_size(message, limit)
-        await self._jetstream.payloads.put(job.payload, job.body, labels_of(job))
+    def replay_many(
+        self,
+        letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter],
+        *,
+        by: str = "",
+        reason: str = "",
+        to_queue: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        rate: float = 0.0,
+    ) -> AsyncGenerator[ReplayAnswer, None]:
+        """Replay letters as they come, up to 16 at a time, and answer each. With a `rate`, so many a second.
+
+        QueueNotFound, with nothing changed, when `to_queue` is not there. Those under way are brought to their end
+        when it is cancelled.
+        """
+        order = ReplayOrder(by, reason, to_queue, arguments)
+        return replay_many(Replayer(self._jetstream, self._registry, order), letters, rate)
+
+    async def replay_all(
+        self,
+        wanted: LetterFilter = EVERYTHING,
+        *,
+        by: str = "",
+        reason: str = "",
+        to_queue: str | None = None,
+        rate: float = 0.0,
+    ) -> AsyncIterator[ReplayAnswer]:
+        """Replay all letters that match now. Jobs that die again meanwhile are not taken up a second time."""
+        letters = self.list(wanted, until=await self.last_sequence())
+        async for answer in self.replay_many(letters, by=by, reason=reason, to_queue=to_queue, rate=rate):
+            yield answer
+
+    async def check(self, letter: DeadLetter, *, arguments: Mapping[str, Any] | None = None) -> str | None:
+        """Why a replay would be refused, as far as task and arguments tell; None if they fit. Changes nothing."""
         try:
-            outcome = await self._publish(job, message, guard)
-        except Unconfirmed:
-            raise  # the job may be there and need it
-        except JetJobsError:
-            with contextlib.suppress(BrokerError):
-                await self._jetstream.payloads.delete(job.payload)
-            raise
-        if outcome is not Replayed.REPLAYED:
-            await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
-        return outcome
+            await Replayer(self._jetstream, self._registry, ReplayOrder(arguments=arguments)).revive(letter)
+        except (DeliveryError, DefinitionError) as error:
+            return str(error)
+        return None
 
-    def _guard(self, job: Job) -> str:
-        names = self._jetstream.names
-        if job.key != NO_KEY:
-            return names.key_anywhere(job.queue, job.task, job.key)
-        return names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
+    # Deleting
 
-    async def _publish(self, job: Job, message: Outgoing, guard: str) -> Replayed:
-        connection, names, publisher = self._jetstream.connection, self._jetstream.names, self._jetstream.publisher
-        stream = names.work_stream(job.queue)
-        while True:
-            try:
-                await publisher.store(stream, message)
-                return Replayed.REPLAYED
-            except Taken as taken:
-                there = await (
-                    at_sequence(connection, stream, taken.sequence)
-                    if taken.sequence
-                    else last_on(connection, stream, guard)
-                )
-                if there is not None:
-                    return Replayed.ALREADY if there.headers.get(n.RUN) == job.run else Replayed.ALIVE
-                # What held it has ended or moved meanwhile: try again.
+    async def delete(self, letter: DeadLetter) -> bool:
+        """Remove a letter for good, and what is kept for it. False when it was gone already."""
+        gone = await self._jetstream.dead.remove(letter.sequence)
+        if gone and objects_of(letter.headers):
+            needed = await self._needed_by_others(letter)
+            for name in objects_of(letter.headers):
+                if name not in needed:
+                    await self._jetstream.places.discard(letter.queue, letter.task, letter.id, name)
+        return gone
 
-    async def _has_ended(self, job: Job) -> bool:
-        """Whether the life this replay would begin is over already: then only the letter was left behind."""
-        done = await self._jetstream.results.get(job.queue, job.task, job.id)
-        return done is not None and read_record(done.data).get("run") == job.run
-
-    async def _revive(
-        self, letter: DeadLetter, by: str, reason: str, to_queue: str | None, arguments: Mapping[str, Any] | None
-    ) -> Job:
-        """The job as it will be enqueued, checked against the task as it is now."""
-        if n.PAYLOAD_HEADERS in letter.headers:
-            raise MalformedJob("its headers are too large for a job; enqueue it anew with fewer")
-        task = self._registry.find(letter.task)
-        queue = check_token("queue", to_queue or letter.queue)
-        body, payload = letter.body, letter.payload
-        if arguments is not None:
-            body, payload = task.signature.encode(task.signature.bind((), arguments)), ""
-        elif payload:
-            body = await self._jetstream.payloads.get(payload)
-        task.signature.decode(body)
-        if payload and queue == letter.queue:
-            body = b""  # the object goes over to the new life; on another queue the job gets one of its own
-        else:
-            payload = ""
-        entry = {
-            "by": by,
-            "at": round(time.time(), 3),
-            "why": reason,
-            "died_of": f"{letter.reason}: {letter.error_type}: {letter.text}"[:200],
-            "attempts": letter.attempts,
-        }
-        replays = [*letter.replays, entry][-MAX_REPLAYS_KEPT:]
-        number = _replay_number(letter) + 1
-        provenance = json.dumps({"number": number, "replays": replays}, separators=(",", ":"))
-        kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)} | task.marks
-        return Job(
-            letter.id,
-            letter.task,
-            queue,
-            letter.lane,
-            body,
-            parse_id(letter.id).key,
-            run="r" + hashlib.sha256(f"{letter.run}:{letter.sequence}".encode()).hexdigest()[:12],
-            max_attempts=_number(letter.headers.get(n.MAX_ATTEMPTS)),
-            enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
-            payload=payload,
-            headers={**kept, n.REPLAY: provenance},
-        )
+    async def _needed_by_others(self, letter: DeadLetter) -> set[str]:
+        """Objects of other letters that have the same id."""
+        places = await self._jetstream.dead.places(letter.id)
+        others = [await self._jetstream.dead.at(place) for place in places]
+        return {name for other in others if other is not None for name in objects_of(other.headers)}
 
     # Files
 
     async def to_json(self, letter: DeadLetter) -> dict[str, Any]:
-        """A letter as one JSON object, whole: for `export`."""
-        subject = self._jetstream.names.dead(letter.queue, letter.task, letter.id)
-        stored = {
-            name: base64.b64encode(await self._jetstream.payloads.get(name)).decode()
-            for name in _objects(letter.headers)
-        }
-        body = base64.b64encode(letter.body).decode()
-        return {"subject": subject, "headers": letter.headers, "body": body, "objects": stored, **letter.summary()}
+        """A letter as one JSON object, whole: a line of an exported file."""
+        return await letter_files.to_json(self._jetstream, letter)
 
-    async def from_json(self, value: Mapping[str, Any]) -> bool:
+    async def from_json(self, value: Any) -> bool:
         """Put an exported letter back. False when one of that id is there; ValueError when it is no letter."""
-        try:
-            subject, headers = value["subject"], dict(value["headers"])
-            body = base64.b64decode(value["body"], validate=True)
-            stored = {
-                str(k): base64.b64decode(v, validate=True) for k, v in dict(value.get("objects", {})).items()
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"no exported dead letter: {error}") from None
-        tokens = str(subject).split(".")
-        names = self._jetstream.names
-        if len(tokens) != 5 or not subject.startswith(f"{names.namespace}.dead."):
-            raise ValueError(f"{subject!r} is no subject of a dead letter in this namespace")
-        queue, task, job_id = tokens[2:]
-        if await self._jetstream.dead.get(queue, task, job_id) is not None:
-            return False
-        labels = {"queue": queue, "task": task, "id": job_id, "run": str(headers.get(n.RUN, ""))}
-        for name in _objects(headers):
-            if name in stored:
-                await self._jetstream.payloads.put(name, stored[name], labels)
-        return await self._jetstream.dead.restore(subject, body, headers)
+        return await letter_files.from_json(self._jetstream, value)
 
+    async def export_to(self, file: IO[str], wanted: LetterFilter = EVERYTHING) -> int:
+        """Write letters to a text file, one JSON object a line; how many. They stay where they are."""
+        count = 0
+        async for letter in self.list(wanted, until=await self.last_sequence()):
+            await letter_files.write_file(self._jetstream, file, letter)
+            count += 1
+        return count
 
-def read_letter(message: StoredMessage) -> DeadLetter:
-    """A stored letter as a value. Whatever is missing or odd in it is shown as empty, never raised."""
-    queue, task, job_id = message.subject.split(".")[-3:]
-    cause = read_cause(message.headers)
-    source = message.headers.get(n.SOURCE, "").split(".")
-    lane = source[3] if len(source) > 4 and source[3] in PRIORITIES else "normal"
-    return DeadLetter(
-        job_id,
-        queue,
-        task,
-        lane,
-        str(cause.get("reason", "")),
-        str(cause.get("type", "")),
-        str(cause.get("text", "")),
-        str(cause.get("traceback", "")),
-        str(cause.get("worker", "")),
-        at(_time(cause.get("at")) or message.stored_at),
-        at(_time(message.headers.get(n.ENQUEUED_AT))),
-        _number(message.headers.get(n.ATTEMPT)) or 1,
-        message.data,
-        tuple(read_history(message.headers)),
-        tuple(_replays(message.headers)),
-        message.headers.get(n.RUN, ""),
-        message.sequence,
-        message.headers.get(n.PAYLOAD, ""),
-        message.headers,
-    )
-
-
-def _objects(headers: Mapping[str, str]) -> list[str]:
-    """Names of what a letter has in the object store."""
-    return [headers[name] for name in (n.PAYLOAD, n.PAYLOAD_HEADERS) if headers.get(name)]
-
-
-def _replays(headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    try:
-        found = json.loads(headers.get(n.REPLAY, "{}"))["replays"]
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return []
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def _replay_number(letter: DeadLetter) -> int:
-    try:
-        return int(json.loads(letter.headers.get(n.REPLAY, "{}"))["number"])
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return 0
-
-
-def _place(letter: DeadLetter) -> StoredMessage:
-    return StoredMessage("", letter.sequence, {}, b"", 0.0)
-
-
-def _own(name: str) -> bool:
-    return name.lower().startswith(n.OWN_PREFIXES)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 9 else 0
-
-
-def _time(value: Any) -> float:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    return seconds if 0.0 < seconds < 253402300800.0 else 0.0
+    async def import_from(self, file: IO[str]) -> ImportReport:
+        """Put the letters of an exported file back. One that is there already is left alone."""
+        return await letter_files.read_file(self._jetstream, file)

@@ -18,7 +18,7 @@ Reason = Annotated[
 ]
 ErrorType = Annotated[str | None, typer.Option(help="Only of this error, with or without its module.")]
 Since = Annotated[str | None, typer.Option(help="Only those that died within: 1h, 2d.")]
-All = Annotated[bool, typer.Option("--all", help="All that match, instead of single ids.")]
+All = Annotated[bool, typer.Option("--all", help="All that match; without a filter, all there are.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -40,18 +40,24 @@ def list_letters(
     group: Annotated[bool, typer.Option("--group", help="Count by task, reason and error instead.")] = False,
 ) -> None:
     """List dead letters in the order of their death."""
-    from jetjobs.cli.run_dead import Selection, list_command
+    from jetjobs.cli.letter_choice import Selection
+    from jetjobs.cli.run_dead import list_command
 
     chosen = Selection(None, queue, task, reason, error_type, since)
     run_async(lambda: list_command(chosen, limit, cursor, group))
 
 
 @commands.command()
-def show(job_id: Annotated[str, typer.Argument(help="Id of the job.")]) -> None:
-    """Show one dead letter whole: cause, history, headers, arguments."""
+def show(
+    job_id: Annotated[str, typer.Argument(help="Id of the job.")],
+    queue: Queue = None,
+    task: TaskName = None,
+) -> None:
+    """Show one dead letter whole: cause, history, replays, headers, arguments."""
+    from jetjobs.cli.letter_choice import Selection
     from jetjobs.cli.run_dead import show_command
 
-    run_async(lambda: show_command(job_id))
+    run_async(lambda: show_command(job_id, Selection(queue=queue, task=task)))
 
 
 @commands.command()
@@ -71,7 +77,8 @@ def replay(
     yes: Yes = False,
 ) -> None:
     """Enqueue dead jobs again under their own ids, from their first attempt. Safe to interrupt and repeat."""
-    from jetjobs.cli.run_dead import ReplayOptions, Selection, replay_command
+    from jetjobs.cli.letter_choice import Selection
+    from jetjobs.cli.run_replay import ReplayOptions, replay_command
 
     chosen = Selection(ids, queue, task, died_of, error_type, since, all_matching)
     options = ReplayOptions(to_queue, rate, reason, data, dry_run, yes)
@@ -91,7 +98,8 @@ def delete(
     yes: Yes = False,
 ) -> None:
     """Delete dead letters for good."""
-    from jetjobs.cli.run_dead import Selection, delete_command
+    from jetjobs.cli.letter_choice import Selection
+    from jetjobs.cli.run_replay import delete_command
 
     chosen = Selection(ids, queue, task, reason, error_type, since, all_matching)
     raise typer.Exit(run_async(lambda: delete_command(chosen, dry_run=dry_run, yes=yes)))
@@ -105,12 +113,14 @@ def export_letters(
     reason: Reason = None,
     error_type: ErrorType = None,
     since: Since = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
     """Write dead letters whole to a file. They stay where they are."""
-    from jetjobs.cli.run_dead import Selection, export_command
+    from jetjobs.cli.letter_choice import Selection
+    from jetjobs.cli.run_letter_files import export_command
 
     chosen = Selection(None, queue, task, reason, error_type, since)
-    run_async(lambda: export_command(chosen, file))
+    raise typer.Exit(run_async(lambda: export_command(chosen, file, force=force)))
 
 
 @commands.command("import")
@@ -118,6 +128,6 @@ def import_letters(
     file: Annotated[str, typer.Argument(help="File that `export` wrote; - for standard input.")],
 ) -> None:
     """Put exported letters back. One that is there already is left alone."""
-    from jetjobs.cli.run_dead import import_command
+    from jetjobs.cli.run_letter_files import import_command
 
     raise typer.Exit(run_async(lambda: import_command(file)))

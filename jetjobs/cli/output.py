@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,13 @@ class Output:
     def paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
-    def table(self, head: list[str], rows: list[list[str]]) -> None:
-        """Aligned columns, no boxes, never truncated."""
+    def table(self, head: list[str], rows: list[list[str]], shrink: tuple[int, ...] = ()) -> None:
+        """Aligned columns, no boxes. On a terminal the columns of `shrink` give way, in this order, until the
+        lines fit; anywhere else nothing is cut."""
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+        if shrink and sys.stdout.isatty():
+            widths = fit(widths, head, shrink, shutil.get_terminal_size().columns)
+            rows = [[shorten(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
         for number, row in enumerate([head, *rows]):
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             self.data(self.paint(line, "1") if number == 0 else line)
@@ -66,6 +71,29 @@ class Output:
             print(f"hint: {hint}", file=sys.stderr)
 
 
+def fit(widths: list[int], head: list[str], shrink: tuple[int, ...], room: int) -> list[int]:
+    """Narrower widths, for lines of at most `room`. A column keeps its heading and 8 characters at least.
+
+    >>> fit([10, 40, 9], ["ID", "ERROR", "DIED"], (1,), 40)
+    [10, 17, 9]
+    """
+    fitted = list(widths)
+    for column in shrink:
+        over = sum(fitted) + 2 * (len(fitted) - 1) - room
+        least = min(fitted[column], max(len(head[column]), 8))
+        fitted[column] = max(least, fitted[column] - max(0, over))
+    return fitted
+
+
+def shorten(text: str, width: int) -> str:
+    """The text, or its beginning and an ellipsis.
+
+    >>> shorten("exhausted", 6)
+    'exhau…'
+    """
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 def exit_code(error: JetJobsError) -> int:
     """The documented code for an error."""
     from jetjobs.model import errors as e
@@ -78,6 +106,7 @@ def exit_code(error: JetJobsError) -> int:
         (e.UnsupportedServer, UNREACHABLE),
         (e.UnknownTask, NOT_FOUND),
         (e.LetterNotFound, NOT_FOUND),
+        (e.LetterAmbiguous, USAGE),
         (e.QueueNotFound, NOT_FOUND),
         (e.ResultNotReady, TIMED_OUT),
         (e.InvalidArguments, USAGE),

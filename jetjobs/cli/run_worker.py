@@ -71,7 +71,7 @@ def _log_topology(changes: Sequence[Change]) -> None:
             extra = {"event": "topology.drifted", "what": change.wanted.label, "keys": sorted(change.diff)}
             log.warning("was not as wanted, and was changed", extra=extra)
     if made:
-        log.info("created on the server", extra={"event": "topology.applied", "created": made})
+        log.info("created on the server", extra={"event": "topology.applied", "what": made})
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ class Task(Generic[P, R]):
             )
         self.direct = self.is_async and not self.signature.dependencies and not self.isolated
         """Whether the worker may simply await it: nothing to inject, and no other place to run it."""
-        self.marks = {SECRET: write_paths(self.signature.secrets)} if self.signature.secrets else {}
+        self.own_headers = {SECRET: write_paths(self.signature.secrets)} if self.signature.secrets else {}
         """Headers that each job of the task carries: which of its arguments are secret."""
         self._send = send
         self.__name__ = self.name

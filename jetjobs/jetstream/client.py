@@ -7,6 +7,7 @@ from jetjobs.jetstream.dead_letters import DeadLetters
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.publisher import Publisher
+from jetjobs.jetstream.replay_marks import ReplayMarks
 from jetjobs.jetstream.results import Results
 from jetjobs.model.events import Observer
 from jetjobs.model.names import Names
@@ -26,6 +27,7 @@ class JetStreamClient:
         self.payloads = Payloads(self.connection, self.publisher, self.names.payload_store, patience_s)
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
+        self.replay_marks = ReplayMarks(self.connection, self.publisher, self.names)
         self.places = Places(self.connection, self.publisher, self.results, self.dead, self.payloads, self.names)
 
     async def open(self) -> None:

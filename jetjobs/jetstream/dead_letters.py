@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from jetjobs.jetstream.codec import encode_headers, header_size
 from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.faults import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND
 from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
-from jetjobs.jetstream.reads import StoredMessage, last_on
+from jetjobs.jetstream.reads import StoredMessage, at_sequence, delete_message, last_on
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
-from jetjobs.model.errors import BrokerError
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
@@ -67,23 +65,35 @@ class DeadLetters:
         subject = self._names.dead(queue, _token(task), job_id)
         return await last_on(self._connection, self._names.dead_stream, subject)
 
-    async def find(self, job_id: str) -> StoredMessage | None:
-        """The letter of that id, whatever its queue and task."""
-        return await last_on(self._connection, self._names.dead_stream, self._names.dead("*", "*", job_id))
+    async def places(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
+        """Subjects of the letters of that id: one, unless jobs of several queues or tasks were given it."""
+        query = {"subjects_filter": self._names.dead(queue, task, job_id)}
+        answer = await self._connection.api(f"STREAM.INFO.{self._names.dead_stream}", query)
+        return sorted(answer["state"].get("subjects") or {})
+
+    async def at(self, subject: str) -> StoredMessage | None:
+        """The letter on a subject that `places` gave."""
+        return await last_on(self._connection, self._names.dead_stream, subject)
+
+    async def is_there(self, sequence: int) -> bool:
+        """Whether the letter still stands at its place."""
+        return await self.numbered(sequence) is not None
+
+    async def numbered(self, sequence: int) -> StoredMessage | None:
+        """The letter at that place of the stream."""
+        return await at_sequence(self._connection, self._names.dead_stream, sequence) if sequence > 0 else None
+
+    async def last_sequence(self) -> int:
+        """The place of the newest letter there has been."""
+        return int((await self._connection.api(f"STREAM.INFO.{self._names.dead_stream}"))["state"]["last_seq"])
 
     def scan(self, queue: str, task: str, start: int = 1) -> AsyncIterator[StoredMessage]:
         """Letters in the order of their death; `*` for any queue or task."""
         return scan(self._connection, self._names.dead_stream, self._names.dead(queue, task, "*"), start)
 
-    async def remove(self, letter: StoredMessage) -> bool:
-        """Delete exactly this letter. False when it is not there any more."""
-        try:
-            await self._connection.api(f"STREAM.MSG.DELETE.{self._names.dead_stream}", {"seq": letter.sequence})
-        except BrokerError as error:
-            if error.code in (MESSAGE_NOT_FOUND, MESSAGE_DELETE_FAILED) and "no message found" in str(error):
-                return False
-            raise
-        return True
+    async def remove(self, sequence: int, *, erase: bool = True) -> bool:
+        """Delete exactly this letter. False when it is not there any more. `erase`: its bytes are written over."""
+        return await delete_message(self._connection, self._names.dead_stream, sequence, erase=erase)
 
     async def restore(self, subject: str, body: bytes, headers: dict[str, str]) -> bool:
         """Put an exported letter back. False when there is a letter of that id already."""

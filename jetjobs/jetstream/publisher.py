@@ -179,11 +179,15 @@ class Publisher:
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
-    async def store_batch(self, stream: str, messages: Sequence[Staged]) -> None:
-        """Store all or none. Unconfirmed when time is up; then none or all are stored."""
+    async def store_batch(self, stream: str, messages: Sequence[Staged], message_id: str = "") -> None:
+        """Store all or none. Unconfirmed when time is up; then none or all are stored. Taken on a failed guard.
+
+        A batch with a message id of the caller's may be refused for one that somebody else stored: he must look.
+        """
         # A batch is stored whole or not at all, so one message id is enough to refuse a second copy of it,
         # and the server has a thousand fewer to remember. ADR 4.
-        message_id = new_uid()
+        own_id = not message_id
+        message_id = message_id or new_uid()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_s
         pause, sent_before = 0.05, False
@@ -193,7 +197,7 @@ class Publisher:
                 await self._send_batch(messages, message_id)
                 return
             except BrokerError as error:
-                if error.code == BATCH_DUPLICATE and sent_before:
+                if error.code == BATCH_DUPLICATE and sent_before and own_id:
                     return  # the earlier try was stored, only its answer was lost
                 if not is_transient(error):
                     raise

@@ -1,4 +1,4 @@
-"""Read single messages from the stream's leader. Never a direct get: a replica may be behind, and these decide."""
+"""Single messages, at the stream's leader. Never a direct get: a replica may be behind, and these decide."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.faults import MESSAGE_NOT_FOUND
+from jetjobs.jetstream.faults import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND
 from jetjobs.jetstream.protocol import read_headers
 from jetjobs.model.errors import BrokerError
 
@@ -58,6 +58,20 @@ async def _get(connection: Connection, stream: str, query: dict[str, object]) ->
         base64.b64decode(message.get("data", "")),
         parse_time(message["time"]),
     )
+
+
+async def delete_message(connection: Connection, stream: str, sequence: int, *, erase: bool = True) -> bool:
+    """Delete exactly this message. False when it is not there any more. `erase`: its bytes are written over."""
+    try:
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+    except BrokerError as error:
+        if error.code not in (MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND, MESSAGE_DELETE_FAILED):
+            raise
+        # It says the last of these of a message that is gone, and of one that it could not delete.
+        if error.code == MESSAGE_DELETE_FAILED and await at_sequence(connection, stream, sequence) is not None:
+            raise
+        return False
+    return True
 
 
 def parse_time(text: str) -> float:

@@ -16,6 +16,8 @@ from jetjobs.jetstream.reads import StoredMessage, parse_time
 from jetjobs.model.errors import BrokerUnavailable, TopologyMissing
 
 PAGE = 256
+PAGE_BYTES = 8 * 1024 * 1024
+"""About how much of a page is held at once: its messages may be large."""
 _PAGE_S = 10.0
 
 
@@ -69,7 +71,7 @@ async def page(connection: Connection, stream: str, subject: str, start: int, co
         raise from_exception(error, f"read {stream}") from error
     forget = connection.on_reconnect(on_reconnect)
     try:
-        query = {"seq": start, "next_by_subj": subject, "batch": count}
+        query = {"seq": start, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
         if not connection.post(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), inbox):
             raise BrokerUnavailable(f"read {stream}: not connected")
         async with asyncio.timeout(_PAGE_S):

@@ -31,6 +31,7 @@ JetJobsError
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
   LetterNotFound          there is no dead letter of that id
+  LetterAmbiguous         there are several, of different queues or tasks
 
 Signal                    no error: raised by a task to say what is to follow
   Retry                     this attempt failed; the next one after the time given
@@ -203,6 +204,14 @@ class JobFailed(ResultError):
 
 class LetterNotFound(JetJobsError):
     """There is no dead letter of that id."""
+
+
+class LetterAmbiguous(JetJobsError):
+    """Several dead letters have that id: `places` are their queues and tasks."""
+
+    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.places = places
 
 
 class Signal(Exception):

@@ -34,6 +34,8 @@ class DeadLetter(NamedTuple):
     payload: str
     """Name of its body in the object store, where it was too large for a message."""
     headers: dict[str, str]
+    replay_count: int = 0
+    """How often it has been replayed, also where `replays` no longer has them all."""
 
     @property
     def arguments(self) -> Any:
@@ -54,8 +56,22 @@ class DeadLetter(NamedTuple):
             "died_at": self.died_at.isoformat() if self.died_at else None,
             "enqueued_at": self.enqueued_at.isoformat() if self.enqueued_at else None,
             "worker": self.worker,
+            "replay_count": self.replay_count,
             "replays": list(self.replays),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class LetterGroup:
+    """Letters that died of the same: how many, and when the first and the last of them."""
+
+    queue: str
+    task: str
+    reason: str
+    error_type: str
+    count: int
+    first: datetime | None
+    last: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

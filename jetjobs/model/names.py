@@ -149,6 +149,10 @@ class Names:
     def pin(self, queue: str) -> str:
         return f"{self.namespace}.work.{queue}.{TICK}._pin"
 
+    def replay_mark(self, queue: str, run: str) -> str:
+        """Stored together with a replayed job; each part may be `*`. ADR 17."""
+        return f"{self.namespace}.work.{queue}.{TICK}._replay.{run}"
+
     def lost_filter(self, queue: str) -> str:
         """What the server says when it gives a message up: stored by the work stream itself."""
         return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self.work_stream(queue)}.>"

@@ -50,7 +50,7 @@ class Dispatcher:
         self._asking = True
         self._troubles: dict[LanePuller, str] = {}
         self._mean_s = 1.0
-        self._stalled = False
+        self._stuck = self._full = 0
         self._was_exclusive = False
 
     def use(self, pullers: Sequence[LanePuller]) -> None:
@@ -58,7 +58,7 @@ class Dispatcher:
 
     @property
     def healthy(self) -> bool:
-        return not self._troubles and not self._stalled
+        return not self._troubles and not self._stuck
 
     @property
     def _quick(self) -> bool:
@@ -74,12 +74,15 @@ class Dispatcher:
         await asyncio.Event().wait()
 
     def _ask(self) -> None:
-        if self._stalled or self._suspects.exclusive:
+        if self._suspects.exclusive or (self._full and self._slots.busy > self._full):
             return
         able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
         for puller, lane in able:
             lane.pending, lane.owed = puller.pending, puller.owed
         free = self._slots.free - len(self._surplus) + (QUICK_AHEAD if self._quick else 0)
+        if self._full:
+            # What is in hand waits for room. A trickle goes on, for each success may set some free. ADR 18.
+            free = min(free, 1)
         free_for = {queue: self._slots.free_for(queue) for queue in self._slots.caps}
         asks = share([lane for _, lane in able], free, free_for)
         for (puller, lane), count in zip(able, asks, strict=True):
@@ -150,9 +153,9 @@ class Dispatcher:
         for attempt in self._suspects.give_up():
             self._release(attempt)
 
-    def stall(self, stalled: bool) -> None:
-        """Ask for nothing while outcomes cannot be stored: what is in hand is more than enough."""
-        self._stalled = stalled
+    def on_stuck(self, stuck: int, full: int) -> None:
+        """So many outcomes cannot be stored now, `full` of them because there is no room."""
+        self._stuck, self._full = stuck, full
         self._wake.set()
 
     def slot_freed(self, attempt: Attempt, held_s: float) -> None:

@@ -34,7 +34,10 @@ class LeaseKeeper:
         self._blocked_since = 0.0
         self._own_loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
+        self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="jetjobs-keeper", daemon=True)
+        self.watching = True
+        """Whether a loop that does not turn is worth a word."""
         self.lag_s = 0.0
         """How long the loop had not turned at the last look."""
 
@@ -57,25 +60,32 @@ class LeaseKeeper:
             self._own_loop.run_until_complete(self._keep())
 
     async def _keep(self) -> None:
-        connection: Connection | None = None
         retry_at = 0.0
         while not self._stop.is_set():
             now = time.monotonic()
-            if connection is None and now >= retry_at:
-                connection = await self._connect()
+            if self._connection is None and now >= retry_at:
+                self._connection = await self._connect()
                 retry_at = now + _RETRY_S
-            if connection is not None and connection.connected and self._jetstream.connection.connected:
-                self._leases.beat(time.monotonic(), connection, 1 / 3)
-            if connection is not None and connection.closed.is_set():
-                connection = None
-            self._watch_loop(time.monotonic())
+            try:
+                self._turn()
+            except Exception as error:  # the thread must outlive it: without heartbeats jobs would run twice
+                _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), min(TICK_S, self._leases.lease_s / 6))
-        if connection is not None:
-            await connection.close()
+        with contextlib.suppress(Exception):  # whoever stops has settled everything
+            if self._connection is not None:
+                await self._connection.close()
         # Heartbeats that were under way have failed with the connection: let them end on their own loop.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others, timeout=1.0)
+
+    def _turn(self) -> None:
+        now, connection = time.monotonic(), self._connection
+        if connection is not None and connection.connected and self._jetstream.connection.connected:
+            self._leases.beat(now, connection, 1 / 3)
+        if connection is not None and connection.closed.is_set():
+            self._connection = None
+        self._watch_loop(now)
 
     async def _connect(self) -> Connection | None:
         connection = self._jetstream.beside("keeper")
@@ -93,7 +103,7 @@ class LeaseKeeper:
         self.lag_s = now - self._turned_at
         if self.lag_s < BLOCKED_S:
             self._blocked_since = 0.0
-        elif self._blocked_since != self._turned_at:
+        elif self.watching and self._blocked_since != self._turned_at:
             self._blocked_since = self._turned_at  # once for each time it is blocked
             extra = {"event": "worker.loop_blocked", "task": self._blocker(), "lag_s": round(self.lag_s, 3)}
             _log.warning("the event loop is blocked: run blocking code in a plain `def` task", extra=extra)

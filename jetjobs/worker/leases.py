@@ -125,6 +125,7 @@ class Leases:
         It beats only for leases that the keeper has left alone for half their time. `stood_still` is told when the
         loop has not turned for long: since when.
         """
+        self.turned_at = time.monotonic()  # however long the start took, nothing was asked for before
         try:
             while True:
                 await asyncio.sleep(min(TICK_S, self.lease_s / 6))

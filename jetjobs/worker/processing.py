@@ -33,12 +33,12 @@ class Processing:
         settlement: Settlement,
         leases: Leases,
         observe: Observer,
-        stall: Callable[[bool], None],
+        on_stuck: Callable[[int, int], None],
     ) -> None:
-        """`stall` is told when storage is full under an outcome, and when there is room again."""
+        """`on_stuck` is told how many outcomes cannot be stored now, and how many of them for want of storage."""
         self._connection = jetstream.connection
-        self._stall = stall
-        self._full = 0
+        self._on_stuck = on_stuck
+        self._stuck = self._full = 0
         self._runner = runner
         self._settlement = settlement
         self._leases = leases
@@ -68,7 +68,7 @@ class Processing:
     async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
         """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
         job: it is kept, its slot with it, until there is room again."""
-        told = full = False
+        stuck = full = 0
         try:
             while True:
                 try:
@@ -76,20 +76,20 @@ class Processing:
                 except BrokerError as error:
                     if not attempt.owned() or self._connection.closed.is_set():
                         raise
-                    if not told:
+                    if not stuck:
                         self._settle_failed(attempt, error)
-                    told = True
-                    if isinstance(error, StorageFull) and not full:
-                        full = True
-                        self._count_full(1)
+                    before = (stuck, full)
+                    stuck, full = 1, int(isinstance(error, StorageFull))
+                    self._count_stuck(stuck - before[0], full - before[1])
                 await asyncio.sleep(SETTLE_AGAIN_S)
         finally:
-            if full:
-                self._count_full(-1)
+            self._count_stuck(-stuck, -full)
 
-    def _count_full(self, change: int) -> None:
-        self._full += change
-        self._stall(self._full > 0)
+    def _count_stuck(self, stuck: int, full: int) -> None:
+        if stuck or full:
+            self._stuck += stuck
+            self._full += full
+            self._on_stuck(self._stuck, self._full)
 
     def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
         # Not acked: the lease runs out and the job comes again.

@@ -134,6 +134,8 @@ class Worker:
                 await _cancel([asking])
                 await self._finish()
             finally:
+                if self._keeper is not None:
+                    self._keeper.watching = False  # the loop's own tick ends here
                 await _cancel([asking, *background])
         self.phase = Phase.STOPPED
         self._observe(WorkerChanged("stopped"))
@@ -208,7 +210,7 @@ class Worker:
             self.registry, self.options.middlewares, self._leases, self._jetstream, self._observe, config
         )
         self._processing = Processing(
-            self._jetstream, self._runner, self._settlement, self._leases, self._observe, self._stall
+            self._jetstream, self._runner, self._settlement, self._leases, self._observe, self._on_stuck
         )
         stack.push_async_callback(self._runner.close)
         await self._runner.open(self.options.queues)
@@ -331,9 +333,9 @@ class Worker:
             self._observe(WorkerChanged("recycling", f"{stuck} threads do not end"))
             self.quiet()
 
-    def _stall(self, stalled: bool) -> None:
-        self._was_full = True
-        self._dispatcher.stall(stalled)
+    def _on_stuck(self, stuck: int, full: int) -> None:
+        self._was_full = self._was_full or full > 0
+        self._dispatcher.on_stuck(stuck, full)
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, RecordDropped):

@@ -15,7 +15,7 @@ app = JetJobs("journal")
 def note(kind: str, n: int) -> None:
     """One atomic append: many processes write at once."""
     job = current_job()
-    line = f"{kind} {n} {job.id} {job.attempt} {job.delivery} {os.getpid()}\n"
+    line = f"{kind} {n} {job.id} {job.attempt} {job.delivery} {os.getpid()} {time.time():.6f}\n"
     descriptor = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, line.encode())
@@ -27,6 +27,17 @@ def note(kind: str, n: int) -> None:
 async def effect(n: int) -> int:
     note("effect", n)
     return n
+
+
+@app.task(store_result=False)
+async def quiet_effect(n: int) -> None:
+    note("effect", n)
+
+
+@app.task(retry=RetryPolicy(max_attempts=1))
+async def fail(n: int) -> None:
+    note("fail", n)
+    raise RuntimeError("on purpose")
 
 
 @app.task(store_result=False)
@@ -62,3 +73,30 @@ async def stubborn(n: int) -> None:
 def hang(n: int) -> None:
     note("begin", n)
     time.sleep(60)
+
+
+@app.task
+async def once_stuck(n: int) -> int:
+    """Would run for ever the first time it is delivered."""
+    note("begin", n)
+    if current_job().delivery == 1:
+        await asyncio.sleep(600)
+    return n
+
+
+@app.task
+async def blocks(n: int, seconds: float) -> None:
+    note("begin", n)
+    time.sleep(seconds)  # noqa: ASYNC251 - the fault under test
+
+
+@app.task
+async def interruptible(n: int, seconds: float) -> int:
+    """Tells when it began and when it was cut short."""
+    note("begin", n)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        note("cut", n)
+        raise
+    return n

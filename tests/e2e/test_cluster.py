@@ -12,10 +12,11 @@ import pytest
 
 from jetjobs import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running
 from tests.support.cluster import Cluster
-from tests.support.probe import eventually
+from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=30)
@@ -68,7 +69,7 @@ async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_lead
         done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")
         assert len(done) == 521
         assert set(done.values()) == {1}
-        assert await truth.jobs() == []
+        await truth.until_empty()
         await truth.close()
     assert set(ran) == set(range(521))
 
@@ -114,3 +115,49 @@ async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leader
             leader.kill()
             handle = await sending
             assert await handle.result(timedelta(seconds=90)) == text
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_goes_on_when_the_leader_of_its_lane_dies_with_a_job_in_hand(cluster: Cluster) -> None:
+    settings = build_settings({"nats": {"url": cluster.url}, "queues": {"lease": "10s", "publish_timeout": "30s"}})
+    app = JetJobs("test", settings=settings)
+    probe = Probe()
+    app.observe(probe)
+    go_on = asyncio.Event()
+
+    @app.task
+    async def hold() -> str:
+        await go_on.wait()
+        return "held"
+
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    async with app:
+        await app.provision()
+        worker = app.worker(slots=10)
+        async with running(worker):
+            held = await hold.enqueue()
+            await probe.wait(JobStarted, timeout=30)
+            truth = await Truth.connect(cluster.nodes[0].url)
+            leader = cluster.named((await truth.consumer())["cluster"]["leader"])
+            await truth.close()
+            leader.kill()
+            # The open pull requests died with the leader: jobs come again all the same.
+            handles = [await work.enqueue(n) for n in range(20)]
+            assert await asyncio.gather(*(h.result(SOON) for h in handles)) == list(range(20))
+            go_on.set()
+            assert await held.result(SOON) == "held"
+            leader.start()
+        assert len(probe.of(JobStarted, lambda e: e.task == "hold")) <= 2  # delivered once more at the most
+        survivor = next(node for node in cluster.nodes if node is not leader)
+        truth = await Truth.connect(survivor.url)
+
+        async def empty() -> bool:
+            return await truth.jobs() == []
+
+        await eventually(empty, timeout=30)
+        assert len(await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")) == 21
+        assert await truth.subjects("jobs-dead") == {}
+        await truth.close()

@@ -114,4 +114,4 @@ async def test_what_was_sent_to_a_worker_that_stood_still_is_run_by_another_only
     ran = Counter(line[2] for line in lines(journal, "begin"))
     assert {handle.id: ran[handle.id] for handle in handles} == {handle.id: 1 for handle in handles}
     assert ran[late.id] == 1
-    assert await truth.jobs() == []
+    await truth.until_empty()

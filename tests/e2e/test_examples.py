@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jetjobs.devserver import EmbeddedServer
 from tests.support.processes import Process, clean_environment, run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,3 +49,40 @@ def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
         assert '"Hello, Ada!"' in done.stdout
         assert dev.end(signal.SIGINT) == 0
+
+
+DEAD_TASKS = """
+from jetjobs import JetJobs, RetryPolicy
+
+app = JetJobs("docs")
+
+
+@app.task(retry=RetryPolicy(max_attempts=1))
+async def greet(name: str) -> str:
+    raise ValueError(f"no {name}")
+"""
+
+
+def test_the_page_on_dead_letters_does_what_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "dead-letters.md").read_text()
+    (tmp_path / "tasks.py").write_text(DEAD_TASKS)
+    (tmp_path / "page.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    with EmbeddedServer() as server:
+        env = {"NATS_URL": server.url}
+        with Process(["worker"], tmp_path, env) as worker:
+            worker.wait_for("worker.ready")
+            for arguments in (["name=Ada"], ["name=Eve", "--id", "hello-1"]):
+                assert run(["enqueue", "greet", *arguments, "--wait"], tmp_path, env=env).returncode == 1
+            assert worker.end() == 0
+        done = subprocess.run(
+            [sys.executable, "page.py"],
+            cwd=tmp_path,
+            env=clean_environment(**env),
+            capture_output=True,
+            text=True,
+            timeout=45,
+        )
+    assert done.returncode == 0, done.stderr
+    for fact in ("hello-1 exhausted no Eve", "2 greet exhausted ValueError", '{"name":"Eve"}', "replayed"):
+        assert fact in done.stdout, done.stdout
+    assert done.stdout.endswith("\n0 0\n"), done.stdout  # all were replayed before the files

@@ -183,7 +183,10 @@ async def test_a_producer_counts_what_it_stores_and_what_it_cannot(app: JetJobs,
         assert len(report.stored) == 10
         with pytest.raises(Exception, match="nosuch"):
             await metric_tasks.succeed.options(queue="nosuch").enqueue(1)
-        mixed = [metric_tasks.stay.bind(1), metric_tasks.succeed.options(queue="nosuch").bind(1)]
+        mixed: list[JobRequest[Any]] = [
+            metric_tasks.stay.bind(1),
+            metric_tasks.succeed.options(queue="nosuch").bind(1),
+        ]
         assert len((await app.enqueue_many(mixed)).refused) == 1
         text = generate_latest(registry).decode()
     finally:

@@ -67,7 +67,7 @@ async def test_a_job_in_hand_at_two_crashes_runs_once_more_alone(make_app: MakeA
             assert await handle.result(SOON) == "innocent"
         assert [e.outcome for e in probe.of(JobFinished)] == ["suspected", "succeeded"]
         assert seen == [1]
-        assert await truth.jobs() == []
+        await truth.until_empty()
         assert await truth.dead() == {}
 
 
@@ -106,7 +106,7 @@ async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(make_app: 
         assert letter["reason"] == "crashed"
         assert "3 deliveries" in letter["text"]
         assert ran == [1]
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_suspect_is_not_charged_for_a_crash_before_it_ran(make_app: MakeApp, truth: Truth) -> None:
@@ -289,5 +289,5 @@ async def test_the_sweep_finds_what_even_the_advisory_has_missed_and_nothing_els
             await eventually(buried)
             assert await running_job.result(SOON) == "ran through"
         assert set(await truth.dead()) == {stranded.id}
-        assert await truth.jobs() == []
+        await truth.until_empty()
         assert await sweep.sweep("default") == 0

@@ -65,7 +65,7 @@ async def test_wrong_arguments_are_refused_and_nothing_is_stored(
         with pytest.raises(InvalidArguments) as caught:
             await send.enqueue(**arguments)
         assert problem in {name for name, _ in caught.value.problems}
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(
@@ -78,7 +78,7 @@ async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(
         await app.provision()
         with pytest.raises(InvalidArguments, match="'payload' cannot be written as JSON"):
             await send.enqueue(1, payload=object())
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_job_over_64_mib_is_refused_before_anything_is_sent(app: JetJobs, truth: Truth) -> None:
@@ -93,7 +93,7 @@ async def test_a_job_over_64_mib_is_refused_before_anything_is_sent(app: JetJobs
         ) as caught:
             await send.enqueue("x" * (limit - len('{"text":""}') + 1))
         assert (caught.value.size, caught.value.limit) == (limit + 1, limit)
-        assert await truth.jobs() == []
+        await truth.until_empty()
         assert await truth.objects() == {}
         assert app.jetstream.connection.connected
 
@@ -262,7 +262,7 @@ async def test_a_delayed_job_stands_in_later_and_runs_when_due_on_the_servers_cl
         async with running(app.worker()):
             await handle.result(SOON)
         assert timedelta(0) <= ran_at[0] - due < timedelta(seconds=1)
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_delayed_job_survives_a_killed_server(app: JetJobs, server: EmbeddedServer) -> None:

@@ -162,7 +162,7 @@ async def test_a_task_that_stores_no_result_leaves_nothing_behind(
         async with running(app.worker()):
             await probe.finished(1, "succeeded")
         assert await truth.done() == {}
-        assert await truth.jobs() == []
+        await truth.until_empty()
         with pytest.raises(ResultExpired, match="keeps no result"):
             await handle.result(SOON)
 

@@ -73,7 +73,7 @@ async def test_a_job_published_by_hand_with_a_subject_and_a_json_object_runs_and
         assert sorted(user for _, user in seen) == [7, 8]
         assert {record["result"] for record in records.values()} == {7, 8}
         assert set(records) == {job_id for job_id, _ in seen}
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_id(
@@ -94,7 +94,7 @@ async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_
         )
         async with running(app.worker()):
             await probe.finished(2, "succeeded")
-            assert await truth.jobs() == []
+            await truth.until_empty()
         records = await truth.done()
         assert records["visit-7"]["result"] == 7
         assert len(records) == 2
@@ -159,7 +159,7 @@ async def test_what_cannot_run_is_dead_lettered_with_its_cause_and_others_keep_f
         assert letter["body"] == body
         assert letter["text"]
         assert letter["headers"]["Jetjobs-Source"].startswith(f"jobs.work.default.{subject} ")
-        assert await truth.jobs() == []
+        await truth.until_empty()
         assert not probe.of(ConnectionLost)
 
 
@@ -280,7 +280,7 @@ async def test_whatever_a_task_raises_or_returns_is_a_failed_attempt_and_the_wor
             assert await good.result(SOON) == "fine"
         assert caught.value.reason == ("permanent" if kind == "unserialisable" else "exhausted")
         assert set(await truth.dead()) == {bad.id}
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_task_over_its_timeout_is_stopped_and_fails(app: JetJobs, truth: Truth, probe: Probe) -> None:
@@ -333,7 +333,7 @@ async def test_a_failing_job_is_retried_from_later_with_its_history_and_then_dea
 
             await eventually(waits)
             assert (await handle.status()).state is JobState.RETRYING
-            assert (await truth.consumer("high"))["num_ack_pending"] == 0  # backoff holds no slot
+            await truth.until_idle("high")  # backoff holds no slot
             with pytest.raises(JobFailed, match="attempt 3") as caught:
                 await handle.result(timedelta(seconds=30))
         assert attempts == [1, 2, 3]
@@ -345,7 +345,7 @@ async def test_a_failing_job_is_retried_from_later_with_its_history_and_then_dea
         assert [(e["attempt"], e["text"]) for e in history] == [(n, f"attempt {n}") for n in (1, 2, 3)]
         assert letter["body"] == b'{"n":1}'
         assert not [name for name in letter["headers"] if name.startswith("Nats-Schedule")]
-        assert await truth.jobs() == []
+        await truth.until_empty()
         assert (await handle.status()).state is JobState.DEAD
 
 
@@ -681,7 +681,7 @@ async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
             handle = await quick.options(priority="high").enqueue()
             await probe.finished(1, "released")
             assert (await handle.status()).state is JobState.QUEUED
-            assert (await truth.consumer("high"))["num_ack_pending"] == 0
+            await truth.until_idle("high")
             async with running(app.worker(slots=1, name="second")):
                 await handle.result(SOON)
             go_on.set()
@@ -711,7 +711,7 @@ async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(
         assert worker.cut_short == 0
         assert len(probe.of(JobFinished, lambda e: e.outcome == "succeeded")) == 4
         assert len(await truth.jobs()) == 6
-        assert (await truth.consumer())["num_ack_pending"] == 0  # nothing is left to its lease
+        await truth.until_idle()  # nothing is left to its lease
 
 
 async def test_jobs_that_do_not_finish_in_time_are_released_with_their_attempt(
@@ -737,7 +737,7 @@ async def test_jobs_that_do_not_finish_in_time_are_released_with_their_attempt(
         assert worker.cut_short == 1
         assert len(await truth.jobs(lane="back")) == 1  # served before the backlog of its lane
         assert await truth.jobs(lane="normal") == []
-        assert (await truth.consumer())["num_ack_pending"] == 0
+        await truth.until_idle()
         patient = False
         async with running(app.worker()):
             assert await handle.result(SOON) == 1
@@ -830,7 +830,7 @@ async def test_a_hand_made_job_with_huge_headers_is_dead_lettered_with_all_of_th
         store = await truth.js.object_store("jobs-payloads")
         kept = json.loads((await store.get(letter["headers"]["Jetjobs-Payload-Headers"])).data or b"{}")
         assert big.items() <= kept.items()
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_a_task_that_blocks_the_loop_past_its_lease_keeps_it_and_is_named(
@@ -897,7 +897,7 @@ async def test_a_task_that_snoozes_five_times_within_the_duplicate_window_still_
             assert await handle.result(SOON) == "at last"
         assert calls == [(1, 1)] * 6  # no attempt spent, no delivery counted
         assert len(probe.of(JobFinished, lambda e: e.outcome == "snoozed")) == 5
-        assert await truth.jobs() == []
+        await truth.until_empty()
 
 
 async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(

@@ -1,22 +1,51 @@
-"""A TCP proxy in front of a real server that can lose, change or cut what passes."""
+"""A TCP proxy in front of a real server that can lose, change, delay, hold or cut what passes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 
 Edit = Callable[[bytes], bytes]
 
 
+class Frames:
+    """An edit for `to_server` that does something to frames published to a subject, as often as `times` says.
+
+    A frame is written whole by one flush on loopback, so it is looked for within a chunk.
+    """
+
+    def __init__(self, subject: str, body: str, act: Callable[[], bool], times: int = 1) -> None:
+        """`subject` and `body` are patterns. `act` says whether the frame is lost."""
+        pattern = rf"H?PUB {subject}(?: [^\r]*)?\r\n{body}\r\n"
+        self._pattern = re.compile(pattern.encode(), re.DOTALL)
+        self._act = act
+        self._left = times
+        self.seen: list[bytes] = []
+
+    def __call__(self, data: bytes) -> bytes:
+        while self._left and (found := self._pattern.search(data)):
+            self._left -= 1
+            self.seen.append(found[0])
+            if not self._act():
+                return data
+            data = data[: found.start()] + data[found.end() :]
+        return data
+
+
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it."""
+    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says for how many seconds each
+    chunk is on its way; order is kept."""
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("nats://").split(":")
         self._target = (host, int(port))
         self.to_client: Edit = lambda data: data
         self.to_server: Edit = lambda data: data
+        self.delay: Callable[[], float] = lambda: 0.0
+        self._open = asyncio.Event()
+        self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -39,6 +68,22 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def hold(self) -> None:
+        """Let nothing pass, not even that a side has closed. New connections are taken and hear nothing."""
+        self._open.clear()
+
+    def resume(self) -> None:
+        """Let pass what was held, late, as TCP does when packets come through again."""
+        self._open.set()
+
+    def swallow(self) -> None:
+        """Let nothing through and close nothing, as a network that has gone dark. It is lost, not late."""
+        self.to_client = self.to_server = lambda data: b""
+
+    def pass_on(self) -> None:
+        """Everything passes as it is."""
+        self.to_client = self.to_server = lambda data: data
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream_reader, upstream_writer = await asyncio.open_connection(*self._target)
@@ -56,10 +101,35 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if passed := edit(data):
+        """Read at once and write when due: a delay must not slow down what comes behind."""
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        writing = asyncio.create_task(self._write(under_way, writer, edit))
+        loop = asyncio.get_running_loop()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(65536):
+                    under_way.put_nowait((loop.time() + self.delay(), data))
+            under_way.put_nowait((0.0, b""))
+            await writing
+        finally:
+            writing.cancel()
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _write(
+        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, edit: Edit
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due, data = await under_way.get()
+            if (wait := due - loop.time()) > 0:
+                await asyncio.sleep(wait)
+            await self._open.wait()
+            if not data:
+                return
+            if passed := edit(data):
+                try:
                     writer.write(passed)
                     await writer.drain()
-        self._writers.discard(writer)
-        writer.transport.abort()
+                except OSError:
+                    return

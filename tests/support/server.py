@@ -10,6 +10,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
+from tests.support.probe import eventually
+
 
 class Truth:
     """A plain nats-py connection beside the app under test."""
@@ -52,6 +54,22 @@ class Truth:
         """Subjects of the jobs in a queue's work stream, the pin left out."""
         found = await self.subjects(f"jobs-work-{queue}", f"jobs.work.{queue}.{lane}.>")
         return sorted(subject for subject in found if ".tick." not in subject)
+
+    async def until_empty(self, queue: str = "default") -> None:
+        """No job is left in the queue. A worker does not wait for its acks, so the last may be on their way."""
+
+        async def empty() -> bool:
+            return await self.jobs(queue) == []
+
+        await eventually(empty)
+
+    async def until_idle(self, lane: str = "normal", queue: str = "default") -> None:
+        """Nothing of the lane is in hand; see `until_empty`."""
+
+        async def idle() -> bool:
+            return int((await self.consumer(lane, queue))["num_ack_pending"]) == 0
+
+        await eventually(idle)
 
     async def done(self, queue: str = "default") -> dict[str, dict[str, Any]]:
         """Records of the done bucket by job id."""

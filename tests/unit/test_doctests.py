@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+import jetjobs.cli.output
+import jetjobs.cli.run_dead
 import jetjobs.cli.tree
 import jetjobs.jetstream.protocol
 import jetjobs.model
@@ -16,6 +18,8 @@ import jetjobs.model
 MODULES: list[ModuleType] = [
     jetjobs.jetstream.protocol,
     jetjobs.cli.tree,
+    jetjobs.cli.output,
+    jetjobs.cli.run_dead,
     *(
         importlib.import_module(f"jetjobs.model.{found.name}")
         for found in pkgutil.iter_modules(jetjobs.model.__path__)

@@ -37,6 +37,8 @@ TOP = {
     "bulk": "top",
     "dead": "top",
     "enqueueing": "top",
+    "letter_files": "top",
+    "replay": "top",
     "config": "settings",
     "devserver": "settings",
 }

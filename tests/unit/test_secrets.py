@@ -219,7 +219,7 @@ def test_only_tasks_with_secrets_have_a_header_for_it() -> None:
     @app.task
     async def hidden(n: int, token: SecretStr) -> None: ...
 
-    assert plain.marks == {}
-    assert hidden.marks == {"Jetjobs-Secret": "token"}
+    assert plain.own_headers == {}
+    assert hidden.own_headers == {"Jetjobs-Secret": "token"}
     made: Task[Any, Any] = hidden
     assert "hush" not in repr(made.bind(1, "hush"))

@@ -1,0 +1,294 @@
+"""Replay dead letters: one, or many at once. Safe to interrupt and repeat, at any point and after any time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from jetjobs.define.registry import Router
+from jetjobs.enqueueing import claim_check
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import MAX_MOVABLE, header_size
+from jetjobs.jetstream.letters import read_letter, whole_number
+from jetjobs.jetstream.objects import labels_of
+from jetjobs.jetstream.reads import last_on
+from jetjobs.jetstream.replay_marks import Mark, Refused
+from jetjobs.model import names as n
+from jetjobs.model.errors import (
+    AccessDenied,
+    DefinitionError,
+    DeliveryError,
+    EnqueueError,
+    JobTooLarge,
+    MalformedJob,
+    QueueNotFound,
+    TopologyMissing,
+)
+from jetjobs.model.ids import NO_KEY, JobId, new_run, parse_id
+from jetjobs.model.job import Job
+from jetjobs.model.letter import DeadLetter
+from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder, provenance, run_of
+
+AT_ONCE = 16
+"""Letters under way at a time, in a replay of many."""
+GROUP_BYTES = 2 * 1024 * 1024
+T = TypeVar("T")
+
+
+class _Ready(NamedTuple):
+    """A letter and the job made of it, checked and ready to be stored."""
+
+    letter: DeadLetter
+    job: Job
+    guard: str
+
+
+# Said of a letter; anything else is the server's trouble.
+_REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
+
+
+class Replayer:
+    """Carries out one order. `look` comes first; then each letter is enqueued, and only then removed.
+
+    A job and the mark of its replay are stored together, both or none. So a replay that was cut short before it
+    could remove its letter is known by its mark, wherever the job is by now and whatever it left behind.
+    """
+
+    def __init__(self, jetstream: JetStreamClient, registry: Router, order: ReplayOrder) -> None:
+        order.check()
+        self._jetstream = jetstream
+        self._registry = registry
+        self._order = order
+        self._marks: dict[str, Mark] = {}
+
+    async def look(self) -> None:
+        """Find marks of replays that were cut short, in any queue. A mark without its letter has done its duty."""
+        for mark in await self._jetstream.replay_marks.find():
+            there = await self._jetstream.dead.numbered(mark.letter)
+            if there is not None and run_of(read_letter(there)) == mark.run:
+                self._marks[mark.run] = mark
+            else:
+                await self._jetstream.replay_marks.remove([mark])
+
+    async def check_queue(self) -> None:
+        """QueueNotFound when the jobs are to go to a queue that is not there."""
+        queue = self._order.to_queue
+        if queue is None:
+            return
+        try:
+            await self._jetstream.connection.api(f"STREAM.INFO.{self._jetstream.names.work_stream(queue)}")
+        except TopologyMissing as error:
+            raise QueueNotFound(f"there is no queue {queue!r}; nothing was changed", hint=error.hint) from error
+        except AccessDenied:
+            return  # we may not ask; the publish will tell
+
+    async def replay(self, letters: Sequence[DeadLetter]) -> list[ReplayAnswer]:
+        """Replay some letters together. Never raises for what a letter is; BrokerError when the server fails."""
+        begun = await _all(self._begin(letter) for letter in letters)
+        queues: dict[str, list[_Ready]] = {}
+        for one in begun:
+            if isinstance(one, _Ready):
+                queues.setdefault(one.job.queue, []).append(one)
+        answers = {one.letter.sequence: one for one in begun if isinstance(one, ReplayAnswer)}
+        for done in await _all(self._carry_out(ready) for ready in queues.values()):
+            answers.update({answer.letter.sequence: answer for answer in done})
+        return [answers[letter.sequence] for letter in letters]
+
+    async def _begin(self, letter: DeadLetter) -> ReplayAnswer | _Ready:
+        """All that comes before the job is stored."""
+        if (mark := self._marks.get(run_of(letter))) is not None:
+            await self._jetstream.dead.remove(letter.sequence, erase=False)
+            await self._jetstream.replay_marks.remove([mark])
+            return ReplayAnswer(letter, Replayed.ALREADY)
+        if not await self._jetstream.dead.is_there(letter.sequence):
+            return ReplayAnswer(letter, Replayed.GONE)
+        names = self._jetstream.names
+        try:
+            job = await self.revive(letter)
+            guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
+            if job.key != NO_KEY:
+                guard = names.key_anywhere(job.queue, job.task, job.key)
+            return _Ready(letter, await self._fit(job, guard), guard)
+        except _REFUSALS as error:
+            return ReplayAnswer(letter, Replayed.REFUSED, str(error))
+
+    async def _carry_out(self, ready: Sequence[_Ready]) -> list[ReplayAnswer]:
+        """Store jobs of one queue, then remove their letters, then their marks. In this order: see the class."""
+        together: dict[str, _Ready] = {}
+        for one in ready:
+            together.setdefault(one.guard, one)
+        # A second one of the same key must find the first one's job: within one batch it would not.
+        apart = [one for one in ready if one is not together[one.guard]]
+        try:
+            answers = await self._store(list(together.values()))
+        except Refused:
+            answers, apart = [], list(ready)
+        for one in apart:
+            answers.append(await self._store_one(one))
+        return answers
+
+    async def _store(self, ready: Sequence[_Ready]) -> list[ReplayAnswer]:
+        """Refused when one of them cannot be stored."""
+        replays = [
+            (
+                Mark(one.job.queue, one.job.run, one.letter.sequence),
+                self._jetstream.publisher.outgoing(one.job, None, one.guard),
+            )
+            for one in ready
+        ]
+        try:
+            await self._jetstream.replay_marks.store(replays)
+        except _REFUSALS as error:
+            await _all(self._drop_body(one) for one in ready)
+            return [ReplayAnswer(one.letter, Replayed.REFUSED, str(error)) for one in ready]
+        await _all(self._jetstream.dead.remove(one.letter.sequence, erase=False) for one in ready)
+        await self._jetstream.replay_marks.remove([mark for mark, _ in replays])
+        for one in ready:
+            if one.letter.payload and one.letter.payload != one.job.payload:
+                await self._discard(one.letter.queue, one, one.letter.payload)
+        return [ReplayAnswer(one.letter, Replayed.REPLAYED) for one in ready]
+
+    async def _store_one(self, one: _Ready) -> ReplayAnswer:
+        """As `_store`, and when it is refused find out why."""
+        stream = self._jetstream.names.work_stream(one.job.queue)
+        mark = Mark(one.job.queue, one.job.run, one.letter.sequence)
+        while True:
+            try:
+                return (await self._store([one]))[0]
+            except Refused as refused:
+                there = await last_on(self._jetstream.connection, stream, one.guard)
+                ours = there is not None and there.headers.get(n.RUN) == one.job.run
+                if ours or refused.duplicate or await self._jetstream.replay_marks.is_there(mark):
+                    await self._jetstream.dead.remove(one.letter.sequence, erase=False)
+                    await self._jetstream.replay_marks.remove([mark])
+                    await self._drop_body(one)
+                    return ReplayAnswer(one.letter, Replayed.ALREADY)
+                if there is not None:
+                    await self._drop_body(one)
+                    return ReplayAnswer(one.letter, Replayed.ALIVE, "a live job holds its id or key")
+            await asyncio.sleep(0.05)  # what held it has ended or moved meanwhile: try again
+
+    async def _fit(self, job: Job, guard: str) -> Job:
+        """The job as it is stored: a body that is too large for a message goes to the object store."""
+        publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
+        message = publisher.outgoing(job, None, guard)
+        if (size := header_size(message.headers)) > MAX_MOVABLE:
+            raise JobTooLarge(f"its headers are {size:,} bytes", size=size, limit=MAX_MOVABLE)
+        if publisher.fits(message, limit):
+            return job
+        # Under a name of this try alone: an earlier one may have got through with other arguments.
+        job = claim_check(job, new_run())
+        await self._jetstream.payloads.put(job.payload, job.body, labels_of(job))
+        return job._replace(body=b"")
+
+    async def _drop_body(self, one: _Ready) -> None:
+        """What `_fit` had stored for a job that was not."""
+        if one.job.payload and one.job.payload != one.letter.payload:
+            await self._discard(one.job.queue, one, one.job.payload)
+
+    async def _discard(self, queue: str, one: _Ready, name: str) -> None:
+        await self._jetstream.places.discard(queue, one.job.task, one.job.id, name)
+
+    async def revive(self, letter: DeadLetter) -> Job:
+        """The job as it will be enqueued, checked against the task as it is now. Changes nothing."""
+        order = self._order
+        if n.PAYLOAD_HEADERS in letter.headers:
+            raise MalformedJob("its headers are too large for a job; enqueue it anew with fewer")
+        task = self._registry.find(letter.task)
+        queue = order.to_queue or letter.queue
+        body, payload = letter.body, letter.payload
+        if order.arguments is not None:
+            body, payload = task.signature.encode(task.signature.bind((), order.arguments)), ""
+        elif payload:
+            body = await self._jetstream.payloads.get(payload)
+        task.signature.decode(body)
+        if payload and queue == letter.queue:
+            body = b""  # the object goes over to the new life; on another queue the job gets one of its own
+        else:
+            payload = ""
+        kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)}
+        kept |= task.own_headers
+        return Job(
+            letter.id,
+            letter.task,
+            queue,
+            letter.lane,
+            body,
+            parse_id(letter.id).key,
+            run=run_of(letter),
+            max_attempts=whole_number(letter.headers.get(n.MAX_ATTEMPTS)),
+            enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
+            payload=payload,
+            headers={**kept, n.REPLAY: provenance(letter, order, time.time())},
+        )
+
+
+async def replay_many(
+    replayer: Replayer, letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter], rate: float = 0.0
+) -> AsyncGenerator[ReplayAnswer, None]:
+    """Replay letters as they come, up to 16 at a time; with a rate one by one, so many a second.
+
+    When it is cancelled, those under way are brought to their end and answered first.
+    """
+    if not rate >= 0.0 or math.isinf(rate):
+        raise DefinitionError(f"the rate must be 0 or more a second, not {rate}")
+    await replayer.look()
+    await replayer.check_queue()
+    async for group in _groups(letters, rate):
+        work = asyncio.ensure_future(replayer.replay(group))
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            for answer in await work:
+                yield answer
+            raise
+        for answer in work.result():
+            yield answer
+
+
+async def _groups(
+    letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter], rate: float
+) -> AsyncIterator[list[DeadLetter]]:
+    """Letters in the portions in which they are replayed: by number and by size, or one by one and paced."""
+    group: list[DeadLetter] = []
+    due = time.monotonic()
+    async for letter in _each(letters):
+        if group and (rate or len(group) == AT_ONCE or sum(_weight(x) for x in group) > GROUP_BYTES):
+            yield group
+            group = []
+        if rate:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due = max(due, time.monotonic() - 1 / rate) + 1 / rate
+        group.append(letter)
+    if group:
+        yield group
+
+
+def _weight(letter: DeadLetter) -> int:
+    """Bytes to hold for it; a body in the object store may be large, so it goes alone."""
+    return len(letter.body) + (GROUP_BYTES if letter.payload else 0)
+
+
+async def _each(letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter]) -> AsyncIterator[DeadLetter]:
+    if isinstance(letters, AsyncIterable):
+        async for letter in letters:
+            yield letter
+    else:
+        for letter in letters:
+            yield letter
+
+
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """What they return, once all have ended; the first error otherwise."""
+    ended = await asyncio.gather(*work, return_exceptions=True)
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in ended if not isinstance(one, BaseException)]
+
+
+def _own(name: str) -> bool:
+    return name.lower().startswith(n.OWN_PREFIXES)

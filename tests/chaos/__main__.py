@@ -1,0 +1,49 @@
+"""`python -m tests.chaos --seed N --seconds N`: one run, its report, and exit code 1 if an invariant is broken."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos import report
+from tests.chaos.run import plan_for, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Fault injection for jetjobs.")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--report", type=Path, help="write the report there too, as Markdown")
+    parser.add_argument("--keep", type=Path, help="keep journal, logs and store in this folder")
+    parser.add_argument("--odd", action="store_true", help="print trails of jobs that ended oddly, too")
+    parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
+    options = parser.parse_args()
+    plan = plan_for(options.seed, options.seconds)
+    if options.plan:
+        print(plan)
+        return 0
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="jetjobs-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    done = asyncio.run(run(plan, folder, lambda text: print(text, file=sys.stderr)))
+    text = report.markdown(done)
+    print(text)
+    print("\n".join(done.history.notes))
+    if options.report:
+        options.report.write_text(text)
+    if options.odd:
+        print(report.curious(done))
+    if not done.ok:
+        print(report.trails(done))
+        print(f"journal and logs: {folder}", file=sys.stderr)
+        return 1
+    if not options.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

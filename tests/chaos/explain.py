@@ -1,0 +1,90 @@
+"""Which fault explains that a job was started again, or ended twice. Pure."""
+
+from __future__ import annotations
+
+from tests.chaos.history import STALL, History, Span
+from tests.chaos.journal import FINISH, START, Line
+from tests.chaos.plan import LEASE_S
+
+AFTER_S = LEASE_S + 1.0
+"""How long after its end a fault still shows: a lease that was not renewed runs out by then."""
+_SERVER = ("kill_server", "restart_server", STALL)
+_OF_ONE = ("freeze_worker", "blackhole", "cut", "kill_worker", "term_worker")
+_LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], "delay")
+"""Where several faults would explain it, the first of these is named."""
+BLOCKED = "loop blocked by a task"
+DIED = "death of the worker"
+
+
+class Explainer:
+    """Knows the faults as they happened, and from the journal which tasks held a worker's loop."""
+
+    def __init__(self, history: History, lines: list[Line], blocked: list[tuple[int, float, float]]) -> None:
+        """`blocked`: process, start and end of what the workers logged themselves of blocked loops."""
+        self._history = history
+        self._blocked = list(blocked)
+        started: dict[tuple[int, tuple[str, str, int]], float] = {}
+        for line in lines:
+            if line.task == "block" and line.event == START:
+                started[line.pid, line.message] = line.at
+            elif line.task == "block" and line.event == FINISH:
+                self._blocked.append((line.pid, started.get((line.pid, line.message), line.at), line.at))
+
+    def again(self, before: Line, again: Line) -> str:
+        """The fault between two starts of one message that made the server hand it out again; empty for none."""
+        if again.delivery < before.delivery:
+            return self._late(again)
+        died = self._history.died(before.pid)
+        if died and before.at - 1.0 <= died <= again.at:
+            return DIED
+        worker = self._history.worker_of(before.pid, before.at)
+        why = self._first(before.at, again.at, worker, again.place)
+        # Read late, but not too late: then most of the lease had passed before the first heartbeat.
+        return why or (BLOCKED if self._blocked_s(before) >= LEASE_S / 3 else "")
+
+    def _late(self, again: Line) -> str:
+        """A worker read an old delivery when it could read again: the job had run elsewhere by then."""
+        why = BLOCKED if self._blocked_s(again) >= LEASE_S - 0.5 else ""
+        worker = self._history.worker_of(again.pid, again.at)
+        why = why or self._first(again.at - AFTER_S, again.at, worker, again.place)
+        # A server that was killed, or a consumer made anew, has forgotten the count: that is no late reading.
+        return f"{why}, an old delivery read late" if why in (*_OF_ONE, "delay", BLOCKED) else why
+
+    def _blocked_s(self, line: Line) -> float:
+        """How long tasks held the loop of that process shortly before."""
+        return sum(
+            end - start
+            for pid, start, end in self._blocked
+            if pid == line.pid and line.at - 3 * LEASE_S <= end <= line.at
+        )
+
+    def zombie(self, lines: list[Line]) -> str:
+        """The fault by which a worker could finish a job that was another's by then."""
+        for line in lines:
+            worker = self._history.worker_of(line.pid, line.at)
+            if why := self._first(line.at - AFTER_S, line.at + 4 * LEASE_S, worker, line.place):
+                return why
+        return ""
+
+    def storage_was_full(self, at: float) -> bool:
+        return any(
+            span.kind == "fill_storage" and span.start - 1.0 <= at <= span.end + 1.0
+            for span in self._history.spans
+        )
+
+    def _first(self, start: float, end: float, worker: int | None, place: str) -> str:
+        spans = self._history.spans
+        kinds = {
+            span.kind
+            for span in spans
+            if span.start <= end and span.end + AFTER_S >= start and _concerns(span, worker, place)
+        }
+        return next((kind for kind in _LIKELY if kind in kinds), "")
+
+
+def _concerns(span: Span, worker: int | None, place: str) -> bool:
+    if span.kind == "delete_consumer":
+        return "/".join(span.lane) == place
+    if span.kind in _OF_ONE or span.kind == "delay":
+        return worker is not None and span.touches(worker)
+    return span.kind in _SERVER

@@ -1,0 +1,121 @@
+"""What stands on the server when all is quiet, read by plain nats-py and none of jetjobs' own code."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tests.support.server import Truth
+
+LANES = ("high", "normal", "low")
+OVERDUE_S = 45.0
+"""Above what jetjobs itself needs to notice jobs that the server has not fired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message of a job in a work stream."""
+
+    subject: str
+    sequence: int
+    headers: dict[str, str]
+
+    @property
+    def lane(self) -> str:
+        return self.subject.split(".")[3]
+
+    @property
+    def id(self) -> str:
+        tokens = self.subject.split(".")
+        if len(tokens) < 7:
+            return self.headers.get("Nats-Msg-Id", "")
+        return tokens[6] if tokens[5] == "-" else f"{tokens[5]}-{tokens[6]}"
+
+    @property
+    def due_at(self) -> float:
+        """Of a message in lane `later`, else 0."""
+        schedule = self.headers.get("Nats-Schedule", "")
+        return datetime.fromisoformat(schedule.removeprefix("@at ")).timestamp() if schedule else 0.0
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that the checker may know of the server."""
+
+    stored: list[Stored] = field(default_factory=list)
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dead: dict[str, dict[str, Any]] = field(default_factory=dict)
+    consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+async def gather(truth: Truth, queues: list[str]) -> Facts:
+    facts = Facts()
+    for queue in queues:
+        facts.stored += await stored(truth, queue)
+        facts.done.update(await truth.done(queue))
+        for lane in LANES:
+            facts.consumers[f"{queue}/{lane}"] = await truth.consumer(lane, queue)
+    facts.dead = await truth.dead()
+    return facts
+
+
+async def stored(truth: Truth, queue: str) -> list[Stored]:
+    """Every message in the work stream but the pin."""
+    found = []
+    stream = f"jobs-work-{queue}"
+    state = (await truth.api(f"STREAM.INFO.{stream}"))["state"]
+    for subject, count in (await truth.subjects(stream)).items():
+        if ".tick." in subject:
+            continue
+        if count == 1:
+            one = await _get(truth, stream, {"last_by_subj": subject})
+            found += [one] if one else []  # gone meanwhile: not stored any more
+            continue
+        # Made by hand, without an id in the subject: several stand on one.
+        sequence = int(state["first_seq"])
+        while one := await _get(truth, stream, {"seq": sequence, "next_by_subj": subject}):
+            found.append(one)
+            sequence = one.sequence + 1
+    return found
+
+
+async def _get(truth: Truth, stream: str, query: dict[str, Any]) -> Stored | None:
+    answer = await truth.api(f"STREAM.MSG.GET.{stream}", query)
+    if "error" in answer:
+        return None
+    message = answer["message"]
+    lines = base64.b64decode(message.get("hdrs", "")).decode(errors="replace").split("\r\n")[1:]
+    headers = dict(line.split(": ", 1) for line in lines if ": " in line)
+    return Stored(message["subject"], int(message["seq"]), headers)
+
+
+# Waiting for quiet
+
+
+async def quiet(truth: Truth, queues: list[str], timeout_s: float, give_up_overdue: bool) -> list[Stored]:
+    """Returns once no job is on its way, or only such as nobody will bring any more, or when time is up."""
+    give_up = time.time() + timeout_s
+    while True:
+        under_way = await _under_way(truth, queues)
+        forgotten = overdue(under_way)
+        if not under_way or (len(forgotten) == len(under_way) and give_up_overdue) or time.time() > give_up:
+            return under_way
+        await asyncio.sleep(0.25)
+
+
+async def _under_way(truth: Truth, queues: list[str]) -> list[Stored]:
+    """Jobs in a lane, and those in `later` that are due within ten minutes or overdue."""
+    soon = time.time() + 600
+    found = []
+    for queue in queues:
+        found += [one for one in await stored(truth, queue) if one.lane != "later" or one.due_at < soon]
+    return found
+
+
+def overdue(jobs: list[Stored]) -> list[Stored]:
+    """Those that the server should have fired: it forgets them when storage is full at that moment."""
+    return [one for one in jobs if one.lane == "later" and one.due_at < time.time() - OVERDUE_S]

@@ -1,0 +1,155 @@
+"""The worker processes: started, watched, measured, and started again when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from jetjobs.devserver import die_with_parent
+from tests.chaos import journal
+from tests.chaos.history import History, Life
+from tests.chaos.plan import LEASE_S
+from tests.support.processes import clean_environment
+
+ROOT = Path(__file__).parent.parent.parent
+_AGAIN_S = 0.3
+_LOOK_S = 0.05
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Fleet:
+    """`urls[n]` is where worker n finds the server: each has a link of its own."""
+
+    def __init__(self, urls: list[str], folder: Path, history: History) -> None:
+        self._urls = urls
+        self._folder = folder
+        self._history = history
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._lives: dict[int, Life] = {}
+        self._start_at: dict[int, float] = dict.fromkeys(range(len(urls)), 0.0)
+        self._frozen: set[int] = set()
+        self._restart = True
+
+    @property
+    def logs(self) -> list[Path]:
+        return sorted(self._folder.glob("worker-*.log"))
+
+    async def watch(self) -> None:
+        """Keep all workers alive until cancelled, as a supervisor would."""
+        measured_at = 0.0
+        while True:
+            now = time.time()
+            for worker in range(len(self._urls)):
+                process = self._processes.get(worker)
+                if process is None:
+                    if self._restart and now >= self._start_at[worker]:
+                        self._start(worker)
+                elif process.poll() is not None:
+                    self._bury(worker, process.returncode)
+            if now - measured_at > 1.0:
+                measured_at = now
+                self._measure()
+            await asyncio.sleep(_LOOK_S)
+
+    async def ready(self, timeout_s: float = 60.0) -> None:
+        """Returns once every worker has said that it is ready."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                texts = [self._log_of(worker) for worker in range(len(self._urls))]
+                if all(path.is_file() and "worker.ready" in path.read_text() for path in texts):
+                    return
+                await asyncio.sleep(0.1)
+
+    def _log_of(self, worker: int) -> Path:
+        life = self._lives.get(worker)
+        return self._folder / f"worker-{worker}-{life.pid if life else 0}.log"
+
+    def _start(self, worker: int) -> None:
+        environment = clean_environment(
+            NATS_URL=self._urls[worker],
+            JETJOBS_QUEUES__LEASE=f"{LEASE_S}s",
+            JETJOBS_OBSERVE__LOG_LEVEL="info",
+            PYTHONPATH=os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
+            **{journal.VARIABLE: str(self._folder / "journal")},
+        )
+        command = [sys.executable, "-m", "jetjobs", "worker", "tests.chaos.tasks:app", "--log-format", "json"]
+        command += ["--name", f"chaos-{worker}", "--stop-timeout", "500ms"]
+        fresh = self._folder / f"worker-{worker}-new.log"
+        with fresh.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(),
+            )
+        self._processes[worker] = process
+        self._lives[worker] = Life(worker, process.pid, time.time())
+        self._history.lives.append(self._lives[worker])
+        fresh.rename(self._log_of(worker))
+
+    def _bury(self, worker: int, code: int) -> None:
+        life = self._lives[worker]
+        life.died, life.code = time.time(), code
+        del self._processes[worker]
+        self._frozen.discard(worker)
+        self._start_at[worker] = life.died + _AGAIN_S
+
+    def _measure(self) -> None:
+        for worker, process in self._processes.items():
+            life = self._lives[worker]
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+                life.peak_rss = max(life.peak_rss, pages * _PAGE)
+                life.peak_fds = max(life.peak_fds, len(os.listdir(f"/proc/{process.pid}/fd")))
+
+    # What the nemesis may do
+
+    def send(self, worker: int, number: signal.Signals, wanted: str = "") -> bool:
+        """False when it is not there just now."""
+        process = self._processes.get(worker)
+        if process is None or process.poll() is not None:
+            return False
+        if wanted:
+            self._lives[worker].wanted = wanted
+        process.send_signal(number)
+        if number == signal.SIGSTOP:
+            self._frozen.add(worker)
+        elif number == signal.SIGCONT:
+            self._frozen.discard(worker)
+        return True
+
+    def thaw(self) -> None:
+        for worker in list(self._frozen):
+            self.send(worker, signal.SIGCONT)
+
+    # The end
+
+    async def stop(self, timeout_s: float = 30.0) -> None:
+        """SIGTERM to all, and no restart; SIGKILL for what does not end. The watch must still run."""
+        self._restart = False
+        self.thaw()
+        for worker in list(self._processes):
+            if self._lives[worker].wanted != "term":  # a second signal would cut its jobs short
+                self.send(worker, signal.SIGTERM, "stop")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._processes:  # noqa: ASYNC110 - the watch changes it
+                    await asyncio.sleep(_LOOK_S)
+        if self._processes:
+            self._history.note(f"workers {sorted(self._processes)} did not stop within {timeout_s:.0f} s")
+        self.kill()
+
+    def kill(self) -> None:
+        self._restart = False
+        for process in self._processes.values():
+            process.kill()
+            process.wait()

@@ -1,0 +1,80 @@
+"""The journal: one line for each start and each end of an attempt, appended by the workers' tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from jetjobs import Signal, current_job
+
+VARIABLE = "CHAOS_JOURNAL"
+
+START, FINISH, FAIL, CANCELLED = "start", "finish", "fail", "cancelled"
+
+
+class Line(NamedTuple):
+    """What a task wrote. `hop` tells one message of a job from the next; `delivery` is the server's count."""
+
+    at: float
+    pid: int
+    event: str
+    task: str
+    id: str
+    run: str
+    hop: int
+    attempt: int
+    delivery: int
+    place: str
+    """QUEUE/LANE it was delivered from."""
+
+    @property
+    def message(self) -> tuple[str, str, int]:
+        """The message that was delivered: a job is another one after every move."""
+        return (self.id, self.run, self.hop)
+
+    def __str__(self) -> str:
+        return " ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in self)
+
+
+def write(event: str) -> None:
+    """One atomic append: many processes write at once."""
+    context = current_job()
+    job = context.job
+    at = f"{time.time():.6f}"
+    place = f"{job.queue}/{job.lane}"
+    line = Line(0.0, os.getpid(), event, job.task, job.id, job.run, job.hop, job.attempt, context.delivery, place)
+    descriptor = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, (" ".join([at, *map(str, line[1:])]) + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def journaled() -> Iterator[None]:
+    """Around the work of a task."""
+    write(START)
+    try:
+        yield
+    except asyncio.CancelledError:
+        write(CANCELLED)
+        raise
+    except (Exception, Signal):
+        write(FAIL)
+        raise
+    write(FINISH)
+
+
+def read(path: Path) -> list[Line]:
+    """All whole lines, in the order of their times."""
+    lines = []
+    for text in path.read_text().splitlines():
+        at, pid, event, task, job_id, run, hop, attempt, delivery, place = text.split(" ")
+        numbers = (int(hop), int(attempt), int(delivery))
+        lines.append(Line(float(at), int(pid), event, task, job_id, run, *numbers, place))
+    return sorted(lines, key=lambda line: line.at)

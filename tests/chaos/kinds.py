@@ -1,0 +1,64 @@
+"""The kinds of jobs in a run: how often each comes, and how it may end when nothing harms it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DONE = "done"
+"""A done record of its run."""
+QUIET = "finished"
+"""No record by wish (`store_result=False`): the journal shows its end, and it stands nowhere any more."""
+LATER = "scheduled"
+"""Still in lane `later`, for it is not due for long."""
+
+
+class Kind(NamedTuple):
+    """`ends`: done, finished, scheduled, or the reason of a dead letter."""
+
+    name: str
+    weight: int
+    ends: frozenset[str]
+    journaled: bool = True
+
+
+def _kind(name: str, weight: int, *ends: str, journaled: bool = True) -> Kind:
+    return Kind(name, weight, frozenset(ends), journaled)
+
+
+ALWAYS = (
+    _kind("plain", 16, DONE),
+    _kind("quiet", 12, QUIET),
+    _kind("high", 5, DONE),
+    _kind("low", 5, QUIET),
+    _kind("delayed", 6, DONE),
+    _kind("run_at", 6, QUIET),
+    _kind("far", 1, LATER),
+    _kind("keyed", 7, DONE),
+    _kind("flaky", 8, DONE),
+    _kind("doomed", 4, "exhausted"),
+    _kind("reject", 3, "permanent"),
+    _kind("snooze", 4, DONE),
+    _kind("thread", 6, DONE),
+    _kind("slow", 9, DONE),
+    _kind("slow_quiet", 6, QUIET),
+    _kind("slow_flaky", 5, DONE),
+    _kind("slow_doomed", 2, "exhausted"),
+    _kind("block", 2, DONE),
+    _kind("batch", 3, DONE, QUIET),
+    _kind("expiring", 3, DONE, "expired"),
+    _kind("by_hand", 3, DONE),
+    _kind("bad_body", 2, "malformed", journaled=False),
+    _kind("bad_header", 2, "malformed", journaled=False),
+    _kind("no_task", 2, "unknown_task", journaled=False),
+)
+SWITCHED = {
+    "isolated": _kind("isolated", 4, DONE, journaled=False),
+    "large": _kind("large", 2, DONE),
+}
+SWITCHED_ON: tuple[str, ...] = ()
+"""Kinds of `SWITCHED` that are part of every run. An entry here turns one on."""
+
+POISON = _kind("poison", 0, "crashed")
+"""Comes by the nemesis, as a fault."""
+
+KINDS = {kind.name: kind for kind in (*ALWAYS, *(SWITCHED[name] for name in SWITCHED_ON), POISON)}

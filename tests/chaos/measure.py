@@ -1,0 +1,69 @@
+"""How long it took until work went on after each fault. Pure."""
+
+from __future__ import annotations
+
+import bisect
+from typing import NamedTuple
+
+from tests.chaos.history import History
+from tests.chaos.journal import FINISH, START, Line
+
+
+class Times(NamedTuple):
+    """Quantiles of some durations, in seconds."""
+
+    number: int
+    p50: float
+    p99: float
+    longest: float
+
+    def __str__(self) -> str:
+        if not self.number:
+            return "none"
+        return f"p50 {self.p50:.2f} s, p99 {self.p99:.2f} s, longest {self.longest:.2f} s, of {self.number}"
+
+
+def quantiles(values: list[float]) -> Times:
+    """By the nearest rank.
+
+    >>> str(quantiles([3.0, 1.0, 2.0]))
+    'p50 2.00 s, p99 3.00 s, longest 3.00 s, of 3'
+    """
+    if not values:
+        return Times(0, 0.0, 0.0, 0.0)
+    ordered = sorted(values)
+
+    def rank(share: float) -> float:
+        return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * int(share * 100) // 100) - 1))]
+
+    return Times(len(ordered), rank(0.5), rank(0.99), ordered[-1])
+
+
+def until_next_finish(history: History, lines: list[Line]) -> Times:
+    """From the end of each fault to the next job that finished anywhere."""
+    finishes = [line.at for line in lines if line.event == FINISH]
+    waits = []
+    for span in history.spans:
+        following = bisect.bisect_left(finishes, span.end)
+        if following < len(finishes):
+            waits.append(finishes[following] - span.end)
+    return quantiles(waits)
+
+
+def until_taken_over(history: History, lines: list[Line]) -> Times:
+    """From each kill -9 of a worker to the next start of each job it had in hand."""
+    waits = []
+    for life in history.lives:
+        if life.wanted != "kill":
+            continue
+        held = {line.message: line for line in lines if line.pid == life.pid and line.at <= life.died}
+        for message, last in held.items():
+            if last.event != START:
+                continue
+            after = [
+                one.at for one in lines if one.message == message and one.pid != life.pid and one.event == START
+            ]
+            later = [at for at in after if at > last.at]
+            if later:
+                waits.append(max(0.0, min(later) - life.died))
+    return quantiles(waits)

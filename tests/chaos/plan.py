@@ -1,0 +1,150 @@
+"""What will happen, drawn from the seed before anything runs: jobs, faults and replays with their times. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.chaos.kinds import KINDS
+
+WORKERS = 4
+PRODUCER = WORKERS
+"""The producer's place among the network links: the workers have 0 to WORKERS - 1."""
+LEASE_S = 2.0
+JOBS_A_SECOND = 12.0
+BATCH = (10, 60)
+
+FAULTS = (
+    "kill_worker",
+    "term_worker",
+    "freeze_worker",
+    "poison",
+    "kill_server",
+    "restart_server",
+    "cut",
+    "delay",
+    "blackhole",
+    "delete_consumer",
+    "fill_storage",
+)
+KILL_ALL = "kill_all_workers"
+"""Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
+_SLOW = ("delay", "fill_storage")
+_LASTS = {
+    "term_worker": (1.0, 3.0),
+    "freeze_worker": (LEASE_S * 1.3, LEASE_S * 3),
+    "kill_server": (0.2, 1.5),
+    "restart_server": (0.2, 1.5),
+    "delay": (2.0, 5.0),
+    "blackhole": (2.0, 6.0),
+    "delete_consumer": (1.0, 1.0),
+    "fill_storage": (2.0, 5.0),
+}
+
+
+class PlannedJob(NamedTuple):
+    at: float
+    kind: str
+    number: int
+    queue: str
+    draw: float
+    """From 0 to 1: what the kind makes of it is up to the producer."""
+
+    def __str__(self) -> str:
+        return f"{self.at:8.3f} job    {self.kind} #{self.number} queue={self.queue} draw={self.draw:.3f}"
+
+
+class PlannedFault(NamedTuple):
+    at: float
+    kind: str
+    lasts_s: float
+    links: tuple[int, ...]
+    """Workers, or network links, that it concerns."""
+    lane: tuple[str, str]
+    late: bool
+    """Of a blackhole: what was held passes late; else the connections are cut."""
+
+    def __str__(self) -> str:
+        about = {
+            "delete_consumer": "/".join(self.lane),
+            "blackhole": f"links={list(self.links)} then {'late' if self.late else 'cut'}",
+        }.get(self.kind, f"links={list(self.links)}" if self.links else "")
+        return f"{self.at:8.3f} fault  {self.kind} {self.lasts_s:.2f} s {about}".rstrip()
+
+
+class PlannedReplay(NamedTuple):
+    at: float
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.at:8.3f} replay up to {self.most} dead letters"
+
+
+class Plan(NamedTuple):
+    seed: int
+    seconds: float
+    jobs: list[PlannedJob]
+    faults: list[PlannedFault]
+    replays: list[PlannedReplay]
+
+    def __str__(self) -> str:
+        everything: list[PlannedJob | PlannedFault | PlannedReplay] = [*self.jobs, *self.faults, *self.replays]
+        return "\n".join(map(str, sorted(everything, key=lambda one: one.at)))
+
+
+def make_plan(seed: int, seconds: float, queues: tuple[str, ...]) -> Plan:
+    """The same seed, seconds and queues give the same plan. Each part draws for itself, so that adding a kind
+    of job leaves the faults alone."""
+    return Plan(
+        seed,
+        seconds,
+        list(_jobs(random.Random(f"{seed} jobs"), seconds, queues)),
+        list(_faults(random.Random(f"{seed} faults"), seconds, queues)),
+        list(_replays(random.Random(f"{seed} replays"), seconds)),
+    )
+
+
+def _jobs(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Iterator[PlannedJob]:
+    names = [kind.name for kind in KINDS.values() if kind.weight]
+    weights = [KINDS[name].weight for name in names]
+    at, number = 0.0, 0
+    while (at := at + draw.expovariate(JOBS_A_SECOND)) < seconds:
+        number += 1
+        yield PlannedJob(at, draw.choices(names, weights)[0], number, draw.choice(queues), draw.random())
+
+
+def _faults(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Iterator[PlannedFault]:
+    """One every two to four seconds, later when the one before lasts. All kinds come before one comes again."""
+    at = draw.uniform(1.0, 2.0)
+    while True:
+        for kind in draw.sample(FAULTS, len(FAULTS)):
+            if at >= seconds:
+                return
+            lasts_s = draw.uniform(*_LASTS.get(kind, (0.0, 0.0)))
+            lane = (draw.choice(queues), draw.choice(("high", "normal", "low")))
+            links, late = _links(draw, kind), draw.random() < 0.5
+            if kind in _SLOW and draw.random() < 0.5:
+                links = tuple(range(WORKERS + 1)) if kind == "delay" else ()
+                yield PlannedFault(at, kind, lasts_s, links, lane, late)
+                yield PlannedFault(at + draw.uniform(0.4, 0.9) * lasts_s, KILL_ALL, 0.0, (), lane, late)
+            else:
+                yield PlannedFault(at, kind, lasts_s, links, lane, late)
+            at += max(draw.uniform(2.0, 4.0), lasts_s + draw.uniform(0.2, 1.5))
+
+
+def _links(draw: random.Random, kind: str) -> tuple[int, ...]:
+    if kind == "term_worker":
+        return tuple(draw.sample(range(WORKERS), 2))
+    if kind.endswith("_worker"):
+        return (draw.randrange(WORKERS),)
+    if kind in ("cut", "delay", "blackhole"):
+        everyone = tuple(range(WORKERS + 1))
+        return everyone if draw.random() < 0.3 else tuple(sorted(draw.sample(everyone, draw.choice((1, 2)))))
+    return ()
+
+
+def _replays(draw: random.Random, seconds: float) -> Iterator[PlannedReplay]:
+    at = 0.0
+    while (at := at + draw.uniform(3.0, 7.0)) < seconds:
+        yield PlannedReplay(at, draw.randint(1, 6))

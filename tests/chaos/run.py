@@ -1,0 +1,94 @@
+"""One run from start to end: the parts, the plan carried out, the wait for quiet, the check."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.chaos import facts, journal, logs, tasks
+from tests.chaos.check import Checker
+from tests.chaos.history import STALL, History, Span
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.plan import LEASE_S, PRODUCER, Plan, make_plan
+from tests.chaos.producer import Producer
+from tests.chaos.replayer import replay_at_times
+from tests.chaos.report import Run
+from tests.chaos.world import World, open_world, plain_client
+
+QUIET_S = 60.0
+"""How long all may take to come to rest after the last fault."""
+
+Say = Callable[[str], None]
+
+
+def plan_for(seed: int, seconds: float) -> Plan:
+    return make_plan(seed, seconds, tuple(tasks.app.queues))
+
+
+async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
+    """Everything that happened, checked. `folder` keeps journal, logs and the server's store."""
+    history = History()
+    async with open_world(folder, history) as world:
+        await world.fleet.ready()
+        say(f"{len(history.lives)} workers are ready; {len(plan.faults)} faults in {plan.seconds:g} s")
+        await _carry_out(plan, world)
+        say("the faults are over; waiting until all is quiet")
+        left = await _come_to_rest(world)
+        await world.fleet.ready()
+        await world.fleet.stop()
+        found = await facts.gather(world.truth, tasks.app.queues)
+        (folder / "history").write_text(str(history) + "\n")
+        lines = journal.read(folder / "journal")
+        checker = Checker(history, lines, found, logs.blocked(world.fleet.logs))
+        for job in left:
+            checker.found.violate("QUIET", f"still under way after {QUIET_S:.0f} s: {job.subject}", job.id)
+        for trouble in history.producer_trouble:
+            checker.found.violate("I5", f"an enqueue raised what it should not: {trouble}")
+        checker.check(logs.trouble(world.fleet.logs))
+        found_version = world.truth.nc.connected_server_version
+        server_version = f"{found_version.major}.{found_version.minor}.{found_version.patch}"
+    return Run(plan, history, lines, found, checker.found, server_version, world.fleet.logs)
+
+
+async def _carry_out(plan: Plan, world: World) -> None:
+    history = world.history
+    plain = await plain_client(world.links[PRODUCER].url)
+    watching = asyncio.create_task(_watch_machine(history))
+    try:
+        producer = Producer(world.app, plain, history)
+        nemesis = Nemesis(world, producer, plan.seed)
+        history.started = started = time.time()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(producer.run(plan.jobs, started))
+            group.create_task(nemesis.run(plan.faults, started))
+            group.create_task(replay_at_times(world.app, plan.replays, plan.seed, history))
+        await nemesis.heal()
+        await producer.settled()
+    finally:
+        watching.cancel()
+        await plain.close()
+
+
+async def _watch_machine(history: History) -> None:
+    """Notices when this process is not run: then neither are the workers, and their leases may run out."""
+    while True:
+        before = time.time()
+        await asyncio.sleep(0.1)
+        if (lag := time.time() - before - 0.1) > LEASE_S / 4:
+            history.spans.append(Span(STALL, before, time.time(), note=f"{lag:.1f} s"))
+
+
+async def _come_to_rest(world: World) -> list[facts.Stored]:
+    """Jobs that are still under way when time is up."""
+    queues, truth = tasks.app.queues, world.truth
+    left = await facts.quiet(truth, queues, QUIET_S, give_up_overdue=True)
+    late = facts.overdue(left)
+    if late and len(late) == len(left):
+        # The server fires what fell due while storage was full only after a restart.
+        world.history.note(f"{len(late)} overdue jobs: the server was restarted to fire them")
+        await asyncio.to_thread(world.server.stop)
+        await asyncio.to_thread(world.server.start)
+        left = await facts.quiet(truth, queues, QUIET_S, give_up_overdue=False)
+    return left

@@ -1,0 +1,97 @@
+"""The app whose workers are harmed: a task for each way a job can go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import timedelta
+
+from jetjobs import JetJobs, Reject, RetryPolicy, Snooze, current_job
+from jetjobs.define.task import TaskOptions
+from tests.chaos.journal import journaled
+
+app = JetJobs("chaos")
+SECOND_QUEUE = "bulk"
+
+QUICK = RetryPolicy(max_attempts=6, base=timedelta(seconds=0.2), cap=timedelta(seconds=1))
+DOOMED_ATTEMPTS = 3
+
+
+@app.task
+async def effect(n: int, seconds: float = 0.0) -> int:
+    with journaled():
+        await asyncio.sleep(seconds)
+    return n
+
+
+@app.task(store_result=False, queue=SECOND_QUEUE)
+async def quiet(n: int, seconds: float = 0.0) -> None:
+    with journaled():
+        await asyncio.sleep(seconds)
+
+
+@app.task(retry=QUICK)
+async def flaky(n: int, failures: int, seconds: float = 0.0) -> int:
+    with journaled():
+        await asyncio.sleep(seconds)
+        if current_job().attempt <= failures:
+            raise ConnectionError("not yet")
+    return n
+
+
+@app.task(retry=RetryPolicy(max_attempts=DOOMED_ATTEMPTS, base=timedelta(seconds=0.3)), queue=SECOND_QUEUE)
+async def doomed(n: int, seconds: float = 0.0) -> None:
+    with journaled():
+        await asyncio.sleep(seconds)
+        raise RuntimeError("never works")
+
+
+@app.task
+async def reject(n: int) -> None:
+    with journaled():
+        raise Reject("not wanted")
+
+
+@app.task
+async def snooze(n: int, times: int) -> int:
+    with journaled():
+        if current_job().job.hop < times:
+            raise Snooze(timedelta(seconds=0.5))
+    return n
+
+
+@app.task
+def thread(n: int, seconds: float) -> int:
+    with journaled():
+        time.sleep(seconds)
+    return n
+
+
+@app.task(queue=SECOND_QUEUE)
+async def block(n: int, seconds: float) -> int:
+    """Holds the worker's event loop; the lease keeper must do without it."""
+    with journaled():
+        time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+    return n
+
+
+@app.task
+async def poison(n: int) -> None:
+    with journaled():
+        os._exit(9)
+
+
+@app.task
+async def large(n: int, text: str) -> int:
+    with journaled():
+        pass
+    return len(text)
+
+
+if "isolation" in TaskOptions.__annotations__:
+
+    @app.task(isolation="process")  # type: ignore[call-overload,untyped-decorator,unused-ignore]
+    def isolated(n: int) -> int:
+        """The child has no context of the job, so it leaves no line: its record is what counts."""
+        return n

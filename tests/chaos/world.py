@@ -1,0 +1,120 @@
+"""The parts of a run: a server with little storage, a network link for each process, an app, and plain clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+
+from jetjobs import BrokerError, JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+from tests.chaos import tasks
+from tests.chaos.fleet import Fleet
+from tests.chaos.history import History
+from tests.chaos.plan import LEASE_S, PRODUCER, WORKERS
+from tests.support.proxy import Proxy
+from tests.support.server import Truth
+
+STORAGE = 96 * 1024 * 1024
+BALLAST = "ballast"
+_SIZES = (512 * 1024, 32 * 1024, 1024, 64)
+
+
+@dataclass
+class World:
+    """Everything the nemesis may touch."""
+
+    server: EmbeddedServer
+    links: list[Proxy]
+    fleet: Fleet
+    app: JetJobs
+    """The producer's, over its own link."""
+    operator: JetJobs
+    """As an operator's: with the server directly."""
+    truth: Truth
+    """A plain client with the server directly: it reads the facts and fills the storage."""
+    history: History
+
+    async def fill(self) -> int:
+        """Write ballast until the server refuses even a small message; how much was written."""
+        written = 0
+        for size in _SIZES:
+            while await self._publish(b"x" * size):
+                written += size
+        return written
+
+    async def _publish(self, data: bytes) -> bool:
+        try:
+            reply = await self.truth.nc.request(BALLAST, data, timeout=5)
+        except nats.errors.Error:
+            return False
+        return "error" not in json.loads(reply.data)
+
+    async def free(self) -> None:
+        await self.truth.api(f"STREAM.PURGE.{BALLAST}")
+
+    async def provision(self) -> None:
+        """As an operator does it: again, if the server does not answer just then."""
+        for _ in range(5):
+            try:
+                await self.operator.provision(self.app.queues)
+                return
+            except BrokerError as error:
+                self.history.note(f"provisioning: {error}")
+                await asyncio.sleep(1.0)
+        raise AssertionError("the operator could not provision")
+
+
+@contextlib.asynccontextmanager
+async def open_world(folder: Path, history: History) -> AsyncIterator[World]:
+    """All of it, running; all of it ended afterwards, whatever happened."""
+    config = folder / "nats.conf"
+    config.write_text(f"jetstream {{ max_file_store: {STORAGE} }}\n")
+    server = EmbeddedServer(folder / "store", extra=("-c", str(config)))
+    async with contextlib.AsyncExitStack() as stack:
+        server.start()
+        stack.callback(server.remove)
+        links = [await stack.enter_async_context(Proxy(server.url).running()) for _ in range(WORKERS + 1)]
+        app = tasks.app
+        app.configure(_settings(links[PRODUCER].url))
+        operator = JetJobs("operator", settings=_settings(server.url))
+        await stack.enter_async_context(operator)
+        await operator.provision(app.queues)
+        await stack.enter_async_context(app)
+        plain = await plain_client(server.url)
+        stack.push_async_callback(plain.close)
+        await plain.jetstream().add_stream(name=BALLAST, subjects=[BALLAST])
+        (folder / "journal").touch()
+        fleet = Fleet([link.url for link in links[:WORKERS]], folder, history)
+        stack.callback(fleet.kill)
+        watching = asyncio.create_task(fleet.watch())
+        stack.push_async_callback(_end, watching)
+        yield World(server, links, fleet, app, operator, Truth(plain), history)
+
+
+async def plain_client(url: str) -> Client:
+    """nats-py as it is. Its errors are expected here: the harness causes them."""
+
+    async def ignore(error: Exception) -> None:
+        pass
+
+    return await nats.connect(url, error_cb=ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _settings(url: str) -> Any:
+    return build_settings({"nats": {"url": url}, "queues": {"lease": f"{LEASE_S}s", "publish_timeout": "8s"}})

@@ -1,0 +1,28 @@
+"""Fixtures of the end-to-end tests: a journal, and the app whose tasks write to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+from tests.e2e import journal_tasks
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
+    journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
+    async with journal_tasks.app as opened:
+        await opened.provision()
+        yield opened

@@ -1,0 +1,38 @@
+"""A minute of faults against real workers: nothing lost, and every invariant holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.plan import FAULTS
+from tests.chaos.run import plan_for
+from tests.support.processes import clean_environment
+
+ROOT = Path(__file__).parent.parent.parent
+SEED = 1
+SECONDS = 60
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(240)
+def test_nothing_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
+    # A process of its own: what the faults leave behind in it must not reach other tests.
+    command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--seconds", str(SECONDS)]
+    command += ["--keep", str(tmp_path), "--report", str(tmp_path / "report.md")]
+    done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=230)
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    assert "| **lost** | **0** |" in (tmp_path / "report.md").read_text()
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    assert str(plan_for(7, 30)) == str(plan_for(7, 30))
+    assert plan_for(7, 30).faults != plan_for(8, 30).faults
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_minute_has_every_kind_of_fault(seed: int) -> None:
+    assert {fault.kind for fault in plan_for(seed, SECONDS).faults} == set(FAULTS)

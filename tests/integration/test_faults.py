@@ -1,0 +1,350 @@
+"""Faults of the network and of the server under a running worker: noticed, mended, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from jetjobs import JetJobs, current_job
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    JobFinished,
+    JobStarted,
+    LaneTrouble,
+    LeaseLostEvent,
+)
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.probe import Probe, eventually
+from tests.support.proxy import Frames, Proxy
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=30)
+ACK = r"\$JS\.ACK\.\S+"
+NEXT = r"\$JS\.API\.CONSUMER\.MSG\.NEXT\.jobs-work-default\.normal"
+
+
+@pytest.fixture
+async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
+    made = Proxy(server.url)
+    async with made.running():
+        yield made
+
+
+def watched(app: JetJobs) -> Probe:
+    probe = Probe()
+    app.observe(probe)
+    return probe
+
+
+async def emptied(truth: Truth) -> None:
+    """Until no job is left in the work stream."""
+
+    async def empty() -> bool:
+        return await truth.jobs() == []
+
+    await eventually(empty, timeout=30)
+
+
+# The server goes away and comes back
+
+
+@pytest.mark.alone
+async def test_after_a_server_restart_under_load_pulls_resume_within_five_seconds_and_nothing_is_lost(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    app = make_app(queues={"lease": "3s"})  # what was on its way to a dying socket comes again after a lease
+    probe = watched(app)
+    ran: Counter[int] = Counter()
+
+    @app.task
+    async def work(n: int) -> int:
+        ran[n] += 1
+        await asyncio.sleep(0.01)
+        return n
+
+    async def produce() -> int:
+        stored = 0
+        while not enough.is_set():
+            await work.enqueue(stored)  # repeated until confirmed: the restart is hidden from the producer
+            stored += 1
+        return stored
+
+    enough = asyncio.Event()
+    async with app:
+        await app.provision()
+        async with running(app.worker(slots=10)):
+            producing = asyncio.create_task(produce())
+            await probe.finished(50, "succeeded", timeout=30)
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            back_at, before = time.monotonic(), len(probe.of(JobFinished))
+            await probe.finished(before + 1, "succeeded")
+            resumed_s = time.monotonic() - back_at
+            await probe.finished(before + 50, "succeeded", timeout=30)
+            enough.set()
+            stored = await producing
+            await emptied(truth)
+        assert resumed_s < 5
+        assert set(ran) == set(range(stored))
+        done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")
+        assert (len(done), set(done.values())) == (stored, {1})
+        assert await truth.dead() == {}
+
+
+async def test_a_server_killed_between_a_publish_and_its_confirmation_keeps_one_copy(
+    make_app: MakeApp, server: EmbeddedServer, proxy: Proxy, truth: Truth
+) -> None:
+    app = make_app(nats={"url": proxy.url})
+
+    @app.task
+    async def send() -> None: ...
+
+    async with app:
+        await app.provision()
+        lost: list[bytes] = []
+
+        def kill_before_the_answer(data: bytes) -> bytes:
+            if not lost and b'"stream":"jobs-work-default"' in data:
+                lost.append(data)
+                server.kill()
+                server.start()
+                return b""
+            return data
+
+        proxy.to_client = kill_before_the_answer
+        handle = await send.enqueue()
+        assert lost, "the confirmation was not lost: the test proves nothing"
+        assert await truth.jobs() == [f"jobs.work.default.normal.send.-.{handle.id}"]
+
+
+async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_restarted_runs_twice_with_one_record(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, probe: Probe
+) -> None:
+    """The server forgets the message ids of jobs that are gone. The only duplicate that nobody can refuse."""
+    ran: list[str] = []
+
+    @app.task
+    async def work() -> int:
+        ran.append(current_job().id)
+        return len(ran)
+
+    async with app:
+        await app.provision()
+        handle = await work.enqueue()
+        (subject,) = await truth.jobs()
+        copy = await truth.js.get_last_msg("jobs-work-default", subject)
+        async with running(app.worker()):
+            assert await handle.result(SOON) == 1
+            await emptied(truth)
+            again = await truth.js.publish(subject, copy.data or b"", headers=copy.headers)
+            assert again.duplicate  # as long as the server runs, it knows the id
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            await probe.wait(ConnectionRestored)
+            again = await truth.js.publish(subject, copy.data or b"", headers=copy.headers)
+            assert not again.duplicate
+            await probe.finished(2, "succeeded")
+        assert ran == [handle.id] * 2
+        assert (await truth.done())[handle.id]["result"] == 1  # the first of a run stays
+        await truth.until_empty()
+
+
+@pytest.mark.alone
+async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivered_by_a_server_restart(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    """The server takes the time of the publish for the beginning of the lease, until a heartbeat comes."""
+    lease_s = 6.0
+    app = make_app(queues={"lease": f"{lease_s:.0f}s"})
+    probe = watched(app)
+
+    @app.task
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    beats: asyncio.Queue[bytes] = asyncio.Queue()
+    async with app:
+        await app.provision()
+        queued_at = time.monotonic()
+        await work.enqueue(5.0)
+        await asyncio.sleep(queued_at + lease_s + 0.5 - time.monotonic())
+
+        async def heard(message: object) -> None:
+            if (data := getattr(message, "data", b"")) == b"+WPI":
+                beats.put_nowait(data)
+
+        await truth.nc.subscribe("$JS.ACK.jobs-work-default.>", cb=heard)
+        await truth.nc.flush()
+        async with running(app.worker()), running(app.worker(name="second")):
+            await probe.wait(JobStarted)
+            await asyncio.wait_for(beats.get(), 1.9)  # the usual one would come after a third of the lease
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            await probe.finished(1, "succeeded", timeout=20)
+            await emptied(truth)
+        assert len(probe.of(JobStarted)) == 1
+        assert not probe.of(LeaseLostEvent)
+
+
+# The network
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(120)
+async def test_a_network_gone_dark_is_noticed_within_thirty_seconds_and_the_worker_goes_on_when_it_is_back(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    app = make_app(nats={"url": proxy.url})
+    probe = watched(app)
+
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        worker = app.worker()
+        async with running(worker):
+            assert await (await work.enqueue()).result(SOON) == "done"
+            proxy.swallow()
+            dark_at = time.monotonic()
+            await probe.wait(ConnectionLost, timeout=45)
+            assert time.monotonic() - dark_at <= 30
+            assert not worker.ready
+            proxy.pass_on()
+            await probe.wait(ConnectionRestored, timeout=30)
+            assert await (await work.enqueue()).result(SOON) == "done"
+            assert worker.ready
+        assert len(probe.of(ConnectionLost)) == 1
+        assert len(probe.of(ConnectionRestored)) == 1
+
+
+@pytest.mark.alone
+async def test_a_slow_network_loses_no_lease(make_app: MakeApp, proxy: Proxy, truth: Truth) -> None:
+    app = make_app(nats={"url": proxy.url}, queues={"lease": "3s"})
+    probe = watched(app)
+    chance = random.Random(23)
+
+    @app.task
+    async def work(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async with app:
+        await app.provision()
+        proxy.delay = lambda: 0.2 + chance.uniform(-0.1, 0.1)
+        async with running(app.worker(slots=20)):
+            handles = [*(await app.enqueue_many([work.bind(0.0) for _ in range(100)])).stored]
+            handles += (await app.enqueue_many([work.bind(7.0) for _ in range(10)])).stored  # over two leases
+            await asyncio.gather(*(handle.result(SOON) for handle in handles))
+            await emptied(truth)
+        assert len(probe.of(JobStarted)) == 110
+        assert not probe.of(LeaseLostEvent)
+        assert not probe.of(ConnectionLost)
+        assert (await truth.consumer())["num_redelivered"] == 0
+
+
+async def test_a_pull_request_that_got_lost_is_missed_and_asked_again(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    app = make_app(nats={"url": proxy.url})
+    probe = watched(app)
+
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        lose = Frames(NEXT, r"[^\r]*", lambda: True)
+        proxy.to_server = lose
+        worker = app.worker()
+        async with running(worker):
+            handle = await work.enqueue()
+            trouble = await probe.wait(LaneTrouble, timeout=30)
+            assert (trouble[0].lane, len(lose.seen)) == ("normal", 1)
+            assert await handle.result(SOON) == "done"  # `expires` is 30 s: long before the server gives up
+
+            async def ready() -> bool:
+                return worker.ready
+
+            await eventually(ready)
+        assert len(probe.of(LaneTrouble)) == 1
+
+
+@pytest.mark.parametrize("moment", ["ack", "heartbeat", "result"])
+async def test_a_connection_cut_while_a_job_is_acked_kept_or_recorded_costs_nothing_but_a_second_run(
+    make_app: MakeApp, proxy: Proxy, truth: Truth, moment: str
+) -> None:
+    app = make_app(nats={"url": proxy.url}, queues={"lease": "6s"})
+    probe = watched(app)
+    ran = 0
+
+    @app.task
+    async def work() -> str:
+        nonlocal ran
+        ran += 1
+        await asyncio.sleep(2.5)  # one heartbeat
+        return "done"
+
+    def cut() -> bool:
+        proxy.cut()
+        return True
+
+    subject, body = {
+        "ack": (ACK, r"\+ACK"),
+        "heartbeat": (ACK, r"\+WPI"),
+        "result": (r"\$KV\.jobs-done-default\.\S+", r"NATS/1\.0.*"),
+    }[moment]
+    async with app:
+        await app.provision()
+        frames = Frames(subject, body, cut)
+        proxy.to_server = frames
+        async with running(app.worker()):
+            handle = await work.enqueue()
+            assert await handle.result(SOON) == "done"
+            await emptied(truth)
+        assert frames.seen, "the moment never came: the test proves nothing"
+        assert ran == 1  # all three are mended inside the lease; a lost ack is known by the record
+        assert (await truth.done())[handle.id]["attempt"] == 1
+        assert await truth.dead() == {}
+        assert len(probe.of(JobFinished)) == 1
+
+
+async def test_a_worker_in_the_dark_gives_a_job_up_when_its_lease_has_passed_unanswered(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    """A heartbeat that was written and never answered renews nothing."""
+    dark_app = make_app(nats={"url": proxy.url}, queues={"lease": "2s"})
+    app = make_app(queues={"lease": "2s"})
+    in_the_dark, probe = watched(dark_app), watched(app)
+
+    async def hold() -> str:
+        if current_job().delivery == 1:
+            await asyncio.sleep(60)
+        return "elsewhere"
+
+    held = app.task(name="hold")(hold)
+    dark_app.task(name="hold")(hold)
+    async with app, dark_app:
+        await app.provision()
+        async with running(dark_app.worker(name="dark")):
+            handle = await held.enqueue()
+            await in_the_dark.wait(JobStarted)
+            proxy.swallow()
+            async with running(app.worker(name="other")):
+                assert await handle.result(SOON) == "elsewhere"
+                # Long before the connection is known to be dead: 10 s for what should take 2.
+                await in_the_dark.wait(LeaseLostEvent, timeout=10)
+            proxy.pass_on()
+            proxy.cut()
+        assert len(probe.of(JobFinished)) == 1

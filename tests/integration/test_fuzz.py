@@ -1,0 +1,207 @@
+"""Whatever bytes stand in a work stream, a worker survives them, and nothing of it stays in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jetjobs import BrokerError, JetJobs, JetJobsError, RetryPolicy, Task
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model import names
+from jetjobs.model.events import ConnectionLost, JobStarted, LaneTrouble
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.worker import running
+from tests.support.probe import Probe, eventually
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=30)
+PREFIX = b"jobs.work.default."
+
+# A server takes any bytes but blank, control and wildcard characters in a subject, and whole tokens only.
+_token = st.binary(min_size=1, max_size=20).map(
+    lambda b: bytes(c for c in b if c > 32 and c not in b".*>\x7f") or b"x"
+)
+_lane = st.sampled_from([b"high", b"normal", b"low"])
+_task = st.one_of(st.sampled_from([b"greet", b"fragile"]), _token, st.just(b"x" * 3000))
+_rest = st.one_of(
+    st.just(b""),
+    st.builds(lambda a, b: b".%s.%s" % (a, b), st.one_of(st.just(b"-"), _token), _token),
+    st.lists(_token, min_size=1, max_size=4).map(lambda tokens: b"." + b".".join(tokens)),
+)
+_subject = st.builds(lambda lane, task, rest: PREFIX + lane + b"." + task + rest, _lane, _task, _rest)
+
+# Of our own headers, those that a job may carry; not those by which a publisher talks to the server.
+_own = [
+    value.encode()
+    for value in vars(names).values()
+    if isinstance(value, str) and value.startswith("Jetjobs-") and value.isascii()
+]
+_name = st.one_of(st.sampled_from(_own), st.binary(min_size=1, max_size=20))
+_value = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [b"-1", b"1e999", b"nan", b"99999999999999999999", b"{}", b"[" * 5000, b"_INBOX.*.>", b"\xff\xfe"]
+    ),
+    st.integers(0, 10**9).map(lambda n: str(n).encode()),
+)
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    """A line of headers: CR, LF or a colon in the wrong place is what the fuzz is about, within the block."""
+    return name + b": " + value + b"\r\n"
+
+
+_block = st.one_of(
+    st.none(),
+    st.lists(st.builds(_line, _name, _value), max_size=4).map(
+        lambda lines: b"NATS/1.0\r\n" + b"".join(lines) + b"\r\n"
+    ),
+    st.binary(max_size=60).map(lambda junk: b"NATS/1.0\r\n" + junk + b"\r\n\r\n"),
+)
+_body = st.one_of(st.just(b"{}"), st.just(b'{"n": 1}'), st.just(b"{" * 3000), st.binary(max_size=60))
+_message = st.tuples(_subject, _block, _body)
+
+
+def _frame(subject: bytes, block: bytes | None, body: bytes) -> bytes:
+    if block is None:
+        return b"PUB %s %d\r\n%s\r\n" % (subject, len(body), body)
+    return b"HPUB %s %d %d\r\n%s%s\r\n" % (subject, len(block), len(block) + len(body), block, body)
+
+
+async def _publish(url: str, messages: list[tuple[bytes, bytes | None, bytes]]) -> None:
+    """Over a bare socket: every client library would refuse some of it. One each, for the server may hang up."""
+    port = int(url.rsplit(":", 1)[1])
+    for message in messages:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n' + _frame(*message) + b"PING\r\n")
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                while (line := await reader.readline()) and line != b"PONG\r\n":
+                    pass
+        writer.close()
+
+
+class Fuzzed:
+    """A worker at work, and what it must still do after each bad message."""
+
+    def __init__(self, app: JetJobs, greet: Task[[int], int], probe: Probe, truth: Truth, url: str) -> None:
+        self._app = app
+        self._greet = greet
+        self._probe = probe
+        self._truth = truth
+        self._url = url
+
+    async def take(self, messages: list[tuple[bytes, bytes | None, bytes]]) -> None:
+        await _publish(self._url, messages)
+        handle = await self._greet.enqueue(7)
+        assert await handle.result(SOON) == 7
+        await eventually(self._nothing_left, timeout=30)
+        assert not self._probe.of(ConnectionLost), self._probe.of(ConnectionLost)
+        assert not self._probe.of(LaneTrouble), self._probe.of(LaneTrouble)
+
+    async def enqueue_with(self, where: str, text: str) -> None:
+        """Refused before it is sent, or stored and run; never anything between."""
+        options: dict[str, Any] = {where: text}
+        if where.startswith("header"):
+            options = {"headers": {text: "x"} if where == "header name" else {"X-Own": text}}
+        before = len(self._probe.of(JobStarted))
+        try:
+            handle = await self._greet.options(**options).enqueue(7)
+        except (JetJobsError, ValueError) as refusal:
+            assert not isinstance(refusal, BrokerError), refusal  # ours, not the server's
+            assert len(self._probe.of(JobStarted)) == before
+        else:
+            assert await handle.result(SOON) == 7
+        assert not self._probe.of(ConnectionLost), self._probe.of(ConnectionLost)
+        await eventually(self._nothing_left, timeout=30)
+
+    async def reasons(self) -> set[str]:
+        """Why the letters died: each of them can be read."""
+        return {letter.reason async for letter in self._app.dead.list()}
+
+    async def _nothing_left(self) -> bool:
+        info = await self._truth.api("STREAM.INFO.jobs-work-default")
+        return int(info["state"]["messages"]) == 1  # the pin
+
+
+@contextlib.asynccontextmanager
+async def fuzzed(url: str) -> AsyncIterator[Fuzzed]:
+    app = JetJobs("test", settings=build_settings({"nats": {"url": url}}))
+    probe = Probe()
+    app.observe(probe)
+
+    @app.task
+    async def greet(n: int) -> int:
+        return n
+
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=10)))
+    async def fragile() -> None:
+        raise RuntimeError("no")
+
+    truth = await Truth.connect(url)
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            yield Fuzzed(app, greet, probe, truth, url)
+    await truth.close()
+
+
+def test_a_worker_survives_any_subject_headers_and_body(server: EmbeddedServer) -> None:
+    with asyncio.Runner() as runner:
+        standing = fuzzed(server.url)
+        worker = runner.run(standing.__aenter__())
+
+        # The same examples each time: a test that fails must fail again.
+        @settings(
+            max_examples=100,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.lists(_message, min_size=1, max_size=5))
+        def survive(messages: list[tuple[bytes, bytes | None, bytes]]) -> None:
+            runner.run(worker.take(messages))
+
+        try:
+            survive()
+            reasons = runner.run(worker.reasons())
+            assert reasons >= {"malformed", "unknown_task"}
+            assert "" not in reasons
+        finally:
+            runner.run(standing.__aexit__(None, None, None))
+
+
+_text = st.one_of(
+    st.text(max_size=30), st.sampled_from(["a\r\nb", "x" * 10_000, "a.b", "*", ">", " ", "\x00", "\udcff"])
+)
+
+
+def test_what_cannot_be_named_on_the_wire_is_refused_at_enqueue_and_nothing_is_stored(
+    server: EmbeddedServer,
+) -> None:
+    with asyncio.Runner() as runner:
+        standing = fuzzed(server.url)
+        worker = runner.run(standing.__aenter__())
+
+        @settings(
+            max_examples=100,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(st.sampled_from(["job_id", "key", "header name", "header value"]), _text)
+        def refuse_or_run(where: str, text: str) -> None:
+            runner.run(worker.enqueue_with(where, text))
+
+        try:
+            refuse_or_run()
+        finally:
+            runner.run(standing.__aexit__(None, None, None))

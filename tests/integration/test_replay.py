@@ -1,0 +1,225 @@
+"""Replays: once for each letter, whatever is cut short or repeated; refused where they cannot run."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
+from jetjobs.dead import Replayed
+from jetjobs.worker.worker import running
+from tests.support.letters import bury, letter_of
+from tests.support.probe import Probe
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=10)
+ONCE = RetryPolicy(max_attempts=1)
+broken = True
+
+
+def with_task(app: JetJobs) -> None:
+    global broken
+    broken = True
+
+    @app.task(retry=ONCE)
+    async def work(n: int) -> int:
+        if broken:
+            raise LookupError(f"no {n}") if n % 2 else ValueError(f"bad {n}")
+        return n
+
+    @app.task(retry=ONCE, queue="other")
+    async def elsewhere() -> None:
+        raise RuntimeError("x")
+
+
+async def kill(app: JetJobs, probe: Probe, count: int) -> list[str]:
+    """Jobs of `work` that have died, by id."""
+    report = await app.enqueue_many([app.tasks["work"].bind(n) for n in range(count)])
+    async with running(app.worker()):
+        await probe.finished(count, "dead_lettered")
+    return [handle.id for handle in report.stored]
+
+
+async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    global broken
+    with_task(app)
+    async with app:
+        await app.provision()
+        handle = await app.tasks["work"].options(key="k", priority="high", headers={"X-Tenant": "acme"}).enqueue(3)
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+            letter = await app.dead.get(handle.id)
+            assert letter is not None
+            broken = False
+            answer = await app.dead.replay(letter, by="ada", reason="fixed")
+            assert answer.outcome is Replayed.REPLAYED
+            await probe.finished(1, "succeeded")
+            again = await app.dead.replay(letter, by="ada", reason="fixed")
+            assert again.outcome is Replayed.GONE
+        assert await truth.dead() == {}
+        record = (await truth.done())[handle.id]
+        assert record["result"] == 3
+        assert record["replay"]["number"] == 1
+        (provenance,) = record["replay"]["replays"]
+        assert (provenance["by"], provenance["why"]) == ("ada", "fixed")
+        assert provenance["died_of"] == "exhausted: LookupError: no 3"
+        await truth.until_empty()
+
+
+async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_again(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        (job_id,) = await kill(app, probe, 1)
+        async with running(app.worker()):
+            for number in (1, 2):
+                letter = await app.dead.get(job_id)
+                assert letter is not None
+                assert len(letter.replays) == number - 1
+                assert (await app.dead.replay(letter, by=f"person {number}")).outcome is Replayed.REPLAYED
+                await probe.finished(number + 1, "dead_lettered")
+        letter = await app.dead.get(job_id)
+        assert letter is not None
+        assert [entry["by"] for entry in letter.replays] == ["person 1", "person 2"]
+        assert set(await truth.dead()) == {job_id}
+
+
+async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    global broken
+    with_task(app)
+    async with app:
+        await app.provision()
+        await truth.nc.publish("jobs.work.default.normal.nobody", b"{}", headers={"Nats-Msg-Id": "unknown-1"})
+        await truth.nc.publish(
+            "jobs.work.default.normal.work", b'{"n": "x"}', headers={"Nats-Msg-Id": "invalid-1"}
+        )
+        async with running(app.worker()):
+            await probe.finished(2, "dead_lettered")
+            for job_id in ("unknown-1", "invalid-1"):
+                letter = await app.dead.get(job_id)
+                assert letter is not None
+                answer = await app.dead.replay(letter)
+                assert answer.outcome is Replayed.REFUSED
+                assert answer.why
+            assert set(await truth.dead()) == {"unknown-1", "invalid-1"}
+            broken = False
+            letter = await app.dead.get("invalid-1")
+            assert letter is not None
+            nowhere = await app.dead.replay(letter, arguments={"n": 8}, to_queue="nowhere")
+            assert nowhere.outcome is Replayed.REFUSED
+            mended = await app.dead.replay(letter, arguments={"n": 8})
+            assert mended.outcome is Replayed.REPLAYED
+            await probe.finished(1, "succeeded")
+        assert (await truth.done())["invalid-1"]["result"] == 8
+
+
+async def test_a_letter_whose_key_is_alive_is_not_replayed(app: JetJobs, truth: Truth, probe: Probe) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        keyed = app.tasks["work"].options(key="k")
+        first = await keyed.enqueue(1)
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+        await keyed.enqueue(2)
+        letter = await app.dead.get(first.id)
+        assert letter is not None
+        assert (await app.dead.replay(letter)).outcome is Replayed.ALIVE
+        assert set(await truth.dead()) == {first.id}
+        assert len(await truth.jobs()) == 1
+
+
+async def test_a_handle_follows_its_job_through_death_and_replay(app: JetJobs, probe: Probe) -> None:
+    global broken
+    with_task(app)
+    async with app:
+        await app.provision()
+        handle = await app.tasks["work"].enqueue(5)
+        async with running(app.worker()):
+            with pytest.raises(JobFailed):
+                await handle.result(SOON)
+            broken = False
+            letter = await app.dead.get(handle.id)
+            assert letter is not None
+            await app.dead.replay(letter)
+            await probe.finished(1, "succeeded")
+            assert (await handle.status()).state is JobState.SUCCEEDED
+
+
+async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    sizes: list[int] = []
+
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=10)))
+    async def swallow(text: str) -> None:
+        sizes.append(len(text))
+        if len(sizes) <= 2:
+            raise RuntimeError("not yet")
+
+    async with app:
+        await app.provision()
+        filling = "x" * (truth.nc.max_payload - len(b'{"text":""}') - 100)
+        await truth.nc.publish("jobs.work.default.normal.swallow", f'{{"text":"{filling}"}}'.encode())
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+            (letter,) = [x async for x in app.dead.list()]
+            exported = json.loads(json.dumps(await app.dead.to_json(letter)))
+            assert await app.dead.delete(letter)
+            assert await app.dead.from_json(exported)  # the body in the object store goes along
+            (letter,) = [x async for x in app.dead.list()]
+            assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+            await probe.finished(1, "succeeded")
+        assert sizes == [len(filling)] * 3
+        assert (await truth.objects(), await truth.chunks()) == ({}, {})  # gone with its job
+
+
+async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    seen: list[str] = []
+
+    @app.task
+    async def swallow(text: str) -> None:
+        seen.append(text)
+
+    async with app:
+        await app.provision()
+        filling = "x" * (truth.nc.max_payload - 10_000)
+        (job_id,) = await bury(app, "swallow", [f'{{"text":"{filling}"}}'.encode()])
+        letter = await letter_of(app, job_id)
+        assert letter.body  # it stands in the letter itself
+        async with running(app.worker()):
+            assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+            await probe.finished(1, "succeeded")
+            (other,) = await bury(app, "swallow", [b"{}"])
+            edited = await app.dead.replay(await letter_of(app, other), arguments={"text": "y" * 2_000_000})
+            assert edited.outcome is Replayed.REPLAYED
+            await probe.finished(2, "succeeded")
+        assert [len(text) for text in seen] == [len(filling), 2_000_000]
+        assert await truth.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.C.>") == {}
+        assert await truth.dead() == {}
+
+
+async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        (job_id,) = await bury(app, "work", [b'{"n":1}'])
+        letter = await letter_of(app, job_id)
+        for by, reason in (("x" * 501, ""), ("", "x" * 70_000)):
+            answer = await app.dead.replay(letter, by=by, reason=reason)
+            assert answer.outcome is Replayed.REFUSED
+            assert "at most 500" in answer.why
+        assert set(await truth.dead()) == {job_id}
+        odd = "\u2603\r\nNats-Rollup: all \ud800"
+        assert (await app.dead.replay(letter, by="\u2603" * 500, reason=odd)).outcome is Replayed.REPLAYED
+        assert len(await truth.jobs()) == 1

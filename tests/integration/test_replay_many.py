@@ -1,0 +1,353 @@
+"""Replays of many letters, cut short at each of their steps, repeated, and beside one another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from jetjobs import DefinitionError, JetJobs, LetterFilter, QueueNotFound, Replayed, RetryPolicy
+from jetjobs.dead import ReplayAnswer
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.letters import bury, letter_of
+from tests.support.probe import Probe, eventually
+from tests.support.proxy import Proxy
+from tests.support.server import Truth
+
+MARKS = "jobs.work.*.tick._replay.>"
+
+
+class Crash(BaseException):
+    """As if the process had been killed at this very step."""
+
+
+class Effects:
+    """How often each job ran; the tasks `work` and `quiet` (which keeps no result) count here."""
+
+    def __init__(self, app: JetJobs) -> None:
+        self.runs: Counter[int] = Counter()
+        self.broken = False
+
+        @app.task(retry=RetryPolicy(max_attempts=1))
+        async def work(n: int) -> None:
+            self.run(n)
+
+        @app.task(retry=RetryPolicy(max_attempts=1), store_result=False)
+        async def quiet(n: int) -> None:
+            self.run(n)
+
+    def run(self, n: int) -> None:
+        self.runs[n] += 1
+        if self.broken:
+            raise LookupError(f"no {n}")
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b'{"n":%d}' % n for n in range(count)]
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, place: Any, step: str) -> None:
+    async def crash(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    monkeypatch.setattr(place, step, crash)
+
+
+async def replay_all(app: JetJobs, **options: Any) -> Counter[Replayed]:
+    return Counter([answer.outcome async for answer in app.dead.replay_all(**options)])
+
+
+async def marks(truth: Truth, queue: str = "default") -> int:
+    return len(await truth.subjects(f"jobs-work-{queue}", MARKS))
+
+
+async def shorten_memory(truth: Truth) -> None:
+    """Let the server forget message ids at once: what is known by them only is known for two minutes only."""
+    config = (await truth.api("STREAM.INFO.jobs-work-default"))["config"]
+    answer = await truth.api("STREAM.UPDATE.jobs-work-default", {**config, "duplicate_window": 100_000_000})
+    assert "error" not in answer, answer
+    await asyncio.sleep(0.3)
+
+
+async def test_many_letters_are_replayed_and_each_runs_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
+    effects = Effects(app)
+    async with app:
+        await app.provision()
+        await bury(app, "work", bodies(50))
+        await bury(app, "nobody", [b"{}"] * 3)
+        await bury(app, "work", [b'{"n":"x"}'] * 2)
+        async with running(app.worker()):
+            answers = [answer async for answer in app.dead.replay_all(by="ada", reason="mended")]
+            await probe.finished(50, "succeeded", timeout=30)
+        assert Counter(answer.outcome for answer in answers) == {Replayed.REPLAYED: 50, Replayed.REFUSED: 5}
+        assert all(bool(answer.why) == (answer.outcome is Replayed.REFUSED) for answer in answers)
+        assert effects.runs == Counter(range(50))
+        assert len(await truth.dead()) == 5
+        assert await marks(truth) == 0
+        past = [record["replay"]["replays"][0] for record in (await truth.done()).values()]
+        assert {(entry["by"], entry["why"]) for entry in past} == {("ada", "mended")}
+        assert {entry["died_of"] for entry in past} == {"exhausted: LookupError: no such thing"}
+        assert await replay_all(app, wanted=LetterFilter(task="work", error_type="Other")) == {}
+
+
+@pytest.mark.parametrize("task", ["work", "quiet"])
+async def test_cut_short_before_the_letters_are_removed_and_repeated_after_the_jobs_have_run(
+    app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    effects = Effects(app)
+    async with app:
+        await app.provision()
+        await bury(app, task, bodies(40))
+        with monkeypatch.context() as patched:
+            die_at(patched, app.jetstream.dead, "remove")
+            with pytest.raises(Crash):
+                await replay_all(app)
+        assert (len(await truth.dead()), await marks(truth)) == (40, 16)
+        async with running(app.worker()):
+            await probe.finished(16, "succeeded")
+            await eventually(lambda: _is_empty(truth))
+            await shorten_memory(truth)
+            assert await replay_all(app) == {Replayed.ALREADY: 16, Replayed.REPLAYED: 24}
+            await probe.finished(40, "succeeded")
+        assert effects.runs == Counter(range(40))
+        assert (await truth.dead(), await marks(truth), await truth.jobs()) == ({}, 0, [])
+
+
+async def test_cut_short_before_the_marks_are_removed(
+    app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = Effects(app)
+    async with app:
+        await app.provision()
+        await bury(app, "quiet", bodies(20))
+        with monkeypatch.context() as patched:
+            die_at(patched, app.jetstream.replay_marks, "remove")
+            with pytest.raises(Crash):
+                await replay_all(app)
+        assert (len(await truth.dead()), await marks(truth)) == (4, 16)
+        async with running(app.worker()):
+            assert await replay_all(app) == {Replayed.REPLAYED: 4}
+            await probe.finished(20, "succeeded")
+        assert effects.runs == Counter(range(20))
+        assert (await truth.dead(), await marks(truth)) == ({}, 0)
+
+
+async def test_cut_short_and_repeated_for_another_queue(
+    app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = Effects(app)
+    async with app:
+        await app.provision(["default", "slow"])
+        (job_id,) = await bury(app, "quiet", bodies(1))
+        letter = await letter_of(app, job_id)
+        with monkeypatch.context() as patched:
+            die_at(patched, app.jetstream.dead, "remove")
+            with pytest.raises(Crash):
+                await app.dead.replay(letter, to_queue="slow")
+        async with running(app.worker(queues={"default": None, "slow": None})):
+            await probe.finished(1, "succeeded")
+            assert (await app.dead.replay(letter)).outcome is Replayed.ALREADY
+        assert effects.runs == Counter([0])
+        assert (await truth.dead(), await marks(truth, "slow")) == ({}, 0)
+
+
+async def test_cut_short_and_dead_again_is_a_new_letter_with_a_past(
+    app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects = Effects(app)
+    effects.broken = True
+    async with app:
+        await app.provision()
+        (job_id,) = await bury(app, "quiet", bodies(1))
+        letter = await letter_of(app, job_id)
+        with monkeypatch.context() as patched:
+            die_at(patched, app.jetstream.dead, "remove")
+            with pytest.raises(Crash):
+                await app.dead.replay(letter, by="ada", reason="mended?")
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+            assert (await app.dead.replay(letter)).outcome is Replayed.GONE
+            again = await letter_of(app, job_id)
+            assert (again.sequence, again.text) != (letter.sequence, letter.text)
+            assert [(entry["by"], entry["why"]) for entry in again.replays] == [("ada", "mended?")]
+            effects.broken = False
+            assert (await app.dead.replay(again, by="eve")).outcome is Replayed.REPLAYED
+            await probe.finished(1, "succeeded")
+        record = await truth.js.stream_info("jobs-dead")
+        assert record.state.messages == 0
+        assert effects.runs == Counter([0, 0])
+        assert await marks(truth) == 0
+
+
+async def test_two_replays_of_the_same_letters_at_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
+    effects = Effects(app)
+    async with app:
+        await app.provision()
+        await bury(app, "quiet", bodies(200))
+        async with running(app.worker()):
+            first, second = await asyncio.gather(replay_all(app), replay_all(app))
+            assert first[Replayed.REFUSED] + second[Replayed.REFUSED] == 0
+            await probe.finished(200, "succeeded", timeout=30)
+            await eventually(lambda: _is_empty(truth))
+        assert effects.runs == Counter(range(200))
+        assert await truth.dead() == {}
+        assert await replay_all(app) == {}
+        assert await marks(truth) == 0
+
+
+async def test_a_batch_that_is_sent_again_after_somebody_replayed_one_of_its_letters_loses_none(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    proxy = Proxy(server.url)
+    lost, over = asyncio.Event(), asyncio.Event()
+
+    def lose_first_tries(data: bytes) -> bytes:
+        if b"Nats-Batch-Sequence: 1\r\n" in data and not over.is_set():
+            lost.set()
+            return b""
+        return data
+
+    async with proxy.running():
+        slow, quick = make_app(nats={"url": proxy.url}, queues={"publish_timeout": "50s"}), make_app()
+        for app in (slow, quick):
+            Effects(app)
+        async with slow, quick:
+            await quick.provision()
+            ids = await bury(quick, "work", bodies(10))
+            proxy.to_server = lose_first_tries
+            replaying = asyncio.create_task(replay_all(slow))
+            await asyncio.wait_for(lost.wait(), 20)
+            other = await quick.dead.replay(await letter_of(quick, ids[3]))
+            assert other.outcome is Replayed.REPLAYED
+            over.set()
+            answers = await replaying
+            assert (answers[Replayed.ALREADY], answers[Replayed.REPLAYED]) == (1, 9)
+        assert {subject.split(".")[-1] for subject in await truth.jobs()} == set(ids)
+        assert (await truth.dead(), await marks(truth)) == ({}, 0)
+
+
+async def test_a_batch_whose_answer_was_lost_is_stored_once(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+) -> None:
+    proxy = Proxy(server.url)
+    lost = asyncio.Event()
+
+    def lose_one(data: bytes) -> bytes:
+        if b'"batch":' in data and not lost.is_set():
+            lost.set()
+            proxy.cut()
+        return data if not lost.is_set() or b'"batch":' not in data else b""
+
+    async with proxy.running():
+        app = make_app(nats={"url": proxy.url}, queues={"publish_timeout": "40s"})
+        Effects(app)
+        async with app:
+            await app.provision()
+            ids = await bury(app, "work", bodies(10))
+            proxy.to_client = lose_one
+            replaying = asyncio.create_task(replay_all(app))
+            await asyncio.wait_for(lost.wait(), 20)
+            proxy.to_client = lambda data: data
+            answers = await replaying
+            assert answers[Replayed.ALREADY] + answers[Replayed.REPLAYED] == 10
+        assert {subject.split(".")[-1] for subject in await truth.jobs()} == set(ids)
+        assert (await truth.dead(), await marks(truth)) == ({}, 0)
+
+
+async def test_one_of_two_letters_of_one_key_is_replayed(app: JetJobs, truth: Truth) -> None:
+    Effects(app)
+    async with app:
+        await app.provision()
+        key = "k" + "a" * 26
+        await bury(app, "work", bodies(2), ids=[f"{key}-one", f"{key}-two"])
+        await bury(app, "work", bodies(3))
+        assert await replay_all(app) == {Replayed.REPLAYED: 4, Replayed.ALIVE: 1}
+        assert len(await truth.jobs()) == 4
+        assert len(await truth.dead()) == 1
+
+
+async def test_jobs_that_die_again_meanwhile_are_not_taken_up_twice(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    effects = Effects(app)
+    effects.broken = True
+    async with app:
+        await app.provision()
+        await bury(app, "work", bodies(100))
+        async with running(app.worker()):
+            assert await replay_all(app) == {Replayed.REPLAYED: 100}
+            await probe.finished(100, "dead_lettered", timeout=30)
+        assert effects.runs == Counter(range(100))
+        assert [letter.replay_count async for letter in app.dead.list()] == [1] * 100
+
+
+async def test_a_cancelled_replay_answers_for_what_was_under_way(app: JetJobs, truth: Truth) -> None:
+    Effects(app)
+    answers: list[ReplayAnswer] = []
+
+    async def replay() -> None:
+        async for answer in app.dead.replay_all():
+            answers.append(answer)
+            if len(answers) == 20:
+                task.cancel()
+
+    async with app:
+        await app.provision()
+        await bury(app, "work", bodies(100))
+        task = asyncio.create_task(replay())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert 20 < len(answers) < 100
+        assert len(await truth.jobs()) == len(answers)
+        assert len(await truth.dead()) == 100 - len(answers)
+        assert await marks(truth) == 0
+        assert await replay_all(app) == {Replayed.REPLAYED: 100 - len(answers)}
+        assert len(await truth.jobs()) == 100
+
+
+async def test_who_stops_listening_leaves_nothing_half_done(app: JetJobs, truth: Truth) -> None:
+    Effects(app)
+    async with app:
+        await app.provision()
+        await bury(app, "work", bodies(40))
+        listening = app.dead.replay_many(app.dead.list())
+        async for _ in listening:
+            break
+        await listening.aclose()
+        assert (len(await truth.jobs()), len(await truth.dead()), await marks(truth)) == (16, 24, 0)
+
+
+async def test_a_rate_is_kept_one_letter_after_the_other(app: JetJobs) -> None:
+    Effects(app)
+    async with app:
+        await app.provision()
+        await bury(app, "work", bodies(6))
+        started = asyncio.get_running_loop().time()
+        assert await replay_all(app, rate=20) == {Replayed.REPLAYED: 6}
+        assert asyncio.get_running_loop().time() - started >= 0.25  # five pauses of 50 ms
+
+
+@pytest.mark.parametrize(
+    "options", [{"to_queue": "nowhere"}, {"to_queue": "no.queue"}, {"rate": -1.0}, {"rate": float("nan")}]
+)
+async def test_an_order_that_cannot_be_carried_out_changes_nothing(
+    app: JetJobs, truth: Truth, options: dict[str, Any]
+) -> None:
+    Effects(app)
+    async with app:
+        await app.provision()
+        (job_id,) = await bury(app, "work", bodies(1))
+        with pytest.raises((QueueNotFound, DefinitionError)):
+            await replay_all(app, **options)
+        if "rate" not in options:
+            assert (await app.dead.replay(await letter_of(app, job_id), **options)).outcome is Replayed.REFUSED
+        assert set(await truth.dead()) == {job_id}
+        await truth.until_empty()
+
+
+async def _is_empty(truth: Truth) -> bool:
+    return await truth.jobs() == []

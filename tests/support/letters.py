@@ -1,0 +1,48 @@
+"""Dead letters without the dying: written as a worker writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jetjobs import DeadLetter, JetJobs
+from jetjobs.jetstream.dead_letters import Letter
+from jetjobs.model.ids import new_run, new_uid, parse_id
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
+
+
+async def bury(
+    app: JetJobs,
+    task: str,
+    bodies: Sequence[bytes],
+    *,
+    queue: str = "default",
+    ids: Sequence[str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    **fields: Any,
+) -> list[str]:
+    """A letter for each body; their ids."""
+    names = list(ids) if ids is not None else [new_uid() for _ in bodies]
+    lane = asyncio.Semaphore(50)
+    cause = DeadLettered(DeadReason.EXHAUSTED, ErrorInfo("LookupError", "no such thing", "Traceback"))
+
+    async def one(job_id: str, body: bytes) -> None:
+        key = parse_id(job_id).key
+        job = Job(job_id, task, queue, "normal", body, key, run=new_run(), headers=dict(headers or {}), **fields)
+        origin = f"{app.jetstream.names.job(queue, 'normal', task, key, job.uid)} 7"
+        async with lane:
+            letter = Letter(job, cause, origin, "somewhere", time.time())
+            await app.jetstream.dead.add(letter, 20.0, lambda: True)
+
+    await asyncio.gather(*(one(job_id, body) for job_id, body in zip(names, bodies, strict=True)))
+    return names
+
+
+async def letter_of(app: JetJobs, job_id: str, **place: str) -> DeadLetter:
+    """The letter, which must be there."""
+    letter = await app.dead.get(job_id, **place)
+    assert letter is not None, f"no letter of {job_id}"
+    return letter
