@@ -61,6 +61,11 @@ class Dispatcher:
         return not self._troubles and not self._stuck
 
     @property
+    def full(self) -> bool:
+        """Whether nothing is asked for, because there is no free slot."""
+        return self._slots.free <= 0
+
+    @property
     def _quick(self) -> bool:
         """Whether jobs end so fast that a few may wait here for a slot: it spares them the round trip."""
         return self._mean_s < QUICK_S
@@ -133,8 +138,8 @@ class Dispatcher:
 
     def on_change(self, puller: LanePuller, problem: str | None) -> None:
         """A lane is in trouble, is well (""), or may be asked again (None). Each trouble is told once."""
-        # One that is there again is asked when a slot is free; a worker that is full is well without asking.
-        if problem == "" or (problem is None and self._slots.free <= 0):
+        # One that was found to be there is asked when a slot is free: a worker that is full is well without.
+        if problem == "" or (problem is None and self.full):
             self._troubles.pop(puller, None)
         elif problem:
             if self._troubles.get(puller) != problem:
