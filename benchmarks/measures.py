@@ -7,10 +7,11 @@ import contextlib
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from benchmarks import raw
-from benchmarks.bench import QUEUE, STREAM, Bench, rate
+from benchmarks.bench import QUEUE, STREAM, Bench, Measure, counted, rate
 from benchmarks.processes import bare_command, child, rss_mb, worker_command
 from benchmarks.report import Row, compared
 from benchmarks.tasks import NAP_S, app, arrivals, nap, noop, noop_stored, touch
@@ -67,6 +68,35 @@ async def drain(bench: Bench) -> list[Row]:
         compared("drain, no results", "jobs/s", bare, pulled, least=0.50),
         compared("drain, results stored", "jobs/s", stored, pulled, least=0.30),
     ]
+
+
+async def metrics(bench: Bench) -> list[Row]:
+    """The same work with metrics on, beside it with metrics off: what counting costs a job."""
+    count = bench.count(20_000)
+
+    async def enqueueing() -> float:
+        return await rate(count // 5, _each(count // 5))
+
+    async def draining() -> float:
+        await _fill(noop, count)
+        return await rate(count, _work_off(bench, SLOTS, count))
+
+    async def on(measure: Measure) -> float:
+        with counted():
+            return await measure()
+
+    turns = 3 * bench.rounds  # the difference is small: more samples than elsewhere
+    more = replace(bench, rounds=turns)
+    rows = []
+    for name, measure in (("enqueue", enqueueing), ("drain", draining)):
+        kept, without = await more.interleave(lambda m=measure: on(m), measure)  # type: ignore[misc]
+        rows.append(compared(f"{name}, metrics on beside off", "jobs/s", kept, without, least=0.95))
+    return rows
+
+
+async def _each(count: int) -> None:
+    for i in range(count):
+        await noop.enqueue(i)
 
 
 async def drain_processes(bench: Bench) -> list[Row]:
@@ -200,5 +230,6 @@ async def _idle_rss(bench: Bench, stream: str, command: tuple[str, ...]) -> floa
 
 
 MEASURES: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
-    measure.__name__: measure for measure in (enqueue, enqueue_many, drain, drain_processes, pickup, sleep, memory)
+    measure.__name__: measure
+    for measure in (enqueue, enqueue_many, drain, metrics, drain_processes, pickup, sleep, memory)
 }
