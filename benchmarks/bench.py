@@ -151,3 +151,10 @@ async def rate(count: int, work: Awaitable[Any]) -> float:
     started = time.perf_counter()
     await work
     return count / (time.perf_counter() - started)
+
+
+async def cpu_rate(count: int, work: Awaitable[Any]) -> float:
+    """Units of work for a second of this process' processor time."""
+    started = time.process_time()
+    await work
+    return count / (time.process_time() - started)

@@ -24,6 +24,7 @@ from jetjobs.model.events import (
     JobEnqueued,
     JobFinished,
     JobLost,
+    JobStarted,
     LeaseLostEvent,
     RecordDropped,
     Redelivered,
@@ -118,7 +119,6 @@ class Metrics:
         }
         self._reconnects = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            JobFinished: self._on_finished,
             JobEnqueued: self._on_enqueued,
             EnqueueFailed: self._on_enqueue_failed,
             JobLost: self._on_lost,
@@ -131,20 +131,22 @@ class Metrics:
     # Counting
 
     def observe(self, event: Event) -> None:
-        """Count an event. Called for every job: one look-up finds what to do, or that there is nothing."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
-
-    def _on_finished(self, event: JobFinished) -> None:
-        place = (event.queue, event.task)
-        counted = self._attempts.get(place) or self._known(*place)
-        counted.outcomes[event.outcome] += 1
-        if event.run_s:  # else it was never begun: given back, or refused unrun
-            counted.ran.add(event.run_s)
-            counted.waited.add(event.wait_s)
-        if event.reason:
-            self._dead[event.queue, self._label(event.task), event.reason] += 1
+        """Count an event. The end of an attempt is counted in place, with few calls: it comes with every job."""
+        if type(event) is not JobFinished:
+            if type(event) is not JobStarted and (handler := self._handlers.get(type(event))) is not None:
+                handler(event)
+            return
+        queue, task, _, _, outcome, run_s, wait_s, reason = event[:8]
+        counted = self._attempts.get((queue, task)) or self._known(queue, task)
+        counted.outcomes[outcome] += 1
+        if run_s:  # else it was never begun: given back, or refused unrun
+            ran, waited = counted.ran, counted.waited
+            ran.counts[bisect_left(RUN_BUCKETS, run_s)] += 1
+            ran.total += run_s
+            waited.counts[bisect_left(RUN_BUCKETS, wait_s)] += 1
+            waited.total += wait_s
+        if reason:
+            self._dead[queue, self._label(task), reason] += 1
 
     def _known(self, queue: str, task: str) -> _Attempts:
         """Kept under the task's label: names that nobody declared share one entry."""
