@@ -143,7 +143,7 @@ def counted() -> Iterator[Metrics]:
         yield metrics
     finally:
         watch.stop()
-        app._observers.remove(metrics.observe)
+        app.forget(metrics.observe)
 
 
 async def rate(count: int, work: Awaitable[Any]) -> float:

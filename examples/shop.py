@@ -90,3 +90,9 @@ async def import_feed(url: str) -> None:
     """Never works, and so ends as a dead letter."""
     await asyncio.sleep(0)
     raise ValueError(f"{url} is no feed")
+
+
+async def place_order(order: Order, customer: str) -> None:
+    """What a web handler would call: nothing is done here, it is only enqueued."""
+    await charge.enqueue(order)
+    await remind.options(delay=timedelta(days=7), key=f"remind-{order.id}").enqueue(customer)

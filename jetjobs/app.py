@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -21,12 +22,15 @@ from jetjobs.enqueueing import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.waiting import Waiting
+from jetjobs.jobs import Jobs
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
+from jetjobs.queues import Queues
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
+from jetjobs.workers import Workers
 
 if TYPE_CHECKING:
     from jetjobs.observe.metrics import Metrics
@@ -101,6 +105,15 @@ class JetJobs(Router):
         self.observe(metrics.observe)
         return metrics
 
+    def forget(self, observer: Observer) -> None:
+        """Take an observer away again."""
+        self._observers.remove(observer)
+
+    @property
+    def middlewares(self) -> tuple[Middleware, ...]:
+        """Those added so far, the outermost first."""
+        return tuple(self._middlewares)
+
     # Life
 
     @property
@@ -110,11 +123,12 @@ class JetJobs(Router):
             self._settings = load_settings().settings
         return self._settings
 
-    def configure(self, settings: Settings) -> None:
-        """Replace the settings before the app is opened."""
+    def configure(self, settings: Settings | None) -> Settings | None:
+        """Replace the settings before the app is opened; None: look for them again. Returns what it had."""
         if self._jetstream is not None:
             raise DefinitionError("the app is open: settings are read when it opens")
-        self._settings = settings
+        before, self._settings = self._settings, settings
+        return before
 
     async def open(self) -> Self:
         """Connect. BrokerError within seconds when that is not possible."""
@@ -124,7 +138,12 @@ class JetJobs(Router):
         await jetstream.open()
         self._jetstream = jetstream
         self._waiting = Waiting(
-            jetstream.connection, jetstream.results, jetstream.dead, jetstream.places, jetstream.payloads
+            jetstream.connection,
+            jetstream.results,
+            jetstream.dead,
+            jetstream.places,
+            jetstream.payloads,
+            jetstream.following,
         )
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue
@@ -145,6 +164,10 @@ class JetJobs(Router):
         await self.close()
 
     @property
+    def is_open(self) -> bool:
+        return self._jetstream is not None
+
+    @property
     def jetstream(self) -> JetStreamClient:
         """The open connection and all behind it."""
         if self._jetstream is None:
@@ -157,6 +180,36 @@ class JetJobs(Router):
     def dead(self) -> DeadLetterBox:
         """The dead letters: list, replay, delete."""
         return DeadLetterBox(self.jetstream, self)
+
+    @property
+    def jobs(self) -> Jobs:
+        """All jobs of the namespace: find one by its id, list them, change those that wait."""
+        return Jobs(self.jetstream)
+
+    async def job(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobHandle[Any]:
+        """The handle of a job from its id alone. JobNotFound, or JobAmbiguous when two jobs have the id."""
+        found_queue, found_task = await self.jobs.locate(job_id, queue, task)
+        known = self.tasks.get(found_task)
+        handle: JobHandle[Any] = JobHandle(
+            job_id,
+            found_queue,
+            found_task,
+            run="",
+            stores_result=known.store_result if known is not None else True,
+            duplicate=True,
+        )
+        decode = known.signature.decode_result if known is not None else json.loads
+        return handle.attach(self._waiting, decode)
+
+    @property
+    def queues(self) -> Queues:
+        """The queues on the server: look, pause, resume, purge."""
+        return Queues(self.jetstream)
+
+    @property
+    def workers(self) -> Workers:
+        """The workers that live: look, quiet, stop."""
+        return Workers(self.jetstream)
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
@@ -195,12 +248,12 @@ class JetJobs(Router):
     ) -> Worker:
         """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped."""
         options = WorkerOptions(
-            queues=dict.fromkeys(self.queues) if queues is None else queues,
+            queues=dict.fromkeys(self.task_queues) if queues is None else queues,
             slots=slots or self.settings.worker.slots,
             name=name,
             burst=burst,
             max_jobs=max_jobs,
-            middlewares=tuple(self._middlewares),
+            middlewares=self.middlewares,
             lifespans=tuple(self._lifespans),
             classifiers=dict(self.classifiers),
         )
@@ -213,7 +266,7 @@ class JetJobs(Router):
         settings = self.settings.queues
         wanted = topology.plan(
             Names(settings.namespace),
-            self.queues if queues is None else queues,
+            self.task_queues if queues is None else queues,
             settings,
             replicas=3 if connection.clustered else 1,
         )

@@ -85,11 +85,13 @@ def _show_stored(handle: JobHandle[Any]) -> None:
 
 
 async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
+    from jetjobs.cli.bar import showing
     from jetjobs.model.durations import show_duration
     from jetjobs.model.errors import JobFailed
 
     try:
-        value = await handle.result(patience)
+        async with showing(handle):
+            value = await handle.result(patience)
     except JobFailed as error:
         if state.out.as_json:
             failure = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shutil
@@ -94,6 +95,14 @@ def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def user_name() -> str:
+    """Who runs this command, for the record."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        return f"uid {os.getuid()}"
+
+
 def exit_code(error: JetJobsError) -> int:
     """The documented code for an error."""
     from jetjobs.model import errors as e
@@ -106,8 +115,12 @@ def exit_code(error: JetJobsError) -> int:
         (e.UnsupportedServer, UNREACHABLE),
         (e.UnknownTask, NOT_FOUND),
         (e.LetterNotFound, NOT_FOUND),
+        (e.JobNotFound, NOT_FOUND),
+        (e.JobAmbiguous, USAGE),
         (e.LetterAmbiguous, USAGE),
         (e.QueueNotFound, NOT_FOUND),
+        (e.WorkerNotFound, NOT_FOUND),
+        (e.WorkerSilent, TIMED_OUT),
         (e.ResultNotReady, TIMED_OUT),
         (e.InvalidArguments, USAGE),
         (e.ConfigError, USAGE),

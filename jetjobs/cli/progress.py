@@ -32,8 +32,13 @@ def progress(word: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 async def ask(question: str) -> bool:
+    """Ask on the terminal, yes or no."""
+    return (await ask_text(f"{question} [y/N] ")).lower() in ("y", "yes")
+
+
+async def ask_text(question: str) -> str:
     """Ask on the terminal. The event loop goes on meanwhile: the connection lives, and Ctrl-C is heard."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(question, end="", file=sys.stderr, flush=True)
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[str] = loop.create_future()
 
@@ -43,6 +48,6 @@ async def ask(question: str) -> bool:
 
     loop.add_reader(sys.stdin.fileno(), read)
     try:
-        return (await answered).strip().lower() in ("y", "yes")
+        return (await answered).strip()
     finally:
         loop.remove_reader(sys.stdin.fileno())

@@ -76,7 +76,9 @@ def _banner(app: JetJobs, options: DevOptions, url: str, *, embedded: bool) -> N
     out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"))
     out.note(f"NATS    {f'embedded nats-server at {url}, {kept}' if embedded else show_url(url)}")
     reload = "on" if options.reload else "off"
-    out.note(f"Worker  1 process, {options.slots} slots, queues {', '.join(app.queues) or '-'}, reload {reload}")
+    out.note(
+        f"Worker  1 process, {options.slots} slots, queues {', '.join(app.task_queues) or '-'}, reload {reload}"
+    )
     if app.tasks:
         first = next(iter(app.tasks.values()))
         arguments = " ".join(f"{argument}=…" for argument in first.signature.names)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
-import os
 import socket
 from collections import Counter
 from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.letter_choice import SHOWN, Choice, Selection, may_go_ahead, say_nothing_matches
-from jetjobs.cli.output import DONE, FAILED, REFUSED
+from jetjobs.cli.output import DONE, FAILED, REFUSED, user_name
 from jetjobs.cli.progress import progress
 from jetjobs.cli.run_dead import one_line, reader
 from jetjobs.cli.state import state
@@ -86,7 +84,7 @@ async def _replay(
     tally = Tally()
     answers = app.dead.replay_many(
         choice.letters(),
-        by=f"{_user()}@{socket.gethostname()}",
+        by=f"{user_name()}@{socket.gethostname()}",
         reason=options.reason,
         to_queue=options.to_queue,
         arguments=arguments,
@@ -182,10 +180,3 @@ def _other_arguments(selection: Selection, data: str | None) -> dict[str, Any] |
     if not isinstance(values, dict):
         raise ConfigError("--data must be one JSON object: the task's arguments by name")
     return values
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number without a name
-        return f"uid {os.getuid()}"

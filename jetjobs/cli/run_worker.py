@@ -40,7 +40,7 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
     app.observe(log_event)
     async with app:
         queues = options["queues"]
-        names = list(queues) if queues else app.queues
+        names = list(queues) if queues else app.task_queues
         if settings.worker.provision == "apply":
             _log_topology(await app.provision(names))
         elif settings.worker.provision == "verify":

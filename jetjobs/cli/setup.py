@@ -38,7 +38,7 @@ async def _compare(name: str | None, queues: str | None, replicas: int | None, *
 
     app = state.load_app(name, state.settings({"queues.replicas": replicas}))
     extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
-    wanted = sorted({*app.queues, *extra})
+    wanted = sorted({*app.task_queues, *extra})
     async with app:
         return await (app.provision(wanted) if apply else app.plan(wanted))
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from jetjobs import __version__
-from jetjobs.cli import config, dead, dev, enqueue, setup, worker
+from jetjobs.cli import config, dead, dev, enqueue, jobs, queues, setup, worker, workers
 from jetjobs.cli.output import (
     APP_BROKEN,
     DONE,
@@ -34,6 +34,9 @@ tree = typer.Typer(
 dev.add_to(tree)
 worker.add_to(tree)
 enqueue.add_to(tree)
+jobs.add_to(tree)
+queues.add_to(tree)
+workers.add_to(tree)
 dead.add_to(tree)
 setup.add_to(tree)
 config.add_to(tree)

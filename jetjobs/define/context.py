@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
+from pydantic import TypeAdapter
+
+from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, at
 
+T = TypeVar("T")
+
 _log = logging.getLogger("jetjobs.task")
+
+
+class Desk(Protocol):
+    """What a running job may tell its worker, and ask of it: the worker has one, and so have its child processes.
+
+    `held` is what the worker knows the job by; values are JSON."""
+
+    def report(self, held: Any, fraction: float, message: str | None) -> None: ...
+
+    def save(self, held: Any, value: bytes) -> Awaitable[None]: ...
+
+    def save_sync(self, held: Any, value: bytes) -> None: ...
+
+    def load(self, held: Any) -> Awaitable[bytes | None]: ...
+
+    def load_sync(self, held: Any) -> bytes | None: ...
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
@@ -26,9 +48,18 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """The job that runs here. Obtained by `current_job()`; valid until the task returns."""
 
-    __slots__ = ("_deadline", "delivery", "fence", "job", "worker")
+    __slots__ = ("_deadline", "_desk", "_held", "delivery", "fence", "job", "worker")
 
-    def __init__(self, job: Job, worker: str, fence: int, delivery: int, deadline: float) -> None:
+    def __init__(
+        self,
+        job: Job,
+        worker: str,
+        fence: int,
+        delivery: int,
+        deadline: float,
+        desk: Desk | None = None,
+        held: Any = None,
+    ) -> None:
         self.job = job
         self.worker = worker
         self.fence = fence
@@ -36,6 +67,8 @@ class Context:
         self.delivery = delivery
         """How often the server has handed out this message; above 1 after a crash."""
         self._deadline = deadline
+        self._desk = desk
+        self._held = held
 
     @property
     def id(self) -> str:
@@ -79,6 +112,77 @@ class Context:
         return _JobLogger(
             _log, {"job_id": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
         )
+
+    # What others see of the work, and what the next run is to know of it.
+
+    def progress(self, fraction: float, message: str | None = None) -> None:
+        """Say how far the work is, from 0 to 1, with up to 500 characters for people. InvalidProgress otherwise.
+
+        It costs next to nothing and may be called from any thread, as often as you like: the newest is shown, a
+        few times a second.
+        """
+        fraction = check_progress(fraction, message)
+        if self._desk is not None:
+            self._desk.report(self._held, fraction, message)
+
+    def checkpoint(self, value: Any) -> Awaitable[None]:
+        """Keep `value` for the next run of this job, if there is one. Await it: then it is stored.
+
+        Up to 64 KiB as JSON; each takes the place of the one before. CheckpointTooLarge or CheckpointError for
+        what cannot be kept, LeaseLost when the job is another worker's by now.
+        """
+        _expect_loop(True, "checkpoint", "checkpoint_sync")
+        return self._its_desk().save(self._held, encode(value))
+
+    def checkpoint_sync(self, value: Any) -> None:
+        """`checkpoint` for plain functions: stored when it returns."""
+        _expect_loop(False, "checkpoint", "checkpoint_sync")
+        self._its_desk().save_sync(self._held, encode(value))
+
+    @overload
+    def resume(self) -> Awaitable[Any]: ...
+    @overload
+    def resume(self, kind: type[T]) -> Awaitable[T | None]: ...
+    @overload
+    def resume(self, kind: TypeAdapter[T]) -> Awaitable[T | None]: ...
+    def resume(self, kind: Any = Any) -> Awaitable[Any]:
+        """The last checkpoint of this job, as `kind`: a pydantic model, another type, or a TypeAdapter. None when
+        there is none. CheckpointError when it does not fit."""
+        _expect_loop(True, "resume", "resume_sync")
+        return self._resume(kind)
+
+    @overload
+    def resume_sync(self) -> Any: ...
+    @overload
+    def resume_sync(self, kind: type[T]) -> T | None: ...
+    @overload
+    def resume_sync(self, kind: TypeAdapter[T]) -> T | None: ...
+    def resume_sync(self, kind: Any = Any) -> Any:
+        """`resume` for plain functions."""
+        _expect_loop(False, "resume", "resume_sync")
+        data = self._its_desk().load_sync(self._held)
+        return None if data is None else decode(data, kind)
+
+    async def _resume(self, kind: Any) -> Any:
+        data = await self._its_desk().load(self._held)
+        return None if data is None else decode(data, kind)
+
+    def _its_desk(self) -> Desk:
+        if self._desk is None:
+            raise JetJobsError("nothing keeps checkpoints here", hint="checkpoints work in a job run by a worker")
+        return self._desk
+
+
+def _expect_loop(wanted: bool, awaited: str, plain: str) -> None:
+    """One form would not be awaited in a plain function, the other would block the event loop: refuse both."""
+    try:
+        asyncio.get_running_loop()
+        there = True
+    except RuntimeError:
+        there = False
+    if there is not wanted:
+        hint = f"in `async def`: await {awaited}(...); in a plain function: {plain}(...)"
+        raise JetJobsError(f"{awaited if wanted else plain}() does not work here", hint=hint)
 
 
 _current: ContextVar[Context | None] = ContextVar("jetjobs_current_job", default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -19,6 +19,8 @@ class Lookup(Protocol):
     ) -> Awaitable[Any]: ...
 
     def status(self, handle: JobHandle[Any]) -> Awaitable[JobStatus]: ...
+
+    def follow(self, handle: JobHandle[Any]) -> AsyncIterator[JobStatus]: ...
 
 
 class JobHandle(Generic[R]):
@@ -67,6 +69,13 @@ class JobHandle(Generic[R]):
         """Where the job stands now."""
         assert self._lookup is not None
         return await self._lookup.status(self)
+
+    def follow(self) -> AsyncIterator[JobStatus]:
+        """Where the job stands, now and after each change of state or progress, until it has ended:
+        `async for status in handle.follow()`. Pushed; a push that got lost is made up for within a second or two.
+        """
+        assert self._lookup is not None
+        return self._lookup.follow(self)
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self.task}@{self.queue}{' duplicate' if self.duplicate else ''}>"

@@ -86,7 +86,7 @@ class Router:
         return task
 
     @property
-    def queues(self) -> list[str]:
+    def task_queues(self) -> list[str]:
         """The queues that the tasks are declared for."""
         return sorted({task.queue for task in self.tasks.values()})
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import math
 import re
 import typing
@@ -75,6 +77,16 @@ class Signature:
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
         self._result_to_json = self._result.serializer.to_json
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the arguments' JSON schema: workers with different ones do not take the same arguments. Empty when a
+        type of them has no such schema."""
+        try:
+            schema = self._arguments.json_schema()
+        except PydanticUserError:
+            return ""
+        return hashlib.sha256(json.dumps(schema, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, checked against their types. InvalidArguments names each wrong one."""

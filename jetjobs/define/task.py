@@ -196,16 +196,16 @@ class SyncTask(Task[P, R]):
 class TaskCall(Generic[P, R]):
     """A task with options for one job."""
 
-    __slots__ = ("_options", "task")
+    __slots__ = ("options", "task")
 
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self.task = task
-        self._options = options
+        self.options = options
         if options:
             check_options(options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
-        return self.task.request(self._options, args, kwargs)
+        return self.task.request(self.options, args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Like `Task.enqueue`, with these options."""

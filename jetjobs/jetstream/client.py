@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from jetjobs.jetstream.cancel_marks import CancelMarks
+from jetjobs.jetstream.checkpoints import Checkpoints
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
+from jetjobs.jetstream.following import Following
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.publisher import Publisher
@@ -28,7 +31,10 @@ class JetStreamClient:
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
         self.replay_marks = ReplayMarks(self.connection, self.publisher, self.names)
+        self.cancel_marks = CancelMarks(self.connection, self.publisher, self.names)
         self.places = Places(self.connection, self.publisher, self.results, self.dead, self.payloads, self.names)
+        self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
+        self.following = Following(self.connection, self.places, self.names)
 
     async def open(self) -> None:
         await self.connection.open()

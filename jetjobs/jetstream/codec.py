@@ -183,6 +183,15 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
 
+def read_replays(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Past replays, oldest first; none where they cannot be read."""
+    try:
+        found = json.loads(headers.get(n.REPLAY, "{}"))["replays"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
 def _whole(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > (9 if name == n.MAX_ATTEMPTS else 8):
         raise MalformedJob(f"header {name} is no whole number: {text[:40]!r}")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.dead_letters import DeadLetters
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.publisher import Outgoing, Publisher
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.results import Results, read_record
+from jetjobs.jetstream.statuses import dead_status, done_status, live_status, number
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.ids import parse_id
-from jetjobs.model.job import Job, JobState, JobStatus, at
+from jetjobs.model.job import Job, JobStatus
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
 
@@ -50,9 +52,7 @@ class Places:
             return True
         if dead is not None and dead.headers.get(n.RUN) == job.run:
             return True
-        return (
-            live is not None and live.headers.get(n.RUN) == job.run and _number(live.headers, n.HOP, 0) > job.hop
-        )
+        return live is not None and live.headers.get(n.RUN) == job.run and number(live.headers, n.HOP, 0) > job.hop
 
     async def mark_alone(self, job: Job) -> None:
         """Note that this message is now run with nothing new beside it: if its worker dies, it was the cause."""
@@ -97,6 +97,36 @@ class Places:
         if not await self.needs(queue, task, job_id, name):
             await self._payloads.delete(name)
 
+    async def locate(self, job_id: str, queues: Sequence[str]) -> set[tuple[str, str]]:
+        """Queue and task of every job of that id, from the id alone. Asks all queues at once."""
+        places = await asyncio.gather(*(self._locate_in(queue, job_id) for queue in queues))
+        found = set().union(*places)
+        for subject in await self._subjects(self._names.dead_stream, self._names.dead("*", "*", job_id)):
+            found.add((subject.split(".")[2], subject.split(".")[3]))
+        if not found and (record := await self._running(job_id)):
+            # A job made by hand has its id in no subject before its first move.
+            found.add((str(record.get("queue", "")), str(record.get("task", ""))))
+        return found
+
+    async def _locate_in(self, queue: str, job_id: str) -> set[tuple[str, str]]:
+        names = self._names
+        bucket = names.done_bucket(queue)
+        live, done = await asyncio.gather(
+            self._subjects(names.work_stream(queue), names.id_anywhere(queue, parse_id(job_id))),
+            self._subjects(kv_stream(bucket), kv_subject(bucket, f"*.{job_id}")),
+        )
+        return {(queue, subject.split(".")[4]) for subject in live} | {
+            (queue, subject.split(".")[-2]) for subject in done
+        }
+
+    async def _subjects(self, stream: str, pattern: str) -> list[str]:
+        """Subjects in use that match; none where there is no such stream."""
+        try:
+            info = await self._connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": pattern})
+        except TopologyMissing:
+            return []
+        return list(info["state"].get("subjects") or {})
+
     async def status(self, queue: str, task: str, job_id: str) -> JobStatus:
         """Where the job stands now. State None: it never existed, or its record has expired."""
         # A job is published to its next place before it leaves the old one, so for a moment it stands in
@@ -110,36 +140,16 @@ class Places:
             record = read_record(done.data) if done is not None else {}
             run = live.headers.get(n.RUN) if live is not None else None
             if record and run in (None, record.get("run")):
-                return _done_status(record, queue, task, job_id)
+                return done_status(record, queue, task, job_id)
             if dead is not None and run in (None, dead.headers.get(n.RUN)):
-                return _dead_status(dead, queue, task, job_id)
+                return dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
         return JobStatus(job_id, None, queue, task)
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
-        lane = live.subject.split(".")[3]
-        attempt = _number(live.headers, n.ATTEMPT, 1)
-        running: dict[str, Any] = {}
-        if lane == n.LATER:
-            state = JobState.RETRYING if attempt > 1 else JobState.SCHEDULED
-        else:
-            running = await self._running(job_id)
-            ours = bool(running) and running.get("run") == live.headers.get(n.RUN)
-            state = JobState.RUNNING if ours else JobState.QUEUED
-            running = running if ours else {}
-        return JobStatus(
-            job_id,
-            state,
-            queue,
-            task,
-            attempt,
-            due_at=at(_number(live.headers, n.DUE_AT, 0)),
-            enqueued_at=at(_number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
-            started_at=at(running.get("started_at", 0.0)),
-            worker=running.get("worker"),
-            lane=lane,
-        )
+        running = {} if live.subject.split(".")[3] == n.LATER else await self._running(job_id)
+        return live_status(live, queue, task, job_id, running)
 
     async def _running(self, job_id: str) -> dict[str, Any]:
         bucket = self._names.running_bucket
@@ -151,44 +161,3 @@ class Places:
         except TopologyMissing:
             return {}
         return read_record(found.data) if found is not None else {}
-
-
-def _done_status(record: dict[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
-    return JobStatus(
-        job_id,
-        JobState(record["state"]),
-        queue,
-        task,
-        int(record.get("attempt", 0)),
-        enqueued_at=at(record.get("enqueued_at", 0.0)),
-        started_at=at(record.get("started_at", 0.0)),
-        ended_at=at(record.get("ended_at", 0.0)),
-        worker=record.get("worker"),
-    )
-
-
-def _dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
-    cause = read_cause(letter.headers)
-    return JobStatus(
-        job_id,
-        JobState.DEAD,
-        queue,
-        task,
-        _number(letter.headers, n.ATTEMPT, 1),
-        enqueued_at=at(_number(letter.headers, n.ENQUEUED_AT, 0)),
-        ended_at=at(cause.get("at", 0.0)),
-        worker=cause.get("worker"),
-        reason=cause.get("reason"),
-        error=f"{cause.get('type')}: {cause.get('text')}",
-    )
-
-
-def _number(headers: dict[str, str], name: str, default: float) -> Any:
-    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
-    try:
-        value = float(headers[name])
-    except (KeyError, ValueError):
-        return default
-    if not 0 <= value < 253402300800:
-        return default
-    return int(value) if value.is_integer() else value

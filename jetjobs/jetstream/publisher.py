@@ -150,7 +150,18 @@ class Publisher:
         timeout_s: float | None = None,
         owned: Callable[[], bool] = _always,
     ) -> bool:
-        """Publish until confirmed. False when the stream calls it a duplicate of one it has.
+        """As `confirm`. False when the stream calls it a duplicate of one it has."""
+        return b'"duplicate"' not in await self.confirm(stream, message, timeout_s=timeout_s, owned=owned)
+
+    async def confirm(
+        self,
+        stream: str,
+        message: Outgoing,
+        *,
+        timeout_s: float | None = None,
+        owned: Callable[[], bool] = _always,
+    ) -> bytes:
+        """Publish until confirmed; the confirmation.
 
         Taken on a failed guard, Unconfirmed when time is up, else BrokerError. Not repeated once `owned` is
         false: a job whose lease is lost is another worker's to move.
@@ -163,7 +174,7 @@ class Publisher:
                 reply = await self._connection.ask(message.subject, message.body, message.headers, _TRY_S)
                 if b'"error"' in reply:
                     _raise_refusal(reply, message.subject)
-                return b'"duplicate"' not in reply
+                return reply
             except BrokerError as error:
                 if not is_transient(error):
                     raise

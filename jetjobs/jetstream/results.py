@@ -17,6 +17,8 @@ from jetjobs.model.job import Job
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
 # Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
+CANCELLED_TTL_S = 3600
+"""How long the record of a cancelled job is kept: whoever cancels need not know the task's own time."""
 MAX_REPLY = 512  # a subject near the server's 4 KB line limit would close the connection
 _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
@@ -44,6 +46,23 @@ def success_record(
         b"result_object" if kept_as else b"result",
         quote(kept_as) if kept_as else result,
     )
+
+
+def cancelled_record(job: Job, by: str, why: str, worker: str, started_at: float, ended_at: float) -> bytes:
+    """The record of a job that was cancelled; `worker` is empty where none had it."""
+    record = {
+        "state": "cancelled",
+        "id": job.id,
+        "run": job.run,
+        "attempt": job.attempt,
+        "worker": worker,
+        "enqueued_at": job.enqueued_at,
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "by": by,
+        "reason": why,
+    }
+    return json.dumps(record).encode()
 
 
 def _embedded(text: str) -> bytes:

@@ -42,8 +42,13 @@ async def count_on(connection: Connection, stream: str, subject: str) -> int:
     return found[0].following + 1 if found else 0
 
 
-async def page(connection: Connection, stream: str, subject: str, start: int, count: int) -> list[StoredMessage]:
-    """Up to `count` messages on `subject` from `start` on. BrokerUnavailable when the answer is not whole."""
+async def page(
+    connection: Connection, stream: str, subject: str, start: int, count: int, since: str = ""
+) -> list[StoredMessage]:
+    """Up to `count` messages on `subject` from `start` on, or stored since a time in RFC 3339.
+
+    BrokerUnavailable when the answer is not whole.
+    """
     found: list[StoredMessage] = []
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -71,7 +76,8 @@ async def page(connection: Connection, stream: str, subject: str, start: int, co
         raise from_exception(error, f"read {stream}") from error
     forget = connection.on_reconnect(on_reconnect)
     try:
-        query = {"seq": start, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
+        first = {"start_time": since} if since else {"seq": start}
+        query = {**first, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
         if not connection.post(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), inbox):
             raise BrokerUnavailable(f"read {stream}: not connected")
         async with asyncio.timeout(_PAGE_S):

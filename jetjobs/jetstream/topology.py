@@ -52,6 +52,9 @@ def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas:
         _dead(names, settings, shared),
         _bucket(names.running_bucket, shared),
         _bucket(names.locks_bucket, shared),
+        _bucket(names.cancelled_bucket, shared),
+        _bucket(names.workers_bucket, shared),
+        _bucket(names.checkpoints_bucket, shared),
         _payloads(names, shared),
     ]
     for queue in sorted(set(queues)):
@@ -271,8 +274,16 @@ async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
 
 async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
     subject = f"CONSUMER.CREATE.{wanted.stream}.{wanted.consumer}.{wanted.config['filter_subject']}"
-    request = {"stream_name": wanted.stream, "config": {"name": wanted.consumer, **wanted.config}}
-    await connection.api(subject, request, timeout_s=15.0)
+    config = {"name": wanted.consumer, **wanted.config}
+    if wanted.consumer in n.PULLED and (until := await _pause_of(connection, wanted.stream)):
+        config["pause_until"] = until  # a lane that is made while its queue is paused
+    await connection.api(subject, {"stream_name": wanted.stream, "config": config}, timeout_s=15.0)
+
+
+async def _pause_of(connection: Connection, stream: str) -> str | None:
+    """Until when the lanes of a queue are paused; None when they are not."""
+    lanes = (await connection.api(f"CONSUMER.LIST.{stream}")).get("consumers") or []
+    return next((lane["config"]["pause_until"] for lane in lanes if lane.get("paused")), None)
 
 
 async def queues_on(connection: Connection, names: Names) -> list[str]:

@@ -6,17 +6,19 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.following import Following
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
     BrokerUnavailable,
+    JobCancelled,
     JobFailed,
     MalformedJob,
     ResultError,
@@ -47,13 +49,20 @@ class Waiting:
     """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
 
     def __init__(
-        self, connection: Connection, results: Results, dead: DeadLetters, places: Places, payloads: Payloads
+        self,
+        connection: Connection,
+        results: Results,
+        dead: DeadLetters,
+        places: Places,
+        payloads: Payloads,
+        following: Following,
     ) -> None:
         self._connection = connection
         self._payloads = payloads
         self._results = results
         self._dead = dead
         self._places = places
+        self._following = following
         self._inbox = ""
         self._subscribed = False
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -67,12 +76,18 @@ class Waiting:
     async def status(self, handle: Asked) -> JobStatus:
         return await self._places.status(handle.queue, handle.task, handle.id)
 
+    def follow(self, handle: Asked) -> AsyncIterator[JobStatus]:
+        return self._following.follow(handle.queue, handle.task, handle.id)
+
     async def result(self, handle: Asked, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
         """See JobHandle.result."""
         if not handle.stores_result:
             raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
         give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
+        if record["state"] == "cancelled":
+            by = f" by {record['by']}" if record.get("by") else ""
+            raise JobCancelled(f"job {handle.id} was cancelled{by}: {record.get('reason') or 'no reason given'}")
         if record["state"] == "dead":
             raise JobFailed(
                 f"job {handle.id} is dead ({record.get('reason')}): {record.get('type')}: {record.get('text')}",

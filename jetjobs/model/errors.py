@@ -30,8 +30,16 @@ JetJobsError
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
+    JobCancelled            somebody has cancelled the job
+  JobNotFound             no job of that id: it never existed, or its record has expired
+  JobAmbiguous            two jobs have that id, in different queues or tasks
+  InvalidProgress         a fraction outside 0 to 1, or a message that is too long; also a ValueError
+  CheckpointError         a checkpoint that JSON cannot hold, or that does not fit the type it is asked for
+    CheckpointTooLarge      over 64 KiB as JSON
   LetterNotFound          there is no dead letter of that id
   LetterAmbiguous         there are several, of different queues or tasks
+  WorkerNotFound          there is no live worker of that name
+  WorkerSilent            it is registered, and did not answer
 
 Signal                    no error: raised by a task to say what is to follow
   Retry                     this attempt failed; the next one after the time given
@@ -202,6 +210,39 @@ class JobFailed(ResultError):
         self.traceback = traceback
 
 
+class JobCancelled(ResultError):
+    """The job was cancelled and has no result."""
+
+
+class JobNotFound(JetJobsError):
+    """No job of that id is anywhere."""
+
+
+class JobAmbiguous(JetJobsError):
+    """Callers chose the same id in different queues or tasks. `places` names them."""
+
+    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.places = places
+
+
+class InvalidProgress(JetJobsError, ValueError):
+    """A progress that cannot be shown: outside 0 to 1, no number, or with too long a message."""
+
+
+class CheckpointError(JetJobsError):
+    """A checkpoint that JSON cannot hold, or that does not fit the type it is asked for."""
+
+
+class CheckpointTooLarge(CheckpointError):
+    """A checkpoint over the size limit."""
+
+    def __init__(self, message: str, *, size: int = 0, limit: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.size = size
+        self.limit = limit
+
+
 class LetterNotFound(JetJobsError):
     """There is no dead letter of that id."""
 
@@ -212,6 +253,14 @@ class LetterAmbiguous(JetJobsError):
     def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.places = places
+
+
+class WorkerNotFound(JetJobsError):
+    """There is no live worker of that name."""
+
+
+class WorkerSilent(JetJobsError):
+    """The worker is registered and has not answered in time: its event loop is blocked, or it has just died."""
 
 
 class Signal(Exception):

@@ -107,6 +107,19 @@ class JobStatus(NamedTuple):
     reason: str | None = None
     error: str | None = None
     lane: str | None = None
+    run: str = ""
+    """Which life of the id this is; empty where that is not known."""
+    crashes: int = 0
+    """Deliveries of earlier messages that ended without a word from their worker."""
+    history: tuple[dict[str, Any], ...] = ()
+    """The failures so far, oldest first."""
+    replays: tuple[dict[str, Any], ...] = ()
+    """The replays so far, oldest first."""
+    result: Any = None
+    """What the task returned, as JSON; None also where it is kept elsewhere or not at all."""
+    progress: float | None = None
+    """How far a running job says it is, from 0 to 1; None when it says nothing."""
+    message: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

@@ -55,12 +55,18 @@ TTL: Final = "Nats-TTL"
 ROLLUP: Final = "Nats-Rollup"
 SCHEDULE: Final = "Nats-Schedule"
 SCHEDULE_TARGET: Final = "Nats-Schedule-Target"
+SCHEDULER: Final = "Nats-Scheduler"
+SCHEDULE_NEXT: Final = "Nats-Schedule-Next"
 EXPECTED_LAST_SUBJECT_SEQ: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_LAST_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 BATCH_ID: Final = "Nats-Batch-Id"
 BATCH_SEQ: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
+KV_OPERATION: Final = "KV-Operation"
+
+# Words of events.
+PROGRESS: Final = "progress"
 
 OWN_PREFIXES: Final = ("nats-", "jetjobs-")
 """Headers that begin so (in any case) are the server's or ours: dropped and rebuilt at every move."""
@@ -83,6 +89,15 @@ def check_lane(lane: str) -> str:
     if check_token("lane", lane) in RESERVED_LANES:
         raise DefinitionError(f"lane {lane!r} is reserved")
     return lane
+
+
+def token_of(text: str) -> str:
+    """Any text as one subject token, as far as that goes.
+
+    >>> token_of("web-1.example.org")
+    'web-1-example-org'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text, flags=re.ASCII)[:100] or "-"
 
 
 def has_wire_form(text: str) -> bool:
@@ -132,6 +147,10 @@ class Names:
         prefix = f"{self.namespace}-work-"
         return stream.removeprefix(prefix) if stream.startswith(prefix) else None
 
+    def queue_filter(self, queue: str) -> str:
+        """Matches every job of the queue, and its pin."""
+        return f"{self.namespace}.work.{queue}.>"
+
     def lane_filter(self, queue: str, lane: str) -> str:
         return f"{self.namespace}.work.{queue}.{lane}.>"
 
@@ -141,6 +160,10 @@ class Names:
     def job_anywhere(self, queue: str, task: str, job_id: JobId) -> str:
         """Matches the job in whatever lane of its queue it stands."""
         return self.job(queue, "*", task, job_id.key, job_id.uid)
+
+    def id_anywhere(self, queue: str, job_id: JobId) -> str:
+        """Matches the job in whatever lane of the queue it stands, and whatever its task is."""
+        return self.job(queue, "*", "*", job_id.key, job_id.uid)
 
     def key_anywhere(self, queue: str, task: str, key: str) -> str:
         """Matches any live job of that key."""
@@ -171,6 +194,10 @@ class Names:
         """A letter's subject; each part may be `*`."""
         return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
 
+    def dead_of(self, queue: str) -> str:
+        """Matches the letters of one queue."""
+        return f"{self.namespace}.dead.{queue}.>"
+
     def done_bucket(self, queue: str) -> str:
         return f"{self.namespace}-done-{queue}"
 
@@ -189,6 +216,10 @@ class Names:
     def checkpoints_bucket(self) -> str:
         return f"{self.namespace}-checkpoints"
 
+    def checkpoint_key(self, job_id: str, run: str) -> str:
+        """Of one life of the job, so that a reused id never meets an older one; the run may be `*`."""
+        return f"{job_id}.{run}"
+
     @property
     def workers_bucket(self) -> str:
         return f"{self.namespace}-workers"
@@ -200,6 +231,19 @@ class Names:
     def control(self, word: str) -> str:
         """Subject of a control message, on core NATS."""
         return f"{self.namespace}.control.{word}"
+
+    def event(self, word: str, queue: str, job_id: str) -> str:
+        """Subject of what is told of a job while it happens, on core NATS; each part may be `*`."""
+        return f"{self.namespace}.events.{word}.{queue}.{job_id}"
+
+    @property
+    def control_workers(self) -> str:
+        """Requests to all workers."""
+        return self.control("workers")
+
+    def control_worker(self, key: str) -> str:
+        """Requests to the worker of that key in the registry."""
+        return self.control(f"worker.{key}")
 
     @property
     def payload_store(self) -> str:

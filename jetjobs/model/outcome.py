@@ -85,6 +85,14 @@ class Suspected(NamedTuple):
     name: str = "suspected"
 
 
+class Cancelled(NamedTuple):
+    """Somebody has cancelled the job. It is kept as a record for a while, and does not run again."""
+
+    by: str
+    why: str
+    name: str = "cancelled"
+
+
 class DeadLettered(NamedTuple):
     """The job will not run again by itself."""
 
@@ -100,7 +108,7 @@ class LetGo(NamedTuple):
     name: str = "let_go"
 
 
-Outcome = Succeeded | Retried | Snoozed | Released | Suspected | DeadLettered | LetGo
+Outcome = Succeeded | Retried | Snoozed | Released | Suspected | Cancelled | DeadLettered | LetGo
 
 
 def refuse(error: DeliveryError) -> DeadLettered:

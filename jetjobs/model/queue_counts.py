@@ -17,7 +17,7 @@ class QueueCounts(NamedTuple):
     scheduled: int = 0
     """In lane `later` for their first attempt."""
     retrying: int = 0
-    """In lane `later` after a failed attempt, as far as was looked; what lies beyond counts as scheduled."""
+    """In lane `later` after a failed attempt, as far as was found; the others count as scheduled."""
     dead: int = 0
     oldest_s: float = 0.0
     """How long the job that has waited longest has been due; 0 when none is queued."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from enum import Enum
 
+from jetjobs.jetstream.checkpoints import Kept
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.model.job import Job
 
@@ -16,6 +17,18 @@ class Interrupt(Enum):
     TIMEOUT = "timeout"
     LEASE_LOST = "lease lost"
     STOP = "stop"
+    CANCEL = "cancel"
+
+
+class Report:
+    """How far the task says it is. A new one for each call, so that threads need no lock."""
+
+    __slots__ = ("fraction", "message", "sent")
+
+    def __init__(self, fraction: float, message: str | None) -> None:
+        self.fraction = fraction
+        self.message = message
+        self.sent = False
 
 
 class Attempt:
@@ -27,11 +40,13 @@ class Attempt:
         "expires_at",
         "interrupt",
         "job",
+        "kept",
         "lane",
         "leased_until",
         "place",
         "queue",
         "received_at",
+        "report",
         "runner",
         "running",
         "shown_at",
@@ -57,6 +72,10 @@ class Attempt:
         self.interrupt: Interrupt | None = None
         self.shown_at = 0.0
         """When a `running` record was last written; 0 for never."""
+        self.report: Report | None = None
+        """The newest progress, if the task has told of any."""
+        self.kept: Kept | None = None
+        """Our hand on the job's checkpoint, if the task has asked for or written one."""
 
     def owned(self) -> bool:
         """Whether the lease is still ours, by our own clock: a worker that was frozen learns it here first."""

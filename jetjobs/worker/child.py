@@ -20,6 +20,7 @@ from typing import Any
 from jetjobs.define.context import enter_job
 from jetjobs.define.task import Task
 from jetjobs.worker.address import Address, load
+from jetjobs.worker.asking import ChildDesk
 from jetjobs.worker.child_logs import Forward
 from jetjobs.worker.crossing import context_from, error_data
 from jetjobs.worker.frames import Channel, Frame
@@ -58,6 +59,7 @@ class Child:
         self._pid = os.getpid()
         self._runner = asyncio.Runner()
         """One loop for the child's life: clients that tasks keep between jobs belong to it."""
+        self._desk: ChildDesk | None = None
         self._idle_memory = _address_space()
 
     @classmethod
@@ -89,6 +91,8 @@ class Child:
                 if os.getpid() != self._pid:
                     # A copy that the task forked came back here. It must not answer, and not wait for jobs.
                     os._exit(0 if answer.head["kind"] == "returned" else 1)
+                if self._desk is not None:
+                    self._desk.close()
                 answer.head["n"] = request.head["n"]
                 self._channel.send(answer)
 
@@ -111,7 +115,8 @@ class Child:
     def _run(self, task: Task[Any, Any], request: Frame) -> bytes:
         """In a context of its own, as every job."""
         context = contextvars.copy_context()
-        context.run(enter_job, context_from(request.head["context"], request.body))
+        self._desk = ChildDesk(self._channel)
+        context.run(enter_job, context_from(request.head["context"], request.body, self._desk))
         arguments = task.signature.decode(request.body)
         value = context.run(task.function, **arguments)
         if inspect.iscoroutine(value):

@@ -11,12 +11,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from jetjobs.model.errors import ChildDied
 from jetjobs.worker.child_logs import replay
 from jetjobs.worker.frames import PREFIX, Frame, Garbled, lengths, pack, read_head
 
+Asked = Callable[[Frame], Awaitable[Frame | None]]
+"""Answers what a child asks while it runs a job. Garbled for what is no question."""
 START_S = 60.0
 """How long the imports of the app may take."""
 _LOOK_S = 0.25
@@ -97,32 +100,40 @@ class ChildProcess:
         except ChildProcessError:  # somebody else reaps all children of this process
             return False
 
-    async def run(self, head: dict[str, Any], body: bytes) -> Frame:
-        """What became of a job. ChildDied when the child did not live to tell; then, and when this is cancelled,
-        the child must be ended."""
+    async def run(self, head: dict[str, Any], body: bytes, asked: Asked | None = None) -> Frame:
+        """What became of a job; `asked` answers what comes before that. ChildDied when the child did not live to
+        tell; then, and when this is cancelled, the child must be ended."""
         self._number += 1
-        answer = await self._exchange({**head, "n": self._number}, body, {"returned", "raised"})
+        answer = await self._exchange({**head, "n": self._number}, body, {"returned", "raised"}, asked)
         if answer.head.get("n") != self._number:
             raise ChildDied("the child process answered for another job")
         return answer
 
-    async def _exchange(self, head: dict[str, Any], body: bytes, kinds: set[str]) -> Frame:
+    async def _exchange(
+        self, head: dict[str, Any], body: bytes, kinds: set[str], asked: Asked | None = None
+    ) -> Frame:
         try:
-            with contextlib.suppress(ConnectionError):  # it is gone; reading says how
-                self._writer.write(pack(Frame(head, body)))
-                await self._writer.drain()
+            await self._send(Frame(head, body))
             while True:
                 answer = await self._receive()
                 kind = answer.head.get("kind")
                 if kind in kinds:
                     return answer
-                if kind != "log" or not isinstance(answer.head.get("record"), dict):
+                if kind == "log" and isinstance(answer.head.get("record"), dict):
+                    replay(answer.head["record"])
+                elif asked is None:
                     raise Garbled(f"a frame of kind {kind!r}")
-                replay(answer.head["record"])
+                elif (told := await asked(answer)) is not None:
+                    await self._send(told)
         except Garbled as error:
             raise ChildDied(f"the child process wrote garbage into its channel: {error}") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             raise ChildDied(await self._how_it_ended()) from None
+
+    async def _send(self, frame: Frame) -> None:
+        with contextlib.suppress(ConnectionError):  # it is gone; reading says how
+            self._writer.write(pack(frame))
+            await self._writer.drain()
 
     async def _receive(self) -> Frame:
         head, body = lengths(await self._exactly(PREFIX))

@@ -18,7 +18,7 @@ from jetjobs.model.errors import ChildDied, DefinitionError
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.address import address_of
 from jetjobs.worker.child_logs import levels
-from jetjobs.worker.child_process import ChildProcess, NotImported
+from jetjobs.worker.child_process import Asked, ChildProcess, NotImported
 from jetjobs.worker.crossing import context_data, error_from
 from jetjobs.worker.frames import Frame, Garbled
 
@@ -74,13 +74,15 @@ class Children:
             )
         self._idle.append(child)
 
-    async def run(self, context: Context, task: Task[Any, Any], body: bytes) -> Encoded:
-        """Run a job in a child. Raises what the task raised, as far as that crosses; ChildDied when the child is
-        gone. When this is cancelled the child is killed on the spot."""
+    async def run(
+        self, context: Context, task: Task[Any, Any], body: bytes, asked: Asked | None = None
+    ) -> Encoded:
+        """Run a job in a child; `asked` answers what it asks meanwhile. Raises what the task raised, as far as
+        that crosses; ChildDied when the child is gone. When this is cancelled the child is killed on the spot."""
         child = await self._take()
         head = {"task": task.name, "context": context_data(context)}
         try:
-            answer = await child.run(head, body)
+            answer = await child.run(head, body, asked)
             error = None if answer.head["kind"] == "returned" else _error_of(answer)
         except BaseException:  # it is gone, it talks nonsense, or we are cancelled
             self._drop(child)

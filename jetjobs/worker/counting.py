@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queue_counts import MOST_LATER, count_queue, count_workers
 from jetjobs.jetstream.topology import queues_on
-from jetjobs.model.errors import BrokerError
+from jetjobs.model.errors import BrokerError, JetJobsError
 from jetjobs.model.queue_counts import QueueCounts
 
 EVERY_S = 5.0
@@ -70,7 +70,7 @@ class QueueCounting:
         for queue in queues:
             try:
                 counts.append(await self._count_one(queue))
-            except BrokerError as error:
+            except JetJobsError as error:
                 self._failed(queue, error)
         self._failing = self._failing and len(counts) < len(queues)
         return counts
@@ -78,7 +78,7 @@ class QueueCounting:
     async def _count_one(self, queue: str) -> QueueCounts:
         known, started = self._retries.get(queue), time.monotonic()
         if known is not None and started < known.again_at:
-            counts = await count_queue(self._jetstream, queue, most_later=0)
+            counts = await count_queue(self._jetstream, queue, most_later=1)
             later = counts.scheduled + counts.retrying
             retrying = min(known.number, later)
             return counts._replace(scheduled=later - retrying, retrying=retrying, exact=known.exact)
@@ -88,7 +88,7 @@ class QueueCounting:
             self._retries[queue] = _Retries(counts.retrying, counts.exact, now + (now - started) / _SHARE)
         return counts
 
-    def _failed(self, queue: str, error: BrokerError) -> None:
+    def _failed(self, queue: str, error: JetJobsError) -> None:
         self.errors += 1
         if not self._failing:
             extra = {"event": "leader.count_failed", "queue": queue, "error": str(error)}

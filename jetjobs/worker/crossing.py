@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jetjobs.define.context import Context
+from jetjobs.define.context import Context, Desk
 from jetjobs.define.task import Task
 from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
 from jetjobs.model.job import Job
@@ -31,11 +31,11 @@ def context_data(context: Context) -> dict[str, Any]:
     }
 
 
-def context_from(data: Mapping[str, Any], body: bytes) -> Context:
-    """The same context in another process."""
+def context_from(data: Mapping[str, Any], body: bytes, desk: Desk | None = None) -> Context:
+    """The same context in another process, with that process's desk."""
     job = Job(**{**data["job"], "body": body})
     deadline = time.monotonic() + data["remaining_s"]
-    return Context(job, data["worker"], data["fence"], data["delivery"], deadline)
+    return Context(job, data["worker"], data["fence"], data["delivery"], deadline, desk)
 
 
 def error_data(

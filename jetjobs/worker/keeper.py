@@ -12,6 +12,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.connection import Connection
 from jetjobs.model.errors import BrokerError
 from jetjobs.worker.leases import TICK_S, Leases
+from jetjobs.worker.presence import Presence
 
 BLOCKED_S = 1.0
 """A loop that has not turned for this long is reported."""
@@ -21,19 +22,22 @@ _log = logging.getLogger("jetjobs.worker")
 
 
 class LeaseKeeper:
-    """Extends leases at a third of their time, and watches the worker's loop while it is at it.
+    """Extends leases at a third of their time, watches the worker's loop while it is at it, and keeps the worker
+    in the registry.
 
     It beats only while the worker's own connection lives: a worker that cannot settle must not keep its jobs.
     """
 
-    def __init__(self, jetstream: JetStreamClient, leases: Leases) -> None:
+    def __init__(self, jetstream: JetStreamClient, leases: Leases, presence: Presence) -> None:
         self._jetstream = jetstream
         self._leases = leases
+        self._presence = presence
         self._loop = asyncio.get_running_loop()
         self._turned_at = time.monotonic()
         self._blocked_since = 0.0
         self._own_loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
+        self._stop = threading.Event()
+        self._woken = asyncio.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="jetjobs-keeper", daemon=True)
         self.watching = True
@@ -46,8 +50,14 @@ class LeaseKeeper:
 
     async def stop(self) -> None:
         """At once: whoever stops has settled everything."""
-        self._own_loop.call_soon_threadsafe(self._stop.set)
+        self._stop.set()
+        self.wake()
         await asyncio.to_thread(self._thread.join, 5.0)
+
+    def wake(self) -> None:
+        """Look at once: something has changed that others are to see."""
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._own_loop.call_soon_threadsafe(self._woken.set)
 
     def turned(self) -> None:
         """Called by the worker's loop at every tick."""
@@ -71,9 +81,11 @@ class LeaseKeeper:
             except Exception as error:  # the thread must outlive it: without heartbeats jobs would run twice
                 _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), min(TICK_S, self._leases.lease_s / 6))
+                await asyncio.wait_for(self._woken.wait(), min(TICK_S, self._leases.lease_s / 6))
+            self._woken.clear()
         with contextlib.suppress(Exception):  # whoever stops has settled everything
             if self._connection is not None:
+                await self._presence.leave(self._connection)
                 await self._connection.close()
         # Heartbeats that were under way have failed with the connection: let them end on their own loop.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -86,6 +98,8 @@ class LeaseKeeper:
         if connection is not None and connection.closed.is_set():
             self._connection = None
         self._watch_loop(now)
+        if connection is not None and connection.connected:
+            self._presence.look(now, connection, self.lag_s if self.watching else 0.0)
 
     async def _connect(self) -> Connection | None:
         connection = self._jetstream.beside("keeper")

@@ -13,8 +13,9 @@ from jetjobs.jetstream.delivery import Delivery
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.events import LeaseLostEvent, Observer
+from jetjobs.model.job import Job
 from jetjobs.model.names import kv_subject
-from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.attempt import Attempt, Interrupt, Report
 
 TICK_S = 0.25
 SHOWN_AFTER_S = 0.25
@@ -29,6 +30,7 @@ class Leases:
     def __init__(self, jetstream: JetStreamClient, worker: str, lease_s: float, observe: Observer) -> None:
         self.lease_s = lease_s
         self._connection = jetstream.connection
+        self._names = jetstream.names
         self._bucket = jetstream.names.running_bucket
         self._worker = worker
         self._observe = observe
@@ -135,7 +137,7 @@ class Leases:
                     stood_still(since)
                 for attempt in self.held:
                     if now >= attempt.leased_until:
-                        self._lose(attempt)
+                        self.lose(attempt)
                 if self._connection.connected:
                     self.beat(now, self._connection, 1 / 2)
                     self._show_running(now)
@@ -144,7 +146,8 @@ class Leases:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _lose(self, attempt: Attempt) -> None:
+    def lose(self, attempt: Attempt) -> None:
+        """Nothing of it is ours any more: stop it, and settle nothing."""
         self.let_go(attempt)
         attempt.stop_running(Interrupt.LEASE_LOST)
         attempt.interrupt = Interrupt.LEASE_LOST
@@ -156,15 +159,34 @@ class Leases:
     def _show_running(self, now: float) -> None:
         for attempt in self.held:
             lasts = attempt.running and now - attempt.started_at >= SHOWN_AFTER_S
-            if lasts and now - attempt.shown_at >= self.lease_s / 3:
+            if not lasts:
+                continue
+            told = attempt.report is not None and not attempt.report.sent
+            if told or now - attempt.shown_at >= self.lease_s / 3:
                 self._show(attempt, now)
 
     def _show(self, attempt: Attempt, now: float) -> None:
-        job = attempt.job
+        job, report = attempt.job, attempt.report
         if job is None:
             return
         attempt.shown_at = now
-        record = {
+        record = self._record(attempt, job, report)
+        ttl = f"{max(1, round(2 * self.lease_s))}s"
+        self._connection.post(kv_subject(self._bucket, job.id), record, headers={n.TTL: ttl})
+        if report is not None and not report.sent:
+            self._tell(job, report, record)
+
+    def tell_last(self, attempt: Attempt) -> None:
+        """At the end of an attempt: what no tick has told of its progress. The last is never lost."""
+        job, report = attempt.job, attempt.report
+        if report is not None and not report.sent and job is not None and attempt.owned():
+            self._tell(job, report, self._record(attempt, job, report))
+
+    def _tell(self, job: Job, report: Report, record: bytes) -> None:
+        report.sent = self._connection.post(self._names.event(n.PROGRESS, job.queue, job.id), record)
+
+    def _record(self, attempt: Attempt, job: Job, report: Report | None) -> bytes:
+        record: dict[str, object] = {
             "id": job.id,
             "run": job.run,
             "task": job.task,
@@ -173,9 +195,9 @@ class Leases:
             "worker": self._worker,
             "started_at": round(time.time() - (time.monotonic() - attempt.started_at), 6),
         }
-        subject = kv_subject(self._bucket, job.id)
-        ttl = f"{max(1, round(2 * self.lease_s))}s"
-        self._connection.post(subject, json.dumps(record).encode(), headers={n.TTL: ttl})
+        if report is not None:
+            record["progress"], record["message"] = report.fraction, report.message
+        return json.dumps(record).encode()
 
     def hide(self, attempt: Attempt) -> None:
         """Take the record away, a second later: readers in between see that the job is ending."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -44,6 +45,8 @@ class LostJobs:
             buried = with_error(job, outcome.error, self._worker, now)
             letter = Letter(buried, outcome, f"{message.subject} {sequence}", self._worker, now)
             await self._jetstream.dead.add(letter, _TIMEOUT_S, lambda: True)
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.forget(job.id, job.run)
             self._observe(JobLost(queue, job.task, job.id))
         await self._remove(stream, lane, sequence)
 

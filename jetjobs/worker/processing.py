@@ -49,6 +49,9 @@ class Processing:
         try:
             job, outcome = await self._runner.run(attempt)
             ended_at = time.monotonic()
+            outcome = self._runner.if_cancelled(job, outcome)
+            if attempt.report is not None:
+                self._leases.tell_last(attempt)
             outcome = await self._settle(attempt, job, outcome)
             if attempt.shown_at:
                 self._leases.hide(attempt)

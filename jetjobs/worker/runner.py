@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -30,12 +31,14 @@ from jetjobs.model.errors import (
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
+    Cancelled,
     DeadLettered,
     DeadReason,
     ErrorInfo,
     LetGo,
     Outcome,
     Released,
+    Retried,
     Snoozed,
     Succeeded,
     Suspected,
@@ -44,8 +47,10 @@ from jetjobs.model.outcome import (
 )
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.verdict import Classifier, classify
+from jetjobs.worker.asking import answer
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.children import Children, Encoded
+from jetjobs.worker.desk import WorkerDesk
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.threads import Threads
 
@@ -88,11 +93,13 @@ class Runner:
         self._leases = leases
         self._places = jetstream.places
         self._payloads = jetstream.payloads
+        self._marks = jetstream.cancel_marks
         self._observe = observe
         self._config = config
         self._created = config.streams_created
         self.threads = Threads(config.slots, observe)
         self._children = Children(config.slots, registry, config.classifiers)
+        self._desk = WorkerDesk(jetstream.checkpoints, config.worker)
         self.scope = Scope()
         """Dependencies that live as long as the worker."""
 
@@ -110,6 +117,8 @@ class Runner:
         suspicious = delivery.delivered > 1 or job.crashes
         if suspicious:
             early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
+            if early is None and not attempt.owned():
+                early = LetGo(ack=False)  # the look outlasted the lease: another may run it by now
             if early is not None:
                 return job, early
         now = time.time()
@@ -129,6 +138,8 @@ class Runner:
             arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
+        if self._marks and (mark := self._marks.find(job.id, job.run)) is not None:
+            return job, Cancelled(mark.by, mark.why)
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments, body)
@@ -149,6 +160,14 @@ class Runner:
             return Snoozed(FETCH_AGAIN_S)
         return body if attempt.owned() else LetGo(ack=False)
 
+    def if_cancelled(self, job: Job, outcome: Outcome) -> Outcome:
+        """A job that was marked while it ran does not run again. A success stays one."""
+        if self._marks and isinstance(outcome, Retried | Snoozed | Released | Suspected):
+            mark = self._marks.find(job.id, job.run)
+            if mark is not None:
+                return Cancelled(mark.by, mark.why)
+        return outcome
+
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
         created = self._created[attempt.queue]
@@ -166,13 +185,14 @@ class Runner:
         if alone and again and not await self._places.ran_alone(job):
             again = 0  # a worker died that only held it: that was not its doing
         crashes, most = job.crashes + again, self._config.max_crashes
-        if crashes >= most:
+        # Deliveries may have gone to workers that never read them. Only a run alone tells who is guilty. ADR 11.
+        if crashes >= most and (alone or most == 1):
             text = f"{crashes} deliveries ended without a word from the worker"
             return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
         if alone:
             await self._places.mark_alone(job)
-        elif crashes == most - 1 and crashes:
-            return Suspected(crashes)
+        elif crashes and crashes >= most - 1:
+            return Suspected(most - 1)
         return None
 
     async def _attempt(
@@ -185,7 +205,8 @@ class Runner:
         attempt.started_at = now
         self._leases.limit(attempt, now + limit_s)
         delivery = attempt.delivery
-        context = Context(job, self._config.worker, delivery.fence, delivery.delivered, now + limit_s)
+        worker, desk = self._config.worker, self._desk
+        context = Context(job, worker, delivery.fence, delivery.delivered, now + limit_s, desk, attempt)
         enter_job(context)
         error: BaseException
         attempt.running = True
@@ -193,7 +214,7 @@ class Runner:
             if task.direct and not self._middlewares:
                 value = await task.function(**arguments)  # nothing in between: the usual case
             elif task.isolated:
-                value = await self._in_child(context, task, body)
+                value = await self._in_child(attempt, context, task, body)
             else:
                 value = await self._call(context, task, arguments)
         except asyncio.CancelledError as cancelled:
@@ -212,11 +233,18 @@ class Runner:
                     return LetGo(ack=False)
                 if why is Interrupt.STOP:
                     return Released()
+                if why is Interrupt.CANCEL:
+                    mark = self._marks.find(job.id, job.run)
+                    return Cancelled(mark.by, mark.why) if mark is not None else Cancelled("", "")
                 error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             attempt.running = False
+            if not attempt.owned():
+                if attempt.interrupt is not Interrupt.LEASE_LOST:
+                    self._leases.lose(attempt)
+                return LetGo(ack=False)
             error = raised
         else:
             attempt.running = False
@@ -254,16 +282,17 @@ class Runner:
 
         return await compose(self._middlewares, context, innermost)()
 
-    async def _in_child(self, context: Context, task: Task[Any, Any], body: bytes) -> Any:
+    async def _in_child(self, attempt: Attempt, context: Context, task: Task[Any, Any], body: bytes) -> Any:
         """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
+        asked = functools.partial(answer, self._desk, attempt)
         if not self._middlewares:
-            return await self._children.run(context, task, body)
+            return await self._children.run(context, task, body, asked)
         encoded: Encoded | None = None
         seen: Any = None
 
         async def innermost() -> Any:
             nonlocal encoded, seen
-            encoded = await self._children.run(context, task, body)
+            encoded = await self._children.run(context, task, body, asked)
             seen = encoded.value(task)
             return seen
 

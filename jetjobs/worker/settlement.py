@@ -14,13 +14,14 @@ from jetjobs.jetstream.dead_letters import Letter
 from jetjobs.jetstream.objects import labels_of
 from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import last_on
-from jetjobs.jetstream.results import read_record, success_record
+from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record, read_record, success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import Observer, RecordDropped
 from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
+    Cancelled,
     DeadLettered,
     DeadReason,
     ErrorInfo,
@@ -60,6 +61,7 @@ class Settlement:
             # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
             if isinstance(outcome, Succeeded):
                 await self._succeed(attempt, job, outcome)
+                await self._forget_checkpoint(attempt)
             return outcome
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
@@ -69,20 +71,32 @@ class Settlement:
             await self._detour(attempt, job, outcome)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
+        elif isinstance(outcome, Cancelled):
+            await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        if job.payload and isinstance(outcome, Succeeded):
-            await self._end_large(attempt, job)
+        if (job.payload or attempt.kept is not None) and isinstance(outcome, Succeeded | Cancelled | DeadLettered):
+            await self._end_with_all(attempt, job, outcome)
         else:
             attempt.delivery.ack()
         return outcome
 
-    async def _end_large(self, attempt: Attempt, job: Job) -> None:
-        """Ack, and only when that is certain remove the body: a second delivery could not run without it. What is
-        left over is found by the sweep."""
-        if await attempt.delivery.ack_confirmed():
+    async def _end_with_all(
+        self, attempt: Attempt, job: Job, outcome: Succeeded | Cancelled | DeadLettered
+    ) -> None:
+        """Ack, and only when that is certain remove what a second delivery could not do without: checkpoint and
+        body. What is left over of bodies is found by the sweep; a checkpoint has its TTL."""
+        if not await attempt.delivery.ack_confirmed():
+            return
+        await self._forget_checkpoint(attempt)
+        if job.payload and not isinstance(outcome, DeadLettered):
             with contextlib.suppress(BrokerError):
                 await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
+
+    async def _forget_checkpoint(self, attempt: Attempt) -> None:
+        if attempt.kept is not None:
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.remove(attempt.kept)
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
@@ -122,6 +136,14 @@ class Settlement:
                 await payloads.delete(name)
         if job.reply:
             self._jetstream.results.tell(job, standing)
+
+    async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
+        ended_at = time.time()
+        started_at = ended_at - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
+        record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at)
+        await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
+        if job.reply:
+            self._jetstream.results.tell(job, record)
 
     async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:
@@ -182,6 +204,10 @@ class Settlement:
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, _dead_record(job, outcome))
+        if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
+            # Not started this time, as after one crash too many: an earlier run may have kept something.
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.forget(job.id, job.run)
 
     async def _move(self, attempt: Attempt, job: Job, due_at: float | None, detour: str = "") -> None:
         publisher = self._jetstream.publisher

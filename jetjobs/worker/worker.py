@@ -17,19 +17,20 @@ from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader import LeaderLock
-from jetjobs.model.errors import BrokerUnavailable, ConfigError
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
 from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.cancelling import cancel_here, holds_here
 from jetjobs.worker.counting import QueueCounting
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.duties import Leader
-from jetjobs.worker.keeper import LeaseKeeper
 from jetjobs.worker.lanes import Lanes
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.lost import LostJobs
+from jetjobs.worker.membership import Membership
 from jetjobs.worker.overdue import LATE_S
 from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
@@ -98,7 +99,14 @@ class Worker:
         self._lanes = Lanes(jetstream, options.queues, settings, self._leases, self._spawn)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
-        self._keeper: LeaseKeeper | None = None
+        self._membership = Membership(jetstream, self.name, self._leases, self._spawn)
+        self.control = self._membership.control
+        """What others may ask of this worker; `control.on` adds a word."""
+        self.control.on("ping", lambda request: {"phase": str(self.phase)})
+        self.control.on("quiet", lambda request: self.hush())
+        self.control.on("stop", self._asked_to_stop)
+        self.control.on("cancel", lambda request: cancel_here(self._leases, self.registry, request))
+        self.control.on("holds", lambda request: holds_here(self._leases, request))
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -121,7 +129,7 @@ class Worker:
         self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
         async with contextlib.AsyncExitStack() as stack:
             await self._open(stack)
-            self.phase = Phase.READY
+            self._enter(Phase.READY)
             self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
             background = [asyncio.create_task(self._leases.tend(self._tick, self._lanes.doubt))]
             asking = asyncio.create_task(self._dispatcher.ask_for_ever())
@@ -129,16 +137,39 @@ class Worker:
                 background.append(asyncio.create_task(self._quiet_when_empty()))
             try:
                 await self._until_quiet([asking, *background])
-                self.phase = Phase.QUIET
-                self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
+                if self.phase is not Phase.QUIET:
+                    self._enter(Phase.QUIET)
+                    self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
                 await _cancel([asking])
                 await self._finish()
             finally:
-                if self._keeper is not None:
-                    self._keeper.watching = False  # the loop's own tick ends here
+                self._membership.loop_ends()
                 await _cancel([asking, *background])
         self.phase = Phase.STOPPED
         self._observe(WorkerChanged("stopped"))
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._membership.changed()
+
+    def hush(self) -> dict[str, Any]:
+        """Take no new work, and stay: what runs may take its time. `quiet` or `stop` ends the worker."""
+        if self.phase is Phase.STARTING:
+            return {"ok": False, "error": "the worker is still starting"}
+        if self.phase is Phase.READY:
+            self._dispatcher.stop_intake()
+            self._enter(Phase.QUIET)
+            self._spawn(self._lanes.close())
+            self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
+        return {"phase": str(self.phase)}
+
+    def _asked_to_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """As by a signal: in order, or at once."""
+        if request.get("now") is True:
+            self.stop()
+        else:
+            self.quiet()
+        return {"phase": str(Phase.QUIET)}
 
     def quiet(self) -> None:
         """Take no new work; what runs may finish until the stop timeout."""
@@ -216,13 +247,12 @@ class Worker:
         await self._runner.open(self.options.queues)
         for lifespan in self.options.lifespans:
             await stack.enter_async_context(lifespan())
+        await self._jetstream.cancel_marks.listen()
         stack.push_async_callback(self._lanes.close)
         lost = LostJobs(self._jetstream, self.name, self._observe)
         await self._lanes.open(self._dispatcher, lost)
-        stack.callback(connection.on_reconnect(self._lanes.start_anew))
-        self._keeper = LeaseKeeper(self._jetstream, self._leases)
-        stack.push_async_callback(self._keeper.stop)
-        self._keeper.start()
+        stack.callback(connection.on_reconnect(lambda: self._spawn(self._after_reconnect())))
+        await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
         await stack.enter_async_context(self._leading(lost))
 
     @contextlib.asynccontextmanager
@@ -245,6 +275,12 @@ class Worker:
             await _cancel(tasks)
             with contextlib.suppress(Exception):
                 await jetstream.connection.nc.unlisten(sid)
+
+    async def _after_reconnect(self) -> None:
+        """First hear what was cancelled meanwhile, then ask for jobs again."""
+        with contextlib.suppress(BrokerError):
+            await self._jetstream.cancel_marks.load()
+        self._lanes.start_anew()
 
     async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
         quiet = asyncio.create_task(self._quiet.wait())
@@ -314,8 +350,7 @@ class Worker:
             self._leases.let_go(attempt)
 
     def _tick(self) -> None:
-        if self._keeper is not None:
-            self._keeper.turned()
+        self._membership.turned()
         self._dispatcher.tick()
         if self._was_full and time.monotonic() >= self._call_at:
             # Jobs that fell due meanwhile were not fired: whoever leads is to look after them.

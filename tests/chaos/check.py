@@ -15,7 +15,7 @@ from tests.chaos.tasks import DOOMED_ATTEMPTS, QUICK
 
 MAX_RSS = 400 * 1024 * 1024
 MAX_FDS = 128
-MAX_ATTEMPTS = {"flaky": QUICK.max_attempts, "doomed": DOOMED_ATTEMPTS}
+MAX_ATTEMPTS = {"flaky": QUICK.max_attempts, "doomed": DOOMED_ATTEMPTS, "poison_in_child": DOOMED_ATTEMPTS}
 SPARE = 500
 """One unexplained second start in so many is left to the machine, on which a process may stall by itself."""
 UNRECORDED = "finished, record refused for lack of storage"

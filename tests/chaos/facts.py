@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.support.server import Truth
 
-LANES = ("high", "normal", "low")
 OVERDUE_S = 45.0
 """Above what jetjobs itself needs to notice jobs that the server has not fired."""
 
@@ -57,7 +56,8 @@ async def gather(truth: Truth, queues: list[str]) -> Facts:
     for queue in queues:
         facts.stored += await stored(truth, queue)
         facts.done.update(await truth.done(queue))
-        for lane in LANES:
+        listed = await truth.api(f"CONSUMER.NAMES.jobs-work-{queue}")
+        for lane in listed.get("consumers") or []:
             facts.consumers[f"{queue}/{lane}"] = await truth.consumer(lane, queue)
     facts.dead = await truth.dead()
     return facts

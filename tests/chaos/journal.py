@@ -41,13 +41,13 @@ class Line(NamedTuple):
         return " ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in self)
 
 
-def write(event: str) -> None:
+def write(event: str, pid: int) -> None:
     """One atomic append: many processes write at once."""
     context = current_job()
     job = context.job
     at = f"{time.time():.6f}"
     place = f"{job.queue}/{job.lane}"
-    line = Line(0.0, os.getpid(), event, job.task, job.id, job.run, job.hop, job.attempt, context.delivery, place)
+    line = Line(0.0, pid, event, job.task, job.id, job.run, job.hop, job.attempt, context.delivery, place)
     descriptor = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, (" ".join([at, *map(str, line[1:])]) + "\n").encode())
@@ -56,18 +56,19 @@ def write(event: str) -> None:
 
 
 @contextlib.contextmanager
-def journaled() -> Iterator[None]:
-    """Around the work of a task."""
-    write(START)
+def journaled(*, in_child: bool = False) -> Iterator[None]:
+    """Around the work of a task. The process in the journal is the worker's, wherever the task runs."""
+    pid = os.getppid() if in_child else os.getpid()
+    write(START, pid)
     try:
         yield
     except asyncio.CancelledError:
-        write(CANCELLED)
+        write(CANCELLED, pid)
         raise
     except (Exception, Signal):
-        write(FAIL)
+        write(FAIL, pid)
         raise
-    write(FINISH)
+    write(FINISH, pid)
 
 
 def read(path: Path) -> list[Line]:

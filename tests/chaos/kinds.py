@@ -50,15 +50,12 @@ ALWAYS = (
     _kind("bad_body", 2, "malformed", journaled=False),
     _kind("bad_header", 2, "malformed", journaled=False),
     _kind("no_task", 2, "unknown_task", journaled=False),
+    _kind("large", 1, DONE),
+    _kind("isolated", 5, DONE),
+    _kind("poison_in_child", 1, "exhausted"),
 )
-SWITCHED = {
-    "isolated": _kind("isolated", 4, DONE, journaled=False),
-    "large": _kind("large", 2, DONE),
-}
-SWITCHED_ON: tuple[str, ...] = ()
-"""Kinds of `SWITCHED` that are part of every run. An entry here turns one on."""
 
 POISON = _kind("poison", 0, "crashed")
 """Comes by the nemesis, as a fault."""
 
-KINDS = {kind.name: kind for kind in (*ALWAYS, *(SWITCHED[name] for name in SWITCHED_ON), POISON)}
+KINDS = {kind.name: kind for kind in (*ALWAYS, POISON)}

@@ -30,6 +30,7 @@ FAULTS = (
 )
 KILL_ALL = "kill_all_workers"
 """Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
+LANES = ("high", "normal", "normal", "low", "back", "lone", "lost")
 _SLOW = ("delay", "fill_storage")
 _LASTS = {
     "term_worker": (1.0, 3.0),
@@ -122,7 +123,7 @@ def _faults(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Ite
             if at >= seconds:
                 return
             lasts_s = draw.uniform(*_LASTS.get(kind, (0.0, 0.0)))
-            lane = (draw.choice(queues), draw.choice(("high", "normal", "low")))
+            lane = (draw.choice(queues), draw.choice(LANES))
             links, late = _links(draw, kind), draw.random() < 0.5
             if kind in _SLOW and draw.random() < 0.5:
                 links = tuple(range(WORKERS + 1)) if kind == "delay" else ()

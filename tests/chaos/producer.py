@@ -49,7 +49,8 @@ MAKERS: dict[str, Make] = {
     "expiring": lambda j: tasks.effect.options(deadline=_soon(j, 3), queue=j.queue).bind(j.number, 0.3),
     "poison": lambda j: tasks.poison.bind(j.number),
     "large": lambda j: tasks.large.bind(j.number, "x" * LARGE),
-    "isolated": lambda j: getattr(tasks, "isolated").bind(j.number),  # noqa: B009 - there only once it is built
+    "isolated": lambda j: tasks.isolated.bind(j.number, j.draw * 2.0),
+    "poison_in_child": lambda j: tasks.poison_in_child.bind(j.number),
 }
 BY_HAND: dict[str, tuple[str, bytes, dict[str, str]]] = {
     "by_hand": ("effect", b'{"n": 1}', {}),

@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 def plan_for(seed: int, seconds: float) -> Plan:
-    return make_plan(seed, seconds, tuple(tasks.app.queues))
+    return make_plan(seed, seconds, tuple(tasks.app.task_queues))
 
 
 async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
@@ -38,7 +38,7 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         left = await _come_to_rest(world)
         await world.fleet.ready()
         await world.fleet.stop()
-        found = await facts.gather(world.truth, tasks.app.queues)
+        found = await facts.gather(world.truth, tasks.app.task_queues)
         (folder / "history").write_text(str(history) + "\n")
         lines = journal.read(folder / "journal")
         checker = Checker(history, lines, found, logs.blocked(world.fleet.logs))
@@ -82,11 +82,12 @@ async def _watch_machine(history: History) -> None:
 
 async def _come_to_rest(world: World) -> list[facts.Stored]:
     """Jobs that are still under way when time is up."""
-    queues, truth = tasks.app.queues, world.truth
+    queues, truth = tasks.app.task_queues, world.truth
     left = await facts.quiet(truth, queues, QUIET_S, give_up_overdue=True)
     late = facts.overdue(left)
     if late and len(late) == len(left):
         # The server fires what fell due while storage was full only after a restart.
+        world.history.overdue = len(late)
         world.history.note(f"{len(late)} overdue jobs: the server was restarted to fire them")
         await asyncio.to_thread(world.server.stop)
         await asyncio.to_thread(world.server.start)

@@ -8,7 +8,6 @@ import time
 from datetime import timedelta
 
 from jetjobs import JetJobs, Reject, RetryPolicy, Snooze, current_job
-from jetjobs.define.task import TaskOptions
 from tests.chaos.journal import journaled
 
 app = JetJobs("chaos")
@@ -89,9 +88,15 @@ async def large(n: int, text: str) -> int:
     return len(text)
 
 
-if "isolation" in TaskOptions.__annotations__:
+@app.task(isolation="process", queue=SECOND_QUEUE)
+def isolated(n: int, seconds: float) -> int:
+    with journaled(in_child=True):
+        time.sleep(seconds)
+    return n
 
-    @app.task(isolation="process")  # type: ignore[call-overload,untyped-decorator,unused-ignore]
-    def isolated(n: int) -> int:
-        """The child has no context of the job, so it leaves no line: its record is what counts."""
-        return n
+
+@app.task(isolation="process", retry=RetryPolicy(max_attempts=DOOMED_ATTEMPTS, base=timedelta(seconds=0.3)))
+def poison_in_child(n: int) -> None:
+    """Ends its child, not the worker: a failure like any other."""
+    with journaled(in_child=True):
+        os._exit(7)

@@ -67,7 +67,7 @@ class World:
         """As an operator does it: again, if the server does not answer just then."""
         for _ in range(5):
             try:
-                await self.operator.provision(self.app.queues)
+                await self.operator.provision(self.app.task_queues)
                 return
             except BrokerError as error:
                 self.history.note(f"provisioning: {error}")
@@ -89,7 +89,7 @@ async def open_world(folder: Path, history: History) -> AsyncIterator[World]:
         app.configure(_settings(links[PRODUCER].url))
         operator = JetJobs("operator", settings=_settings(server.url))
         await stack.enter_async_context(operator)
-        await operator.provision(app.queues)
+        await operator.provision(app.task_queues)
         await stack.enter_async_context(app)
         plain = await plain_client(server.url)
         stack.push_async_callback(plain.close)

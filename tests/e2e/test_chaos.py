@@ -35,4 +35,4 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_minute_has_every_kind_of_fault(seed: int) -> None:
-    assert {fault.kind for fault in plan_for(seed, SECONDS).faults} == set(FAULTS)
+    assert {fault.kind for fault in plan_for(seed, SECONDS).faults} >= set(FAULTS)

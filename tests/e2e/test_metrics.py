@@ -174,9 +174,9 @@ async def test_a_producer_counts_what_it_stores_and_what_it_cannot(app: JetJobs,
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    observers = list(app._observers)
+    metrics = app.metrics()
     try:
-        registry.register(app.metrics())
+        registry.register(metrics)
         await metric_tasks.succeed.options(key="a").enqueue(1)
         await metric_tasks.succeed.options(key="a").enqueue(1)
         report = await app.enqueue_many([metric_tasks.succeed.bind(n) for n in range(10)])
@@ -190,7 +190,7 @@ async def test_a_producer_counts_what_it_stores_and_what_it_cannot(app: JetJobs,
         assert len((await app.enqueue_many(mixed)).refused) == 1
         text = generate_latest(registry).decode()
     finally:
-        app._observers[:] = observers
+        app.forget(metrics.observe)
     page = Page(text)
     name = "jetjobs_jobs_enqueued_total"
     assert page.value(name, queue="default", task="succeed", result="stored") == 11

@@ -348,3 +348,34 @@ async def test_a_worker_in_the_dark_gives_a_job_up_when_its_lease_has_passed_una
             proxy.pass_on()
             proxy.cut()
         assert len(probe.of(JobFinished)) == 1
+
+
+async def test_a_job_whose_lease_ran_out_while_it_was_looked_up_is_not_run(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    app = make_app(nats={"url": proxy.url}, queues={"lease": "1s", "max_crashes": 50})
+    probe = watched(app)
+
+    @app.task
+    async def work() -> int:
+        return 1
+
+    def answer_late(data: bytes) -> bytes:
+        if b"STREAM.MSG.GET.KV_jobs-done-default" in data:
+            proxy.hold()  # the question gets through; the answer and every heartbeat wait
+            proxy.pass_on()
+        return data
+
+    async with app:
+        await app.provision()
+        await work.enqueue()
+        # Handed out once and never heard of again, so that it is looked up when it comes to the worker.
+        subject = "$JS.API.CONSUMER.MSG.NEXT.jobs-work-default.normal"
+        await truth.nc.request(subject, b'{"batch":1}', timeout=10, old_style=True)
+        proxy.to_server = answer_late
+        async with running(app.worker(slots=1)):
+            await probe.wait(LeaseLostEvent, timeout=30)
+            proxy.resume()
+            await probe.finished(1, "succeeded", timeout=30)
+            await emptied(truth)
+    assert next(event.delivery for event in probe.of(JobStarted)) > 2

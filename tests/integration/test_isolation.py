@@ -345,7 +345,7 @@ async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, tr
         await tasks.hold.enqueue(str(marker))
         pid = (await pids_in(marker))[0]
         for attempt in worker._leases.held:
-            worker._leases._lose(attempt)
+            worker._leases.lose(attempt)
         await gone(pid)
         worker.stop()
     assert len(await truth.jobs()) == 1

@@ -769,7 +769,7 @@ async def test_the_roles_of_the_example_configuration_may_send_run_and_read_larg
     example = (Path(__file__).parents[2] / "nats-server.conf").read_text()
     lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
     rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
-    for role in ("SETUP", "PRODUCER", "WORKER"):
+    for role in ("SETUP", "PRODUCER", "WORKER", "OPERATOR"):
         rules = rules.replace(f"$JOBS_{role}_PASSWORD", '"secret"')
     config = tmp_path / "roles.conf"
     config.write_text(rules + "\n")

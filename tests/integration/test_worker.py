@@ -393,7 +393,7 @@ async def test_a_job_whose_worker_died_runs_again_as_the_same_attempt(make_app: 
 async def test_a_job_that_killed_its_workers_too_often_is_dead_lettered_unrun(
     make_app: MakeApp, truth: Truth
 ) -> None:
-    app = make_app(queues={"lease": "1s", "max_crashes": 2})
+    app = make_app(queues={"lease": "1s", "max_crashes": 1})
     probe = Probe()
     app.observe(probe)
 
@@ -403,7 +403,7 @@ async def test_a_job_that_killed_its_workers_too_often_is_dead_lettered_unrun(
     async with app:
         await app.provision()
         handle = await work.enqueue()
-        await _hold(truth, 2)
+        await _hold(truth, 1)
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
         assert (await truth.dead())[handle.id]["reason"] == "crashed"

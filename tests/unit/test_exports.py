@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 import jetjobs
+import jetjobs.testing
 
 PUBLIC = [
     "AccessDenied",
     "BrokerError",
     "BrokerUnavailable",
     "CallNext",
+    "CheckpointError",
+    "CheckpointTooLarge",
     "ChildDied",
     "ChildRaised",
     "ConfigError",
@@ -29,10 +32,14 @@ PUBLIC = [
     "Event",
     "INJECTED",
     "InvalidArguments",
+    "InvalidProgress",
     "JetJobs",
     "JetJobsError",
+    "JobAmbiguous",
+    "JobCancelled",
     "JobFailed",
     "JobHandle",
+    "JobNotFound",
     "JobRequest",
     "JobState",
     "JobStatus",
@@ -43,6 +50,7 @@ PUBLIC = [
     "Observer",
     "PERMANENT",
     "QueueNotFound",
+    "QueueState",
     "Reject",
     "Replayed",
     "ResultError",
@@ -59,6 +67,9 @@ PUBLIC = [
     "Task",
     "Verdict",
     "Worker",
+    "WorkerNotFound",
+    "WorkerRecord",
+    "WorkerSilent",
     "current_job",
 ]
 
@@ -72,6 +83,33 @@ def test_every_public_name_resolves(name: str) -> None:
     value = getattr(jetjobs, name)
     assert value is not None
     assert name in dir(jetjobs)
+
+
+def test_the_names_of_the_testing_helpers_are_these_and_no_others() -> None:
+    assert jetjobs.testing.__all__ == sorted(jetjobs.testing.__all__)
+    assert jetjobs.testing.__all__ == [
+        "Clock",
+        "Drained",
+        "EnqueuedJob",
+        "Inline",
+        "JobsFailed",
+        "assert_enqueued",
+        "drain",
+        "enqueued",
+        "on_server",
+        "refute_enqueued",
+        "run_inline",
+        "working",
+    ]
+    assert all(hasattr(jetjobs.testing, name) for name in jetjobs.testing.__all__)
+
+
+def test_the_pytest_plugin_loads_nothing_of_jetjobs_but_itself() -> None:
+    script = (
+        "import sys, jetjobs.pytest_plugin\nprint(*(name for name in sys.modules if name.startswith('jetjobs')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert set(ran.stdout.split()) == {"jetjobs", "jetjobs.pytest_plugin"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

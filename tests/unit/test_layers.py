@@ -28,7 +28,10 @@ BELOW: dict[str, frozenset[str]] = {
     "worker": frozenset({"model", "define", "jetstream", "worker"}),
     "settings": frozenset({"model", "settings"}),
     "top": frozenset({"model", "define", "jetstream", "observe", "worker", "settings", "top"}),
-    "cli": frozenset({"model", "define", "jetstream", "observe", "worker", "settings", "top", "cli", "root"}),
+    "testing": frozenset({"model", "define", "jetstream", "worker", "settings", "top", "testing"}),
+    "cli": frozenset(
+        {"model", "define", "jetstream", "observe", "worker", "settings", "top", "testing", "cli", "root"}
+    ),
 }
 """For each layer, the layers it may import from. `root` is the package itself, with the public names."""
 
@@ -37,16 +40,24 @@ TOP = {
     "bulk": "top",
     "dead": "top",
     "enqueueing": "top",
+    "jobs": "top",
+    "cancel": "top",
+    "moving": "top",
+    "queues": "top",
+    "workers": "top",
     "letter_files": "top",
     "replay": "top",
     "config": "settings",
     "devserver": "settings",
+    "pytest_plugin": "cli",
 }
 OUTSIDE_OF_MODEL = {"pydantic", "pydantic_core", "typing_extensions"}
 CONFINED = {
     "nats": ("jetjobs.jetstream.",),
     "croniter": ("jetjobs.model.cron",),
     "prometheus_client": ("jetjobs.observe.",),
+    "pytest": ("jetjobs.pytest_plugin.",),
+    "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "uvloop": ("jetjobs.cli.",),
 }
 

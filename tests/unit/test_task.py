@@ -54,7 +54,7 @@ def test_a_task_may_be_declared_with_options(app: JetJobs) -> None:
     )(greet)
     assert (task.name, task.queue, task.priority, task.retry) == ("hello", "mail", "high", policy)
     assert (task.timeout, task.result_ttl, task.store_result) == (timedelta(seconds=3), timedelta(days=1), False)
-    assert app.queues == ["mail"]
+    assert app.task_queues == ["mail"]
 
 
 async def test_a_task_can_still_be_called_as_the_plain_function(app: JetJobs) -> None:
@@ -344,7 +344,7 @@ async def test_tasks_of_an_included_router_are_the_apps(app: JetJobs) -> None:
     app.include(router)
     sent = collecting(app)
     assert app.find("greet") is task
-    assert app.queues == ["mail"]
+    assert app.task_queues == ["mail"]
     handle = await task.enqueue("Ada")
     assert (handle.id, handle.task) == ("u1", "greet")
     assert [request.task for request in sent] == [task]

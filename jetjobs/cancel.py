@@ -1,0 +1,149 @@
+"""Cancel a job wherever it stands: mark it, ask the workers, take it out of the queue, leave a record.
+
+The mark comes first. From then on no worker starts the job, so all that is left is to find out whether one has
+begun. A purge proves nothing about that: the server also purges what is being delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import StrEnum
+from typing import NamedTuple
+
+from jetjobs.jetstream.cancel_marks import CancelMark
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import decode
+from jetjobs.jetstream.control import Answers, ask_all
+from jetjobs.jetstream.reads import StoredMessage
+from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record
+from jetjobs.model import names as n
+from jetjobs.model.errors import MalformedJob
+from jetjobs.model.job import FINAL, Job, JobState, JobStatus
+
+_LOOK_S = 0.05
+_ASK_AGAIN_S = 0.5
+
+
+class CancelOutcome(StrEnum):
+    """What became of a job that was to be cancelled."""
+
+    CANCELLED = "cancelled"
+    """It will not run: it was taken from the queue, or stopped."""
+    ENDED = "ended"
+    """It had come to another end before it could be stopped; nothing was changed."""
+    STOPPING = "stopping"
+    """It was told to stop and has not ended yet."""
+    NOT_STOPPABLE = "not stoppable"
+    """It runs in a thread, which cannot be stopped. It will not run again."""
+    UNCONFIRMED = "unconfirmed"
+    """A worker that may have it does not answer. If it has not begun by now, it will not."""
+
+
+class CancelAnswer(NamedTuple):
+    """The outcome, with the state the job was found in at the end."""
+
+    job_id: str
+    outcome: CancelOutcome
+    state: JobState | None
+    detail: str = ""
+
+
+class Canceller:
+    """Cancels jobs of one namespace."""
+
+    def __init__(self, jetstream: JetStreamClient) -> None:
+        self._jetstream = jetstream
+
+    async def cancel(
+        self, queue: str, task: str, job_id: str, *, by: str, reason: str, timeout_s: float
+    ) -> CancelAnswer:
+        """Cancel the job; wait up to `timeout_s` for one that runs to end. Repeating it changes nothing."""
+        give_up = time.monotonic() + timeout_s
+        status = await self._jetstream.places.status(queue, task, job_id)
+        if status.state in FINAL or status.state is None:
+            return _ended(status)
+        mark = CancelMark(status.run, by[:200], reason[:500])
+        await self._jetstream.cancel_marks.put(job_id, mark)
+        answers = Answers({}, [])
+        asked_at = 0.0
+        while True:
+            status = await self._jetstream.places.status(queue, task, job_id)
+            if status.state in FINAL or status.state is None or status.run != mark.run:
+                return _ended(status)
+            if time.monotonic() - asked_at >= _ASK_AGAIN_S:
+                answers = await self._ask(job_id, mark.run)
+                asked_at = time.monotonic()
+            if await self._removed(queue, task, job_id, mark, answers):
+                return CancelAnswer(job_id, CancelOutcome.CANCELLED, JobState.CANCELLED)
+            if (answer := _running(job_id, status, answers)) is not None and _is_last(answer, give_up):
+                return answer
+            if time.monotonic() >= give_up:
+                silent = ", ".join(answers.silent)
+                detail = f"no answer from {silent}" if silent else "it is on its way between two places"
+                return CancelAnswer(job_id, CancelOutcome.UNCONFIRMED, status.state, detail)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _ask(self, job_id: str, run: str) -> Answers:
+        jetstream = self._jetstream
+        return await ask_all(jetstream.connection, jetstream.names, "cancel", {"id": job_id, "run": run})
+
+    async def _removed(self, queue: str, task: str, job_id: str, mark: CancelMark, answers: Answers) -> bool:
+        """Take the job out of the queue if nobody can have begun it. Whether that was done."""
+        if any(answer.get("holds") for answer in answers.by_worker.values()):
+            return False
+        live = await self._jetstream.places.find_live(queue, task, job_id)
+        if live is None or live.headers.get(n.RUN, f"s{live.sequence}") != mark.run:
+            return False
+        lane = live.subject.split(".")[3]
+        if answers.silent and lane != n.LATER and await self._was_delivered(queue, lane, live):
+            return False  # a worker that does not answer may have begun before the mark
+        # Exactly this subject: a wildcard would leave the lane's counts wrong.
+        stream = self._jetstream.names.work_stream(queue)
+        await self._jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": live.subject})
+        job = self._read(live)
+        after = await self._jetstream.places.find_live(queue, task, job_id)
+        if after is not None and after.headers.get(n.RUN) == mark.run:
+            return False  # the clock has fired it meanwhile: look again
+        record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
+        stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
+        if job.reply:
+            self._jetstream.results.tell(job, stands)
+        if job.payload:
+            await self._jetstream.places.discard(queue, task, job_id, job.payload)
+        return stands == record
+
+    async def _was_delivered(self, queue: str, lane: str, live: StoredMessage) -> bool:
+        stream = self._jetstream.names.work_stream(queue)
+        info = await self._jetstream.connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+        return int(info["delivered"]["stream_seq"]) >= live.sequence
+
+    def _read(self, live: StoredMessage) -> Job:
+        try:
+            return decode(live, "")
+        except MalformedJob:
+            tokens = live.subject.split(".")
+            return Job(tokens[6], tokens[4], tokens[2], tokens[3], live.data, run=live.headers.get(n.RUN, ""))
+
+
+def _ended(status: JobStatus) -> CancelAnswer:
+    if status.state is JobState.CANCELLED:
+        return CancelAnswer(status.id, CancelOutcome.CANCELLED, status.state)
+    if status.state is None:
+        return CancelAnswer(status.id, CancelOutcome.ENDED, None, "it has ended and left no record")
+    return CancelAnswer(status.id, CancelOutcome.ENDED, status.state, f"it is {status.state} already")
+
+
+def _running(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer | None:
+    """What the workers say of a job that has begun; None when none of them has."""
+    for worker, answer in answers.by_worker.items():
+        if answer.get("runs") and not answer.get("stops"):
+            detail = f"it runs in a thread of {worker}, which cannot be stopped"
+            return CancelAnswer(job_id, CancelOutcome.NOT_STOPPABLE, status.state, detail)
+        if answer.get("holds"):
+            return CancelAnswer(job_id, CancelOutcome.STOPPING, status.state, f"{worker} was told to stop it")
+    return None
+
+
+def _is_last(answer: CancelAnswer, give_up: float) -> bool:
+    return answer.outcome is CancelOutcome.NOT_STOPPABLE or time.monotonic() >= give_up

@@ -1,0 +1,221 @@
+"""What the `jobs` commands do."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from jetjobs.app import JetJobs
+from jetjobs.cancel import CancelOutcome
+from jetjobs.cli.output import DONE, FAILED, user_name
+from jetjobs.cli.state import state
+from jetjobs.model.durations import parse_duration, show_duration
+from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
+from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.listing import JobQuery, Listed
+from jetjobs.model.names import check_token
+from jetjobs.moving import MoveAnswer, MoveOutcome
+
+_SHOWN = (
+    "id", "state", "queue", "task", "lane", "attempt", "crashes", "worker", "enqueued_at", "due_at", "started_at",
+    "ended_at", "reason", "error",
+)  # fmt: skip
+
+
+class Selection(NamedTuple):
+    """As the options say it."""
+
+    state: str | None = None
+    queue: str | None = None
+    task: str | None = None
+    since: str | None = None
+    where: tuple[str, ...] = ()
+
+    def query(self) -> JobQuery:
+        for what, token in (("queue", self.queue), ("task", self.task)):
+            if token is not None:
+                check_token(what, token)
+        pairs = []
+        for text in self.where:
+            path, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigError(f"--where {text!r}: say args.NAME=VALUE")
+            pairs.append((path, value))
+        return JobQuery(_state(self.state), self.queue, self.task, _since(self.since), tuple(pairs))
+
+
+async def list_command(chosen: Selection, limit: int, cursor: str | None) -> None:
+    query = chosen.query()
+    async with _reader() as app:
+        page = await app.jobs.page(query, limit=limit, cursor=cursor)
+    out = state.out
+    if out.as_json:
+        out.json({"items": [_item(item) for item in page.items], "cursor": page.cursor, "scanned": page.scanned})
+    else:
+        rows = [_row(item.status) for item in page.items]
+        out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
+    for path in page.unknown:
+        out.note(f"none of the {page.scanned:,} jobs looked at has {path}")
+    if page.cursor is not None:
+        short = len(page.items) < limit
+        looked = f"looked at {page.scanned:,} messages so far; " if short else ""
+        out.note(f"{looked}more: --cursor {page.cursor}")
+
+
+async def show_command(job_id: str, queue: str | None, task: str | None) -> None:
+    async with _reader() as app:
+        status = await app.jobs.get(job_id, queue=queue, task=task)
+    out = state.out
+    if out.as_json:
+        out.json(status.as_dict())
+        return
+    details = status.as_dict()
+    for name in _SHOWN:
+        if details[name] not in (None, "", 0):
+            out.data(f"{name:<13}{details[name]}")
+    if status.state is JobState.SUCCEEDED:
+        out.data(f"{'result':<13}{json.dumps(status.result, ensure_ascii=False)}")
+    for entry in status.history:
+        text = " ".join(str(entry.get("text", "")).split())
+        out.data(f"{'failed':<13}attempt {entry.get('attempt')}: {entry.get('type')}: {text}")
+    for entry in status.replays:
+        out.data(f"{'replayed':<13}by {entry.get('by') or '-'}: {entry.get('why') or '-'}")
+
+
+async def wait_command(job_id: str, queue: str | None, task: str | None, limit: str) -> int:
+    lasting = _duration("--for", limit)
+    async with _reader() as app:
+        handle = await app.job(job_id, queue=queue, task=task)
+        try:
+            result = await handle.result(lasting)
+        except (JobFailed, JobCancelled) as error:
+            state.out.error(str(error), None, FAILED)
+            return FAILED
+    if state.out.as_json:
+        state.out.json({"id": job_id, "state": "succeeded", "result": result})
+    else:
+        state.out.data(json.dumps(result, ensure_ascii=False))
+    return DONE
+
+
+async def cancel_command(ids: list[str], queue: str | None, task: str | None, reason: str, limit: str) -> int:
+    timeout = _duration("--for", limit)
+    by = f"{user_name()}@{socket.gethostname()}"
+    async with _reader() as app:
+        for job_id in dict.fromkeys(ids):
+            await app.jobs.locate(job_id, queue, task)  # all of them are there, or nothing is changed
+        answers = [
+            await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=timeout)
+            for job_id in dict.fromkeys(ids)
+        ]
+    _print([(a.job_id, str(a.outcome), a.state, a.detail) for a in answers])
+    return DONE if all(a.outcome is CancelOutcome.CANCELLED for a in answers) else FAILED
+
+
+async def run_command(ids: list[str], queue: str | None, task: str | None) -> int:
+    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+        return await app.jobs.run_now(job_id, queue=queue, task=task)
+
+    return await _move(ids, queue, task, move)
+
+
+async def reschedule_command(
+    job_id: str, queue: str | None, task: str | None, at: str | None, delay: str | None
+) -> int:
+    run_at = _moment(at, delay)
+
+    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+        return await app.jobs.reschedule(job_id, run_at, queue=queue, task=task)
+
+    return await _move([job_id], queue, task, move)
+
+
+async def priority_command(job_id: str, lane: str, queue: str | None, task: str | None) -> int:
+    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+        return await app.jobs.set_priority(job_id, lane, queue=queue, task=task)
+
+    return await _move([job_id], queue, task, move)
+
+
+# Parts
+
+
+async def _move(
+    ids: list[str], queue: str | None, task: str | None, move: Callable[[JetJobs, str], Awaitable[MoveAnswer]]
+) -> int:
+    async with _reader() as app:
+        for job_id in dict.fromkeys(ids):
+            await app.jobs.locate(job_id, queue, task)
+        answers = [await move(app, job_id) for job_id in dict.fromkeys(ids)]
+    _print([(a.job_id, str(a.outcome), a.state, a.detail) for a in answers])
+    return DONE if all(a.outcome in (MoveOutcome.MOVED, MoveOutcome.UNCHANGED) for a in answers) else FAILED
+
+
+def _print(answers: list[tuple[str, str, JobState | None, str]]) -> None:
+    if state.out.as_json:
+        items = [{"id": i, "outcome": o, "state": s, "detail": d} for i, o, s, d in answers]
+        state.out.json({"items": items, "cursor": None})
+        return
+    for job_id, outcome, _, detail in answers:
+        state.out.data(f"{job_id} {outcome}" + (f": {detail}" if detail else ""))
+
+
+def _reader() -> JetJobs:
+    """An app without tasks: reading and moving need the server only."""
+    return JetJobs("jetjobs-cli", settings=state.settings().settings)
+
+
+def _item(item: Listed) -> dict[str, Any]:
+    return {**item.status.as_dict(), "arguments": item.arguments}
+
+
+def _row(status: JobStatus) -> list[str]:
+    since = status.ended_at or status.enqueued_at
+    age = "-" if since is None else show_duration(max(0.0, (datetime.now(UTC) - since).total_seconds()))
+    return [
+        status.id,
+        str(status.state),
+        status.queue,
+        status.task,
+        str(status.attempt),
+        age,
+        status.worker or "-",
+    ]
+
+
+def _state(text: str | None) -> JobState | None:
+    if text is None:
+        return None
+    try:
+        return JobState(text)
+    except ValueError:
+        raise ConfigError(f"--state {text!r} is none of {', '.join(JobState)}") from None
+
+
+def _since(text: str | None) -> datetime | None:
+    return None if text is None else datetime.now(UTC) - _duration("--since", text)
+
+
+def _duration(option: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _moment(at: str | None, delay: str | None) -> datetime:
+    if (at is None) == (delay is None):
+        raise ConfigError("give --at or --delay")
+    if delay is not None:
+        return datetime.now(UTC) + _duration("--delay", delay)
+    assert at is not None
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        raise ConfigError(f"--at {at!r} is no ISO 8601 time") from None
+    if moment.utcoffset() is None:
+        raise ConfigError("--at has no time zone", hint="write 2027-01-31T09:00:00+01:00 or …Z")
+    return moment

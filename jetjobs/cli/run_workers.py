@@ -1,0 +1,127 @@
+"""What the `workers` commands do."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.output import DONE, FAILED, REFUSED
+from jetjobs.cli.progress import ask
+from jetjobs.cli.state import state
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError, WorkerNotFound, WorkerSilent
+from jetjobs.model.names import check_token
+from jetjobs.model.presence import WorkerRecord
+
+HEAD = ["WORKER", "PHASE", "QUEUES", "SLOTS", "LAG", "MEMORY", "UP", "HOST", "PID", "VERSION"]
+
+
+async def list_command(queue: str | None) -> None:
+    if queue is not None:
+        check_token("queue", queue)
+    async with reader() as app:
+        found = await app.workers.list(queue)
+    if state.out.as_json:
+        state.out.json({"items": [record.summary() for record in found], "cursor": None})
+        return
+    state.out.table(HEAD, [_row(record) for record in found])
+    if not found:
+        state.out.note("no worker lives: jetjobs worker starts one")
+
+
+def _row(record: WorkerRecord) -> list[str]:
+    return [
+        record.key,
+        record.phase,
+        ",".join(sorted(record.queues)),
+        f"{record.busy}/{record.total}",
+        show_duration(record.lag_s),
+        _megabytes(record),
+        show_duration(max(0.0, time.time() - record.started_at)),
+        record.host,
+        str(record.pid),
+        record.version,
+    ]
+
+
+async def show_command(name: str) -> None:
+    async with reader() as app:
+        record = await app.workers.get(name)
+    out = state.out
+    if out.as_json:
+        out.json(record.details())
+        return
+    now = time.time()
+    facts = {
+        "worker": record.key,
+        "name": record.name,
+        "phase": record.phase,
+        "host": f"{record.host}, pid {record.pid}",
+        "version": f"jetjobs {record.version}, Python {record.python}",
+        "up": show_duration(max(0.0, now - record.started_at)),
+        "seen": show_duration(max(0.0, now - record.seen_at)) + " ago",
+        "slots": f"{record.busy}/{record.total}",
+        "lag": show_duration(record.lag_s),
+        "memory": _megabytes(record),
+    }
+    for key, value in facts.items():
+        out.data(f"{key:<10}{value}")
+    for queue, slots in sorted(record.queues.items()):
+        out.data(f"{'queue':<10}{queue} {slots.busy}/{slots.total}")
+    for task, digest in sorted(record.tasks.items()):
+        out.data(f"{'task':<10}{task} {digest}".rstrip())
+    for job in record.running:
+        out.data(f"{'running':<10}{job.id} {job.task} for {show_duration(max(0.0, now - job.since))}")
+    if record.busy > len(record.running) > 0:
+        out.data(f"{'':<10}and {record.busy - len(record.running)} more")
+
+
+async def tell_command(
+    word: str, names: list[str] | None, *, all_workers: bool, yes: bool, now: bool = False
+) -> int:
+    """Tell workers something; the exit code. One that does not answer does not keep the others from hearing it."""
+    if bool(names) == all_workers:
+        raise ConfigError("name workers, or say --all")
+    async with reader() as app:
+        if all_workers:
+            chosen = await app.workers.list()
+        else:
+            chosen = [await app.workers.get(name) for name in dict.fromkeys(names or [])]
+        if all_workers and chosen and not yes and not await _go_ahead(f"{word} {len(chosen)} workers"):
+            return REFUSED
+        told = await asyncio.gather(*(_tell(app, record.key, word, now) for record in chosen))
+    if state.out.as_json:
+        state.out.json({"items": told})
+    for answer in told:
+        if not answer["ok"]:
+            state.out.note(f"{answer['worker']}: {answer['error']}")
+        elif not state.out.as_json:
+            state.out.data(f"{answer['worker']}  {'stopping' if word == 'stop' else answer.get('phase', 'ok')}")
+    return DONE if all(answer["ok"] for answer in told) else FAILED
+
+
+async def _tell(app: JetJobs, key: str, word: str, now: bool) -> dict[str, Any]:
+    try:
+        answer = await (app.workers.stop(key, now=now) if word == "stop" else app.workers.quiet(key))
+    except (WorkerNotFound, WorkerSilent) as error:
+        return {"worker": key, "ok": False, "error": str(error)}
+    return {"worker": key, "ok": bool(answer.get("ok")), **answer}
+
+
+async def _go_ahead(what: str) -> bool:
+    if sys.stdin.isatty():
+        return await ask(f"{what}?")
+    state.out.error(f"this would {what}", "say --yes", REFUSED)
+    return False
+
+
+def reader() -> JetJobs:
+    """An app without tasks: reading needs the server only."""
+    return JetJobs("jetjobs-cli", settings=state.settings().settings)
+
+
+def _megabytes(record: WorkerRecord) -> str:
+    return f"{record.memory_bytes / 1_000_000:.0f} MB"

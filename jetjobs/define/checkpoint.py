@@ -1,0 +1,81 @@
+"""Checkpoints and progress as a task gives them: checked, written as JSON, and read back as a type."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from jetjobs.model.errors import CheckpointError, CheckpointTooLarge, DefinitionError, InvalidProgress
+from jetjobs.model.names import has_wire_form
+
+MAX_CHECKPOINT = 64 * 1024
+"""Bytes of JSON: a note of where the work stands, not the work itself."""
+MAX_MESSAGE = 500
+
+
+def check_progress(fraction: Any, message: Any) -> float:
+    """The fraction as a float. InvalidProgress for what cannot be shown."""
+    if isinstance(fraction, bool) or not isinstance(fraction, Real):
+        raise InvalidProgress(f"progress is a number from 0 to 1, not {type(fraction).__qualname__}")
+    value = float(fraction)
+    if not 0.0 <= value <= 1.0:  # NaN too
+        raise InvalidProgress(f"progress is {value:g}, which is not within 0 to 1")
+    if message is not None:
+        if not isinstance(message, str) or not has_wire_form(message):
+            raise InvalidProgress("the message of a progress must be text")
+        if len(message) > MAX_MESSAGE:
+            raise InvalidProgress(
+                f"the message of a progress has {len(message):,} characters; {MAX_MESSAGE} are allowed"
+            )
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """A checkpoint as JSON. CheckpointError when there is no such form, CheckpointTooLarge when it is too long."""
+    try:
+        data = to_json(value, inf_nan_mode="strings")
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"a checkpoint of {type(value).__qualname__} cannot be written as JSON: {error}"
+        ) from None
+    if len(data) > MAX_CHECKPOINT:
+        raise CheckpointTooLarge(
+            f"the checkpoint is {len(data):,} bytes as JSON; the limit is {MAX_CHECKPOINT:,}",
+            size=len(data),
+            limit=MAX_CHECKPOINT,
+            hint="store the data elsewhere and keep a reference",
+        )
+    return data
+
+
+def decode(data: bytes, kind: Any) -> Any:
+    """A checkpoint as `kind`, a type or a TypeAdapter. CheckpointError when it does not fit any more."""
+    adapter = kind if isinstance(kind, TypeAdapter) else _adapter(kind)
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        # Inputs are left out: they may be secret, and this text goes to logs and dead letters.
+        details = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [f"{'.'.join(map(str, d['loc']))}: {d['msg']}".removeprefix(": ") for d in details[:5]]
+        text = "; ".join(problems)
+    except Exception as error:  # a validator of the user's own may raise anything
+        text = f"a validator raised {type(error).__qualname__}"
+    raise CheckpointError(
+        f"the checkpoint does not fit {_name(kind)}: {text}",
+        hint="give new fields a default, or catch CheckpointError and begin anew",
+    )
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(kind)
+    except PydanticUserError as error:
+        reason = str(error).splitlines()[0]
+        raise DefinitionError(f"a checkpoint cannot be read as {_name(kind)}: {reason}") from None
+
+
+def _name(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) else str(kind)

@@ -1,0 +1,93 @@
+"""Marks of cancelled jobs: written before anything else is done, and known to every worker before it runs a job.
+
+A bucket with a TTL holds them. A worker reads all of them when it starts and after each reconnect, and hears of
+new ones as they are stored: a publish to a bucket reaches its listeners like any other. So a look before each run
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import nats.errors
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import from_exception
+from jetjobs.jetstream.publisher import Outgoing, Publisher
+from jetjobs.jetstream.results import read_record
+from jetjobs.jetstream.scan import scan
+from jetjobs.model import names as n
+from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.names import Names, kv_stream, kv_subject
+
+KEPT_S = 86400
+"""How long a mark is kept: longer than a message of the job could come back from a broken server."""
+MOST = 100_000
+
+
+class CancelMark(NamedTuple):
+    """Which life of a job is cancelled, by whom and why."""
+
+    run: str
+    by: str
+    why: str
+
+
+class CancelMarks:
+    """All marks of the namespace, as far as this process has heard of them."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._bucket = names.cancelled_bucket
+        self._marks: dict[str, CancelMark] = {}
+        self._sid: int | None = None
+
+    async def put(self, job_id: str, mark: CancelMark) -> None:
+        """Store a mark. Returns once it is confirmed; then no worker starts that life of the job any more."""
+        body = json.dumps({"run": mark.run, "by": mark.by, "why": mark.why}).encode()
+        message = Outgoing(kv_subject(self._bucket, job_id), body, {n.TTL: f"{KEPT_S}s"})
+        await self._publisher.store(kv_stream(self._bucket), message)
+
+    async def listen(self) -> None:
+        """Hear of new marks from now on, and read those that are there."""
+        try:
+            self._sid = await self._connection.nc.listen(kv_subject(self._bucket, "*"), self._on_mark)
+        except nats.errors.Error as error:
+            raise from_exception(error, "listen for cancelled jobs") from error
+        await self.load()
+
+    async def load(self) -> None:
+        """Read all marks. What was marked while we were away is among them."""
+        found: dict[str, CancelMark] = {}
+        stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*")
+        try:
+            async for message in scan(self._connection, stream, subject, limit=MOST):
+                if (mark := _read(message.data)) is not None:
+                    found[message.subject.rsplit(".", 1)[1]] = mark
+        except TopologyMissing:
+            return  # a set-up without cancel: nobody can have marked anything
+        # Those heard of meanwhile stay. One too many does no harm: it is for one run only.
+        self._marks = {**self._marks, **found}
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def find(self, job_id: str, run: str) -> CancelMark | None:
+        """The mark on this life of the job, if there is one."""
+        mark = self._marks.get(job_id)
+        return mark if mark is not None and mark.run == run else None
+
+    def _on_mark(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        if (mark := _read(data)) is not None:
+            if len(self._marks) >= MOST:
+                self._marks.pop(next(iter(self._marks)))
+            self._marks[subject.rsplit(".", 1)[1]] = mark
+
+
+def _read(data: bytes) -> CancelMark | None:
+    record = read_record(data)
+    if not record.get("run"):
+        return None
+    return CancelMark(str(record["run"]), str(record.get("by", "")), str(record.get("why", "")))

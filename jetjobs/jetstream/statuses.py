@@ -1,0 +1,100 @@
+"""What a stored message, record or letter says of its job, as a JobStatus. Whatever is odd in it is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jetjobs.jetstream.codec import read_history, read_replays
+from jetjobs.jetstream.dead_letters import read_cause
+from jetjobs.jetstream.reads import StoredMessage
+from jetjobs.model import names as n
+from jetjobs.model.job import JobState, JobStatus, at
+
+
+def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
+    """Of a message in a work stream, and the running record of its id, if any."""
+    lane = live.subject.split(".")[3]
+    attempt = number(live.headers, n.ATTEMPT, 1)
+    ours = bool(running) and running.get("run") in (live.headers.get(n.RUN), f"s{live.sequence}")
+    if lane == n.LATER:
+        state = JobState.RETRYING if attempt > 1 else JobState.SCHEDULED
+    else:
+        state = JobState.RUNNING if ours else JobState.QUEUED
+    shown = running if ours and lane != n.LATER else {}
+    return JobStatus(
+        job_id,
+        state,
+        queue,
+        task,
+        attempt,
+        due_at=at(number(live.headers, n.DUE_AT, 0)),
+        enqueued_at=at(number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
+        started_at=at(shown.get("started_at", 0.0)),
+        worker=shown.get("worker"),
+        lane=lane,
+        run=live.headers.get(n.RUN, f"s{live.sequence}"),
+        crashes=number(live.headers, n.CRASHES, 0),
+        history=tuple(read_history(live.headers)),
+        replays=tuple(read_replays(live.headers)),
+        progress=shown.get("progress"),
+        message=shown.get("message"),
+    )
+
+
+def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
+    """Of a done record."""
+    try:
+        state = JobState(record.get("state", ""))
+    except ValueError:
+        state = JobState.SUCCEEDED
+    replay = record.get("replay")
+    replays = replay.get("replays", ()) if isinstance(replay, dict) else ()
+    return JobStatus(
+        job_id,
+        state,
+        queue,
+        task,
+        int(record.get("attempt", 0)),
+        enqueued_at=at(record.get("enqueued_at", 0.0)),
+        started_at=at(record.get("started_at", 0.0)),
+        ended_at=at(record.get("ended_at", 0.0)),
+        worker=record.get("worker"),
+        reason=record.get("reason"),
+        run=str(record.get("run", "")),
+        replays=tuple(replays),
+        result=record.get("result"),
+    )
+
+
+def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
+    """Of a dead letter."""
+    cause = read_cause(letter.headers)
+    return JobStatus(
+        job_id,
+        JobState.DEAD,
+        queue,
+        task,
+        number(letter.headers, n.ATTEMPT, 1),
+        enqueued_at=at(number(letter.headers, n.ENQUEUED_AT, 0)),
+        ended_at=at(cause.get("at", 0.0)),
+        worker=cause.get("worker"),
+        reason=cause.get("reason"),
+        error=f"{cause.get('type')}: {cause.get('text')}",
+        lane=letter.headers.get(n.LANE),
+        run=letter.headers.get(n.RUN, ""),
+        crashes=number(letter.headers, n.CRASHES, 0),
+        history=tuple(read_history(letter.headers)),
+        replays=tuple(read_replays(letter.headers)),
+    )
+
+
+def number(headers: Mapping[str, str], name: str, default: float) -> Any:
+    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
+    try:
+        value = float(headers[name])
+    except (KeyError, ValueError):
+        return default
+    if not 0 <= value < 253402300800:
+        return default
+    return int(value) if value.is_integer() else value

@@ -1,0 +1,132 @@
+"""What the registry says of a worker: who it is, what it can run, how full it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+
+class RunningJob(NamedTuple):
+    """A job that a worker runs, since a time by the worker's clock."""
+
+    id: str
+    task: str
+    queue: str
+    since: float
+
+
+class QueueSlots(NamedTuple):
+    """How many slots of a worker a queue has taken, and how many it may."""
+
+    busy: int
+    total: int
+
+
+class WorkerRecord(NamedTuple):
+    """One live worker, as it last described itself."""
+
+    key: str
+    """Its name in the registry, by which it is addressed: the worker's own, unless two share one."""
+    name: str
+    host: str
+    pid: int
+    version: str
+    python: str
+    phase: str
+    queues: Mapping[str, QueueSlots]
+    tasks: Mapping[str, str]
+    """For each task the hash of its arguments' JSON schema; empty where there is none."""
+    busy: int
+    total: int
+    running: tuple[RunningJob, ...]
+    """The longest running ones; not more than a hundred."""
+    lag_s: float
+    """How long its event loop stood still at the worst since the last beat."""
+    memory_bytes: int
+    started_at: float
+    token: str = ""
+    """Tells workers of one name apart."""
+    seen_at: float = 0.0
+    """When the server got this, by the server's clock."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The record's value; docs/wire.md has it in words."""
+        return {
+            "name": self.name,
+            "host": self.host,
+            "pid": self.pid,
+            "version": self.version,
+            "python": self.python,
+            "phase": self.phase,
+            "queues": {queue: slots._asdict() for queue, slots in self.queues.items()},
+            "tasks": dict(self.tasks),
+            "slots": {"busy": self.busy, "total": self.total},
+            "running": [job._asdict() for job in self.running],
+            "lag_s": round(self.lag_s, 3),
+            "memory_bytes": self.memory_bytes,
+            "started_at": round(self.started_at, 3),
+            "token": self.token,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """For lists, as JSON."""
+        return {
+            "worker": self.key,
+            "name": self.name,
+            "host": self.host,
+            "pid": self.pid,
+            "version": self.version,
+            "python": self.python,
+            "phase": self.phase,
+            "queues": sorted(self.queues),
+            "slots": {"busy": self.busy, "total": self.total},
+            "lag_s": self.lag_s,
+            "memory_bytes": self.memory_bytes,
+            "started_at": iso(self.started_at),
+            "seen_at": iso(self.seen_at),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """The summary with tasks, running jobs and the slots of each queue."""
+        return {
+            **self.summary(),
+            "queue_slots": {queue: slots._asdict() for queue, slots in sorted(self.queues.items())},
+            "tasks": dict(sorted(self.tasks.items())),
+            "running": [{**job._asdict(), "since": iso(job.since)} for job in self.running],
+        }
+
+
+def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRecord:
+    """A record as another worker wrote it, perhaps a newer one: what it does not say has a plain default."""
+    slots = value.get("slots") or {}
+    return WorkerRecord(
+        key=key,
+        name=str(value.get("name", key)),
+        host=str(value.get("host", "")),
+        pid=int(value.get("pid", 0)),
+        version=str(value.get("version", "")),
+        python=str(value.get("python", "")),
+        phase=str(value.get("phase", "")),
+        queues={
+            str(queue): QueueSlots(int(of.get("busy", 0)), int(of.get("total", 0)))
+            for queue, of in (value.get("queues") or {}).items()
+        },
+        tasks={str(task): str(digest) for task, digest in (value.get("tasks") or {}).items()},
+        busy=int(slots.get("busy", 0)),
+        total=int(slots.get("total", 0)),
+        running=tuple(
+            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), float(job["since"]))
+            for job in value.get("running") or []
+        ),
+        lag_s=float(value.get("lag_s", 0.0)),
+        memory_bytes=int(value.get("memory_bytes", 0)),
+        started_at=float(value.get("started_at", 0.0)),
+        token=str(value.get("token", "")),
+        seen_at=seen_at,
+    )
+
+
+def iso(seconds: float) -> str | None:
+    """ISO 8601 in UTC; None for a time that is not set."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None

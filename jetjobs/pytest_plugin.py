@@ -1,0 +1,180 @@
+"""The pytest plugin: a real server for each test, the app on it, a worker at work.
+
+pytest loads it wherever jetjobs is installed: so nothing of jetjobs is imported before a fixture is used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, get_args
+
+import pytest
+
+if TYPE_CHECKING:
+    from jetjobs.app import JetJobs
+    from jetjobs.devserver import EmbeddedServer
+    from jetjobs.testing import Clock
+    from jetjobs.worker.worker import Worker
+
+LoopScope = Literal["session", "package", "module", "class", "function"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("jetjobs")
+    group.addoption(
+        "--jetjobs-require-server",
+        action="store_true",
+        help="fail, instead of skip, tests that need a nats-server when there is none",
+    )
+    parser.addini("jetjobs_app", "MODULE:NAME of the app that the fixture jetjobs_app gives", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.has_plugin("asyncio"):
+        config.pluginmanager.register(_asyncio_fixtures(), "jetjobs-asyncio")
+
+
+@pytest.fixture
+def nats_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
+    """A fresh nats-server on loopback with a store of its own, for this test alone; `nats_server.url`."""
+    from jetjobs.devserver import EmbeddedServer, find_binary
+    from jetjobs.model.errors import ConfigError
+
+    try:
+        find_binary()
+    except ConfigError as error:
+        reason = f"{error}: {error.hint}"
+        if request.config.getoption("--jetjobs-require-server"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture
+def jetjobs_app_factory(request: pytest.FixtureRequest) -> Callable[[], JetJobs]:
+    """Override it to say which app `jetjobs_app` gives: return the app, or a function that makes it.
+
+    Without it the app is found by `jetjobs_app` in pytest's configuration, or as the command line finds it.
+    """
+    from jetjobs.cli.discover import find_app
+    from jetjobs.config import load_settings
+    from jetjobs.model.errors import ConfigError
+
+    def find() -> JetJobs:
+        target = request.config.getini("jetjobs_app") or load_settings().settings.app
+        try:
+            return find_app(target)
+        except ConfigError as error:
+            hint = "set `jetjobs_app = MODULE:NAME` in pytest's configuration, or override jetjobs_app_factory"
+            pytest.fail(f"jetjobs_app: {error}; {hint}", pytrace=False)
+
+    return find
+
+
+@pytest.fixture
+def _jetjobs_pointed(
+    nats_server: EmbeddedServer, jetjobs_app_factory: Callable[[], JetJobs] | JetJobs
+) -> Iterator[JetJobs]:
+    """The app with its settings for the test's server. Not open."""
+    from jetjobs.app import JetJobs
+    from jetjobs.testing import on_server
+
+    app = jetjobs_app_factory if isinstance(jetjobs_app_factory, JetJobs) else jetjobs_app_factory()
+    with on_server(app, nats_server.url):
+        yield app
+
+
+@pytest.fixture
+def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_pointed: JetJobs) -> JetJobs:
+    """The app on a fresh server, with its queues. Open in an async test; a plain one has no loop for it."""
+    if _is_async(request):
+        opened: JetJobs = request.getfixturevalue(f"_jetjobs_open_{_runner(request)}")
+        return opened
+    from jetjobs.testing.aside import run_aside
+
+    async def provision() -> None:
+        async with _jetjobs_pointed as app:
+            await app.provision()
+
+    run_aside(provision())
+    return _jetjobs_pointed
+
+
+@pytest.fixture
+def jetjobs_worker(request: pytest.FixtureRequest, jetjobs_app: JetJobs) -> Worker:
+    """A worker for all queues of the app, at work in the test's event loop. For async tests."""
+    if not _is_async(request):
+        pytest.fail("jetjobs_worker needs an async test; in a plain one: asyncio.run(drain(app))", pytrace=False)
+    working: Worker = request.getfixturevalue(f"_jetjobs_working_{_runner(request)}")
+    return working
+
+
+@pytest.fixture
+def jetjobs_clock(jetjobs_app: JetJobs) -> Clock:
+    """Lets time pass for jobs that wait: `jetjobs_clock.advance("2h")`."""
+    from jetjobs.testing import Clock
+
+    return Clock(jetjobs_app)
+
+
+# The same two fixtures once for anyio and once for each loop that pytest-asyncio may run a test in: an app can be
+# used only in the event loop it was opened in.
+
+
+def _opener() -> Callable[..., AsyncIterator[JetJobs]]:
+    async def opened(_jetjobs_pointed: JetJobs) -> AsyncIterator[JetJobs]:
+        async with _jetjobs_pointed as app:
+            await app.provision()
+            yield app
+
+    return opened
+
+
+def _starter() -> Callable[..., AsyncIterator[Worker]]:
+    async def started(jetjobs_app: JetJobs) -> AsyncIterator[Worker]:
+        from jetjobs.testing import working
+
+        async with working(jetjobs_app.worker()) as worker:
+            yield worker
+
+    return started
+
+
+_jetjobs_open_anyio = pytest.fixture(_opener(), name="_jetjobs_open_anyio")
+_jetjobs_working_anyio = pytest.fixture(_starter(), name="_jetjobs_working_anyio")
+
+
+def _asyncio_fixtures() -> ModuleType:
+    import pytest_asyncio
+
+    fixtures = ModuleType("jetjobs_asyncio")
+    for scope in get_args(LoopScope):
+        # A function of its own for each: pytest-asyncio notes the loop on the function.
+        for name, function in ((f"_jetjobs_open_{scope}", _opener()), (f"_jetjobs_working_{scope}", _starter())):
+            setattr(fixtures, name, pytest_asyncio.fixture(function, loop_scope=scope, name=name))
+    return fixtures
+
+
+def _is_async(request: pytest.FixtureRequest) -> bool:
+    """Whether the test has an event loop from a pytest plugin. One of unittest's has, but from unittest."""
+    unittest = sys.modules.get("unittest")
+    if unittest is not None and isinstance(request.instance, unittest.TestCase):
+        return False
+    return inspect.iscoroutinefunction(inspect.unwrap(request.function))
+
+
+def _runner(request: pytest.FixtureRequest) -> str:
+    """Who runs the test, and so must open the app: anyio, or pytest-asyncio with one of its loops."""
+    if "anyio_backend" in request.fixturenames:
+        if request.getfixturevalue("anyio_backend_name") != "asyncio":
+            pytest.skip("jetjobs runs on asyncio")
+        return "anyio"
+    if not request.config.pluginmanager.has_plugin("asyncio"):
+        pytest.fail("an async test needs pytest-asyncio, or anyio's plugin and @pytest.mark.anyio", pytrace=False)
+    marker = request.node.get_closest_marker("asyncio")
+    asked = marker.kwargs.get("loop_scope") if marker is not None else None
+    return str(asked or request.config.getini("asyncio_default_test_loop_scope") or "function")

@@ -1,0 +1,24 @@
+"""Helpers for the tests of your own project, on a real server: docs/testing.md."""
+
+from __future__ import annotations
+
+from jetjobs.testing.clock import Clock
+from jetjobs.testing.draining import Drained, JobsFailed, drain
+from jetjobs.testing.enqueued import EnqueuedJob, assert_enqueued, enqueued, refute_enqueued
+from jetjobs.testing.inline import Inline, run_inline
+from jetjobs.testing.servers import on_server, working
+
+__all__ = [
+    "Clock",
+    "Drained",
+    "EnqueuedJob",
+    "Inline",
+    "JobsFailed",
+    "assert_enqueued",
+    "drain",
+    "enqueued",
+    "on_server",
+    "refute_enqueued",
+    "run_inline",
+    "working",
+]

@@ -1,0 +1,111 @@
+"""Run a task in place as a worker would, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, ParamSpec, TypeVar, cast
+
+from jetjobs.app import JetJobs
+from jetjobs.define.context import Context, enter_job
+from jetjobs.define.depends import Scope
+from jetjobs.define.middleware import compose
+from jetjobs.define.registry import Router
+from jetjobs.define.task import EnqueueOptions, Task, TaskCall
+from jetjobs.model.errors import DefinitionError, JobTimeout
+from jetjobs.model.ids import new_run, new_uid
+from jetjobs.model.job import Job
+from jetjobs.model.settings import Settings
+from jetjobs.worker.threads import Threads
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def run_inline(task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run one attempt of the task here: arguments checked and sent through JSON, a Context, dependencies,
+    middleware, the time limit; the result as `handle.result()` would give it.
+
+    What the task raises comes out as it is, signals too. An injected argument that is given is used in place of
+    what its factory would make. Lifespans are not opened, and an isolated task runs in a thread.
+    """
+    return await Inline().run(task, *args, **kwargs)
+
+
+class Inline:
+    """`run_inline` with facts of the attempt: `await Inline(attempt=2).run(charge, order)`."""
+
+    def __init__(self, *, app: JetJobs | None = None, attempt: int = 1, delivery: int = 1) -> None:
+        """`app` is needed only for a task of a router that more than one app includes."""
+        self._app = app
+        self._attempt = attempt
+        self._delivery = delivery
+
+    async def run(self, task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if isinstance(task, TaskCall):
+            call, options = task.task, task.options
+        else:
+            call, options = task, EnqueueOptions()
+        app = self._app or _app_of(call)
+        given = {name: kwargs[name] for name in call.signature.dependencies if name in kwargs}
+        sent = {name: value for name, value in kwargs.items() if name not in given}
+        body = call.request(options, args, sent).body
+        job = self._job(call, options, body)
+        # A task of its own: the job's context ends with it.
+        return cast(R, await asyncio.create_task(_attempt(app, call, job, self._delivery, given)))
+
+    def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
+        return Job(
+            options.get("job_id") or new_uid(),
+            task.name,
+            options.get("queue", task.queue),
+            options.get("priority", task.priority),
+            body,
+            run=new_run(),
+            attempt=self._attempt,
+            max_attempts=options.get("max_attempts", 0),
+            enqueued_at=time.time(),
+            deadline=options["deadline"].timestamp() if "deadline" in options else 0.0,
+            headers=dict(options.get("headers", {})),
+        )
+
+
+def _app_of(task: Task[Any, Any]) -> JetJobs:
+    """The app that runs the task: the one whose router it was declared on, or that includes that router."""
+    router: Router = getattr(task._send, "__self__")  # noqa: B009 - a bound method has one, a callable need not
+    apps = [one for one in router._upward() if isinstance(one, JetJobs)]
+    if len(apps) != 1:
+        found = "no app" if not apps else f"{len(apps)} apps"
+        raise DefinitionError(
+            f"task {task.name!r} belongs to {found}", hint="name it: Inline(app=...).run(task, ...)"
+        )
+    return apps[0]
+
+
+async def _attempt(app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, given: Mapping[str, Any]) -> Any:
+    limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
+    if job.deadline:
+        limit_s = min(limit_s, job.deadline - time.time())
+    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s)
+    enter_job(context)
+    arguments = task.signature.decode(job.body)
+    threads = Threads(1, lambda event: None)
+
+    async def innermost() -> Any:
+        if task.is_async:
+            return await task.function(**arguments)
+        return await threads.run(context, task, arguments)
+
+    try:
+        async with asyncio.timeout(limit_s) as limit, Scope() as of_worker, Scope(of_worker) as of_job:
+            for name, dependency in task.signature.dependencies.items():
+                arguments[name] = given[name] if name in given else await of_job.get(dependency)
+            value = await compose(app.middlewares, context, innermost)()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s") from None
+    finally:
+        threads.close()
+    return task.signature.decode_result(task.signature.encode_result(value)) if task.store_result else None

@@ -1,0 +1,211 @@
+"""Whether a job is the wanted one, and in what it differs. Pure: `enqueued.py` reads the jobs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jetjobs.define.registry import Router
+from jetjobs.define.task import EnqueueOptions, Task, TaskCall
+from jetjobs.model import names as n
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import DeliveryError, InvalidArguments
+from jetjobs.model.ids import key_token
+from jetjobs.model.job import Job
+
+DELAY_TOLERANCE_S = 2.0
+"""A delay is reckoned from a server's answer, and that takes a moment."""
+
+_PLAIN = (str, int, float, bool, bytes, type(None))
+_MISSING = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
+
+
+class Wanted(NamedTuple):
+    """What a test asks for: a task or any, some of its arguments, some options."""
+
+    task: Task[Any, Any] | None
+    args: Mapping[str, Any]
+    options: EnqueueOptions
+
+    def fits_task(self, name: str) -> bool:
+        return self.task is None or self.task.name == name
+
+    def __str__(self) -> str:
+        if self.task is None:
+            return "any job"
+        shown = [f"{name}={short(value)}" for name, value in self.args.items()]
+        call = f"{self.task.name}({', '.join(shown) or '…'})"
+        if not self.options:
+            return call
+        return f"{call} with {', '.join(f'{name}={short(value)}' for name, value in self.options.items())}"
+
+
+def want(
+    registry: Router,
+    task: Task[Any, Any] | TaskCall[Any, Any] | str | None,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Wanted:
+    """Refuses what no job can be: an unknown task, an argument the task does not take, a value of another type."""
+    if task is None:
+        if args or kwargs:
+            raise TypeError("arguments are those of a task: name the task too")
+        return Wanted(None, {}, {})
+    options: EnqueueOptions = {}
+    if isinstance(task, TaskCall):
+        options = task.options
+        task = task.task
+    elif isinstance(task, str):
+        task = registry.find(task)
+    registry.find(task.name)
+    names, parameters = task.signature.names, task.signature.parameters
+    positional = [name for name in names if parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY]
+    if len(args) > len(positional):
+        problem = f"takes {len(positional)} positional arguments, got {len(args)}"
+        raise InvalidArguments(f"task {task.name!r} {problem}", task=task.name, problems=[("", problem)])
+    given = {**dict(zip(positional, args, strict=False)), **kwargs}
+    for name, value in given.items():
+        _check_argument(task, name, value)
+    return Wanted(task, given, options)
+
+
+def _check_argument(task: Task[Any, Any], name: str, value: Any) -> None:
+    """A misspelt name or a value that cannot be would let a refutation pass for ever."""
+    if name not in task.signature.names:
+        known = ", ".join(task.signature.names) or "none"
+        raise InvalidArguments(
+            f"task {task.name!r} takes no argument {name!r}; it takes {known}",
+            task=task.name,
+            problems=[(name, "unknown")],
+        )
+    if not _is_plain(value):
+        return  # a matcher, perhaps: it is compared as it is
+    try:
+        task.signature.bind((), {name: value})
+    except InvalidArguments as error:
+        problems = [(where, text) for where, text in error.problems if where.split(".")[0] == name]
+        if problems:
+            told = "; ".join(f"{where}: {text}" for where, text in problems)
+            raise InvalidArguments(f"task {task.name!r}: {told}", task=task.name, problems=problems) from None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def effective_arguments(task: Task[Any, Any], body: bytes) -> dict[str, Any]:
+    """The arguments as the task will get them: defaults stand in for what was not sent."""
+    try:
+        sent = task.signature.decode(body)
+    except DeliveryError:
+        return {}
+    parameters = task.signature.parameters
+    return {
+        name: sent.get(name, parameters[name].default)
+        for name in task.signature.names
+        if name in sent or parameters[name].default is not parameters[name].empty
+    }
+
+
+def differences(wanted: Wanted, job: Job, arguments: Mapping[str, Any]) -> list[str]:
+    """A line for each thing that is not as wanted; none for a job that fits."""
+    found = list(_option_differences(wanted.options, job))
+    for name, value in wanted.args.items():
+        found += _argument_differences(wanted.task, name, value, arguments)
+    return found
+
+
+def _argument_differences(
+    task: Task[Any, Any] | None, name: str, wanted: Any, arguments: Mapping[str, Any]
+) -> list[str]:
+    actual = arguments.get(name, _MISSING)
+    if _equal(wanted, actual):
+        return []
+    assert task is not None
+    plain_wanted, plain_actual = _as_json(task, arguments, name, wanted), _as_json(task, arguments, name, actual)
+    if _equal(plain_wanted, plain_actual):
+        return []
+    return list(_diff(name, plain_wanted, plain_actual))
+
+
+def _as_json(task: Task[Any, Any], arguments: Mapping[str, Any], name: str, value: Any) -> Any:
+    """The value in the form in which it travels, so that a model equals the dict it is sent as."""
+    try:
+        body = task.signature.encode(task.signature.bind((), {**arguments, name: value}))
+    except InvalidArguments:
+        return value
+    return json.loads(body)[name]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # an array, for one, does not say yes or no
+        return False
+
+
+def _diff(path: str, wanted: Any, actual: Any) -> Iterator[str]:
+    if isinstance(wanted, dict) and isinstance(actual, dict):
+        for key in [*wanted, *(key for key in actual if key not in wanted)]:
+            one, other = wanted.get(key, _MISSING), actual.get(key, _MISSING)
+            if not _equal(one, other):
+                yield from _diff(f"{path}.{key}", one, other)
+    elif isinstance(wanted, list) and isinstance(actual, list) and len(wanted) == len(actual):
+        for index, (one, other) in enumerate(zip(wanted, actual, strict=True)):
+            if not _equal(one, other):
+                yield from _diff(f"{path}[{index}]", one, other)
+    else:
+        yield _line(path, wanted, actual)
+
+
+def _line(what: str, wanted: Any, actual: Any) -> str:
+    return f"{what}: wanted {short(wanted)}, found {short(actual)}"
+
+
+def _option_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
+    plain: dict[str, tuple[Any, Any]] = {
+        "queue": (options.get("queue"), job.queue),
+        "priority": (options.get("priority"), job.lane),
+        "max_attempts": (options.get("max_attempts"), job.max_attempts),
+        "job_id": (options.get("job_id"), job.uid),
+    }
+    for name, (wanted, actual) in plain.items():
+        if name in options and wanted != actual:
+            yield _line(name, wanted, actual)
+    if "key" in options and key_token(options["key"]) != job.key:
+        yield f"key: wanted {options['key']!r}, found {'another' if job.id != job.uid else 'none'}"
+    if "retry" in options and options["retry"].to_header() != job.headers.get(n.RETRY):
+        yield _line("retry", options["retry"].to_header(), job.headers.get(n.RETRY))
+    for name, value in options.get("headers", {}).items():
+        if job.headers.get(name) != value:
+            yield _line(f"header {name}", value, job.headers.get(name))
+    yield from _time_differences(options, job)
+
+
+def _time_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
+    if "delay" in options:
+        wanted = options["delay"].total_seconds()
+        # After a retry the due time says nothing of the delay it was enqueued with.
+        actual = job.due_at - job.enqueued_at if job.due_at and job.attempt == 1 else None
+        if actual is None or abs(actual - wanted) > DELAY_TOLERANCE_S:
+            shown = "none" if actual is None else show_duration(actual)
+            yield f"delay: wanted {show_duration(wanted)}, found {shown}"
+    if "run_at" in options and abs(options["run_at"].timestamp() - job.due_at) > 0.001:
+        yield _line("run_at", options["run_at"].timestamp(), job.due_at or None)
+    if "deadline" in options and abs(options["deadline"].timestamp() - job.deadline) > 0.001:
+        yield _line("deadline", options["deadline"].timestamp(), job.deadline or None)
+
+
+def short(value: Any) -> str:
+    """The value for people, cut where it is long."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 120 else f"{text[:117]}…"

@@ -1,0 +1,216 @@
+"""Cancel: whatever place a job stands in, it ends in one, and the answer is true."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
+from jetjobs.cancel import CancelOutcome
+from jetjobs.model.events import JobStarted
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.probe import Probe, eventually
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=20)
+HOUR = timedelta(hours=1)
+
+
+async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Truth, probe: Probe) -> None:
+    @app.task
+    async def work(n: int) -> int:
+        return n
+
+    async with app:
+        await app.provision()
+        handles = [await work.enqueue(1), await work.options(delay=HOUR, key="k").enqueue(2)]
+        for handle in handles:
+            answer = await app.jobs.cancel(handle.id, by="ada", reason="no longer needed")
+            assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
+            again = await app.jobs.cancel(handle.id)
+            assert again.outcome is CancelOutcome.CANCELLED  # and again, to no further effect
+        assert await truth.jobs() == []
+        assert (await truth.consumer())["num_pending"] == 0
+        record = (await truth.done())[handles[0].id]
+        assert (record["state"], record["by"], record["reason"]) == ("cancelled", "ada", "no longer needed")
+        assert not (await work.options(key="k").enqueue(3)).duplicate  # the key is free
+        async with running(app.worker()):
+            with pytest.raises(JobCancelled, match="by ada: no longer needed"):
+                await handles[0].result(SOON)
+            await probe.finished(1, "succeeded")
+        assert len(probe.of(JobStarted)) == 1
+
+
+async def test_a_running_async_job_stops_within_a_second(app: JetJobs, truth: Truth) -> None:
+    begun = asyncio.Event()
+    cleaned: list[str] = []
+
+    @app.task
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append(current_job().id)
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await work.enqueue()
+            await begun.wait()
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            answer = await app.jobs.cancel(handle.id)
+            assert answer.outcome is CancelOutcome.CANCELLED
+            assert loop.time() - started < 1.0
+            with pytest.raises(JobCancelled):
+                await handle.result(SOON)
+        assert cleaned == [handle.id]
+        await truth.until_empty()
+        assert await truth.dead() == {}
+
+
+async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: JetJobs, truth: Truth) -> None:
+    go_on, begun = threading.Event(), threading.Event()
+
+    @app.task(retry=RetryPolicy(base=timedelta(milliseconds=10)))
+    def work() -> None:
+        begun.set()
+        go_on.wait(30)
+        raise RuntimeError("would be retried")
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await work.enqueue()
+            await asyncio.to_thread(begun.wait, 20)
+            answer = await app.jobs.cancel(handle.id)
+            assert answer.outcome is CancelOutcome.NOT_STOPPABLE
+            assert "thread" in answer.detail
+            go_on.set()
+            with pytest.raises(JobCancelled):
+                await handle.result(SOON)
+        await truth.until_empty()
+
+
+async def test_a_job_that_catches_it_and_goes_on_is_told_of_as_stopping(app: JetJobs) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def stubborn() -> str:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await end.wait()
+        return "finished all the same"
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await stubborn.enqueue()
+            await begun.wait()
+            answer = await app.jobs.cancel(handle.id, timeout=timedelta(milliseconds=300))
+            assert answer.outcome is CancelOutcome.STOPPING
+            end.set()
+            assert await handle.result(SOON) == "finished all the same"
+            assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.ENDED
+
+
+async def test_a_cancelled_job_does_not_run_after_a_restart_of_its_worker(make_app: MakeApp, truth: Truth) -> None:
+    app = make_app(queues={"lease": "1s"})
+    probe = Probe()
+    app.observe(probe)
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        handle = await work.enqueue()
+        # Delivered to somebody who died with it: the message waits for its lease to end.
+        inbox = truth.nc.new_inbox()
+        replies = await truth.nc.subscribe(inbox)
+        await truth.nc.publish(
+            "$JS.API.CONSUMER.MSG.NEXT.jobs-work-default.normal", b'{"batch":1,"expires":5000000000}', reply=inbox
+        )
+        await replies.next_msg(timeout=10)
+        assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.CANCELLED
+        async with running(app.worker()):
+            assert (await handle.status()).state is JobState.CANCELLED
+            await truth.until_empty()
+            await truth.until_idle()
+        assert probe.of(JobStarted) == []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.alone
+async def test_a_thousand_jobs_in_all_states_end_each_in_one_place_and_every_answer_is_true(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app = make_app(queues={"lease": "5s"})
+    ran: Counter[str] = Counter()
+
+    @app.task
+    async def quick(n: int) -> int:
+        ran[current_job().id] += 1
+        return n
+
+    @app.task
+    async def slow(n: int) -> int:
+        ran[current_job().id] += 1
+        await asyncio.sleep(0.2)
+        return n
+
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=300)))
+    async def fragile(n: int) -> None:
+        ran[current_job().id] += 1
+        raise RuntimeError("no")
+
+    draw = random.Random(7)
+    async with app:
+        await app.provision()
+        tasks = (quick, slow, fragile)
+        requests = [
+            draw.choice(tasks)
+            .options(delay=timedelta(milliseconds=draw.choice([0, 500, 1000, 1500, 2000, 60_000])))
+            .bind(n)
+            for n in range(1000)
+        ]
+        report = await app.enqueue_many(requests)
+        handles = report.stored
+        assert len(handles) == 1000
+        async with running(app.worker(slots=20)), running(app.worker(slots=20, name="second")):
+            chosen = draw.sample(handles, 1000)
+            gate = asyncio.Semaphore(8)
+
+            async def cancel(job_id: str, queue: str, task: str) -> tuple[str, CancelOutcome, JobState | None]:
+                async with gate:
+                    answer = await app.jobs.cancel(job_id, queue=queue, task=task)
+                    return job_id, answer.outcome, answer.state
+
+            answers = await asyncio.gather(*(cancel(h.id, h.queue, h.task) for h in chosen))
+            await eventually(lambda: _empty(truth), 60)
+        done, dead = await truth.done(), await truth.dead()
+        for job_id, outcome, state in answers:
+            places = [done[job_id]["state"]] if job_id in done else []
+            places += ["dead"] if job_id in dead else []
+            assert len(places) == 1, (job_id, outcome, places)
+            if outcome is CancelOutcome.CANCELLED:
+                assert places == ["cancelled"], (job_id, places)
+            else:
+                assert outcome is CancelOutcome.ENDED, (job_id, outcome)
+                assert places == [state], (job_id, state, places)
+        told = Counter(outcome for _, outcome, _ in answers)
+        assert told[CancelOutcome.CANCELLED] > 200
+        assert told[CancelOutcome.ENDED] > 20
+
+
+async def _empty(truth: Truth) -> bool:
+    return await truth.jobs() == []

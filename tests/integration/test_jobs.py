@@ -1,0 +1,224 @@
+"""Jobs by their id alone: where they stand, lists of them, and moves of those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jetjobs import JetJobs, JobState, RetryPolicy
+from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNotFound
+from jetjobs.model.events import JobStarted
+from jetjobs.model.listing import JobQuery
+from jetjobs.moving import MoveOutcome
+from jetjobs.worker.worker import running
+from tests.support.probe import Probe, eventually
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=20)
+HOUR = timedelta(hours=1)
+ONCE = RetryPolicy(max_attempts=1)
+
+
+class Zoo:
+    """A task for each way to stand somewhere."""
+
+    def __init__(self, app: JetJobs) -> None:
+        self.gate = asyncio.Event()
+
+        @app.task
+        async def fine(n: int) -> int:
+            return n
+
+        @app.task(queue="other", retry=ONCE)
+        async def broken(n: int) -> None:
+            raise RuntimeError(f"number {n}")
+
+        @app.task(retry=RetryPolicy(base=HOUR, jitter=False))
+        async def fragile(n: int) -> None:
+            raise RuntimeError("not yet")
+
+        @app.task
+        async def hold(n: int) -> str:
+            await self.gate.wait()
+            return "held"
+
+        self.fine, self.broken, self.fragile, self.hold = fine, broken, fragile, hold
+
+
+async def test_a_job_is_found_by_its_id_alone_in_every_state(app: JetJobs, probe: Probe) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        queued = await zoo.fine.enqueue(1)
+        assert (await app.jobs.get(queued.id)).state is JobState.QUEUED
+        scheduled = await zoo.fine.options(delay=HOUR, key="k").enqueue(2)
+        dead = await zoo.broken.enqueue(3)
+        retrying = await zoo.fragile.enqueue(4)
+        held = await zoo.hold.enqueue(5)
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+            await probe.finished(1, "retried")
+            await probe.finished(1, "succeeded")
+
+            async def shown() -> bool:
+                return (await app.jobs.get(held.id)).state is JobState.RUNNING
+
+            await eventually(shown)
+            states = {h.id: await app.jobs.get(h.id) for h in (queued, scheduled, dead, retrying)}
+            assert (states[queued.id].state, states[queued.id].result) == (JobState.SUCCEEDED, 1)
+            assert (states[scheduled.id].state, states[scheduled.id].lane) == (JobState.SCHEDULED, "later")
+            assert (states[dead.id].state, states[dead.id].queue) == (JobState.DEAD, "other")
+            assert states[dead.id].error == "RuntimeError: number 3"
+            assert (states[retrying.id].state, states[retrying.id].attempt) == (JobState.RETRYING, 2)
+            assert [entry["text"] for entry in states[retrying.id].history] == ["not yet"]
+            handle = await app.job(held.id)
+            zoo.gate.set()
+            assert await handle.result(SOON) == "held"
+
+
+async def test_what_is_nowhere_or_no_id_or_twice_is_said_so(app: JetJobs) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        with pytest.raises(JobNotFound, match="never existed, or its record has expired"):
+            await app.jobs.get("nosuch")
+        with pytest.raises(JobNotFound, match="is no job id"):
+            await app.jobs.get("no such>")
+        await zoo.fine.options(job_id="mine").enqueue(1)
+        await zoo.hold.options(job_id="mine").enqueue(2)
+        with pytest.raises(JobAmbiguous, match="default/fine, default/hold") as caught:
+            await app.jobs.get("mine")
+        assert caught.value.places == [("default", "fine"), ("default", "hold")]
+        assert (await app.jobs.get("mine", task="hold")).task == "hold"
+
+
+async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        report = await app.enqueue_many([zoo.fine.bind(n) for n in range(30)])
+        await zoo.hold.enqueue(99)
+        ids = [handle.id for handle in report.stored]
+
+        found: list[str] = []
+        cursor = None
+        pages = 0
+        query = JobQuery(JobState.QUEUED, task="fine")
+        while True:
+            page = await app.jobs.page(query, limit=12, cursor=cursor)
+            found += [item.status.id for item in page.items]
+            pages += 1
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == ids
+        assert pages == 3
+
+        page = await app.jobs.page(JobQuery(where=(("args.n", "7"),)))
+        assert [(item.status.id, item.arguments) for item in page.items] == [(ids[7], {"n": 7})]
+        nothing = await app.jobs.page(JobQuery(where=(("args.nosuch.deep", "7"),)))
+        assert (nothing.items, nothing.unknown) == ([], ("args.nosuch.deep",))
+
+        with pytest.raises(ConfigError, match="of another list"):
+            await app.jobs.page(JobQuery(JobState.DEAD), cursor=(await app.jobs.page(query, limit=1)).cursor)
+        with pytest.raises(ConfigError, match="is no cursor"):
+            await app.jobs.page(query, cursor="%%%")
+        with pytest.raises(ConfigError, match="only arguments"):
+            JobQuery(where=(("user", "7"),))
+        with pytest.raises(QueueNotFound):
+            await app.jobs.page(JobQuery(queue="nosuch"))
+
+        await zoo.broken.enqueue(1)
+        async with running(app.worker()):
+            await probe.finished(30, "succeeded")
+            await probe.finished(1, "dead_lettered")
+            done = [item async for item in app.jobs.list(JobQuery(JobState.SUCCEEDED))]
+            assert {item.status.id for item in done} == set(ids)
+            dead = await app.jobs.page(JobQuery(JobState.DEAD, task="broken"))
+            assert [item.status.error for item in dead.items] == ["RuntimeError: number 1"]
+
+            async def shown() -> bool:
+                page = await app.jobs.page(JobQuery(JobState.RUNNING))
+                return [item.status.task for item in page.items] == ["hold"]
+
+            await eventually(shown)
+            recent = await app.jobs.page(JobQuery(JobState.DEAD, since=datetime.now(UTC) + HOUR))
+            assert recent.items == []
+            zoo.gate.set()
+
+
+async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        await app.enqueue_many([zoo.fine.bind(n) for n in range(50)])
+        before = await truth.consumer()
+        assert len((await app.jobs.page(limit=100)).items) == 50
+        after = await truth.consumer()
+        for count in ("num_pending", "num_ack_pending"):
+            assert before[count] == after[count]
+        names = await truth.api("CONSUMER.NAMES.jobs-work-default")
+        assert set(names["consumers"]) == {"high", "normal", "low", "back", "lone", "lost"}
+
+
+# Moves
+
+
+async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.options(delay=HOUR).enqueue(1)
+        two = await zoo.fine.options(delay=HOUR, key="k").enqueue(2)
+        due = datetime.now(UTC) + timedelta(days=2)
+        assert (await app.jobs.reschedule(two.id, due)).outcome is MoveOutcome.MOVED
+        assert (await two.status()).due_at == due
+        assert len(await truth.jobs(lane="later")) == 2
+        async with running(app.worker()):
+            assert (await app.jobs.run_now(one.id)).outcome is MoveOutcome.MOVED
+            assert await one.result(SOON) == 1
+            assert (await app.jobs.run_now(one.id)).outcome is MoveOutcome.ENDED
+            assert (await app.jobs.run_now(two.id)).outcome is MoveOutcome.MOVED
+            assert await two.result(SOON) == 2
+        assert len(probe.of(JobStarted)) == 2
+        await truth.until_empty()
+
+
+async def test_a_job_that_is_due_within_two_seconds_is_not_moved(app: JetJobs, truth: Truth) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.options(delay=timedelta(seconds=1.5)).enqueue(1)
+        before = await truth.jobs()
+        answer = await app.jobs.reschedule(one.id, datetime.now(UTC) + HOUR)
+        assert answer.outcome is MoveOutcome.TOO_LATE
+        assert len(before) == 1
+        held = await zoo.hold.enqueue(1)
+        assert (await app.jobs.run_now(held.id)).outcome is MoveOutcome.TOO_LATE  # it is queued: it runs anyway
+
+
+async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth: Truth) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        queued = await zoo.fine.enqueue(1)
+        later = await zoo.fine.options(delay=HOUR).enqueue(2)
+        assert (await app.jobs.set_priority(queued.id, "high")).outcome is MoveOutcome.MOVED
+        assert (await app.jobs.set_priority(later.id, "low")).outcome is MoveOutcome.MOVED
+        assert await truth.jobs(lane="normal") == []
+
+        async def there() -> bool:
+            return await truth.jobs(lane="high") == [f"jobs.work.default.high.fine.-.{queued.id}"]
+
+        await eventually(there)
+        assert (await app.jobs.set_priority(queued.id, "high")).outcome is MoveOutcome.UNCHANGED
+        assert (await truth.consumer())["num_pending"] == 0
+        with pytest.raises(ConfigError):
+            await app.jobs.set_priority(queued.id, "later")
+        async with running(app.worker()):
+            assert await queued.result(SOON) == 1
+            assert (await app.jobs.set_priority(queued.id, "low")).outcome is MoveOutcome.ENDED
+            assert (await app.jobs.run_now(later.id)).outcome is MoveOutcome.MOVED
+            assert await later.result(SOON) == 2

@@ -1,0 +1,408 @@
+"""Queues as an operator sees and handles them: counts, pause and resume, purge; checked on the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jetjobs import DefinitionError, JetJobs, QueueNotFound, QueueState, Retry, RetryPolicy
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.events import JobFinished
+from jetjobs.model.names import PULLED
+from jetjobs.queues import LOOK_LIST
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.probe import Probe, eventually
+from tests.support.server import Truth
+
+HALF_A_MINUTE = timedelta(seconds=30)
+
+
+class Gate:
+    """A task that waits until it is let go."""
+
+    def __init__(self, app: JetJobs) -> None:
+        self.entered = 0
+        self.open = asyncio.Event()
+
+        @app.task
+        async def hold() -> str:
+            self.entered += 1
+            await self.open.wait()
+            return "held"
+
+        self.hold = hold
+
+    async def holds(self, count: int) -> None:
+        async def check() -> bool:
+            return self.entered >= count
+
+        await eventually(check, 30)
+
+
+@pytest.fixture
+async def opened(app: JetJobs) -> AsyncIterator[JetJobs]:
+    @app.task
+    async def quick(n: int = 0) -> int:
+        return n
+
+    @app.task(retry=RetryPolicy(max_attempts=1))
+    async def broken() -> None:
+        raise ValueError("on purpose")
+
+    async with app:
+        await app.provision()
+        yield app
+
+
+def of_finished(probe: Probe, outcome: str = "succeeded") -> list[JobFinished]:
+    return probe.of(JobFinished, lambda event: event.outcome == outcome)
+
+
+async def lanes_of(truth: Truth) -> dict[str, tuple[int, int]]:
+    found = {}
+    for lane in PULLED:
+        info = await truth.consumer(lane)
+        found[lane] = (info["num_pending"], info["num_ack_pending"])
+    return found
+
+
+# Looking
+
+
+async def test_a_queue_is_counted_as_it_stands(opened: JetJobs, probe: Probe) -> None:
+    app, gate = opened, Gate(opened)
+    quick, broken = app.tasks["quick"], app.tasks["broken"]
+
+    @app.task(retry=RetryPolicy(max_attempts=5))
+    async def again() -> None:
+        raise Retry(timedelta(hours=1))
+
+    async with running(app.worker(slots=2, name="w")):
+        await broken.enqueue()
+        await again.enqueue()
+        await probe.finished(2, timeout=30)
+        for _ in range(2):
+            await gate.hold.enqueue()
+        await gate.holds(2)
+        for priority in ("high", "normal", "low"):
+            for _ in range(3):
+                await quick.options(priority=priority).enqueue()
+        for _ in range(4):
+            await quick.options(delay=timedelta(hours=1)).enqueue()
+
+        async def counted() -> QueueState | None:
+            state = await app.queues.get("default", rates_s=0)
+            return state if (state.running, state.busy) == (2, 2) else None  # the record is a beat behind
+
+        state = await eventually(counted, 30)
+        assert (state.queued, state.scheduled, state.retrying, state.dead) == (9, 4, 1, 1)
+        assert state.retrying_exact
+        assert (state.workers, state.busy, state.slots) == (1, 2, 2)
+        assert state.pause is None
+        assert state.oldest_s is not None
+        assert 0 <= state.oldest_s < 60
+        assert [s._replace(at=0, oldest_s=0) for s in await app.queues.list(rates_s=0)] == [
+            state._replace(at=0, oldest_s=0)
+        ]
+        gate.open.set()
+
+
+async def test_an_empty_queue_and_one_without_workers(opened: JetJobs, make_app: MakeApp) -> None:
+    state = await opened.queues.get("default", rates_s=0.05)
+    assert (state.queued, state.running, state.later, state.dead, state.oldest_s) == (0, 0, 0, 0, None)
+    assert (state.in_per_s, state.out_per_s, state.workers) == (0, 0, 0)
+    assert state.starts_in_s is None
+    with pytest.raises(QueueNotFound):
+        await opened.queues.get("nothing")
+    with pytest.raises(DefinitionError):
+        await opened.queues.get("no name")
+    async with make_app(queues={"namespace": "other"}) as other:
+        assert await other.queues.list() == []
+
+
+async def test_the_age_counts_from_when_the_job_was_due(opened: JetJobs, truth: Truth) -> None:
+    before = time.time()
+    headers = {"Jetjobs-Enqueued-At": str(before - 500), "Jetjobs-Due-At": str(before - 100)}
+    await truth.js.publish("jobs.work.default.low.quick.-.a", b"{}", headers=headers)
+    await truth.js.publish("jobs.work.default.normal.quick.-.b", b"{}")
+    state = await opened.queues.get("default", rates_s=0)
+    assert state.oldest_s is not None
+    assert 99 < state.oldest_s < 160
+    await truth.js.publish("jobs.work.default.high.quick.-.c", b"{}", headers={"Jetjobs-Due-At": "no time"})
+    assert (await opened.queues.get("default", rates_s=0)).queued == 3
+
+
+async def test_beyond_what_is_looked_at_retries_are_at_least(opened: JetJobs, truth: Truth) -> None:
+    quick = opened.tasks["quick"]
+    delayed = quick.options(delay=timedelta(hours=1))
+    await opened.enqueue_many([delayed.bind(n=n) for n in range(LOOK_LIST + 10)])
+    at = (datetime.now(UTC) + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
+    for number in range(3):
+        target = f"jobs.work.default.normal.quick.-.r{number}"
+        headers = {"Nats-Schedule": f"@at {at}", "Nats-Schedule-Target": target, "Jetjobs-Attempt": "2"}
+        await truth.js.publish(target.replace("normal", "later"), b"{}", headers=headers)
+    [state] = await opened.queues.list(rates_s=0)
+    assert (state.later, state.retrying_exact) == (LOOK_LIST + 13, False)
+    assert 0 <= state.retrying <= 3
+    closer = await opened.queues.get("default", rates_s=0)
+    assert (closer.scheduled, closer.retrying, closer.retrying_exact) == (LOOK_LIST + 10, 3, True)
+
+
+async def test_rates_are_what_came_and_went_meanwhile(opened: JetJobs) -> None:
+    quick = opened.tasks["quick"]
+
+    async def feed() -> None:
+        while True:
+            await quick.enqueue()
+
+    feeding = asyncio.create_task(feed())
+    try:
+        async with running(opened.worker()):
+            state = await opened.queues.get("default", rates_s=1.0)
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+    assert state.in_per_s
+    assert state.out_per_s
+
+
+async def test_stats_tell_how_jobs_ended(opened: JetJobs, probe: Probe) -> None:
+    quick, broken = opened.tasks["quick"], opened.tasks["broken"]
+    async with running(opened.worker()):
+        for number in range(5):
+            await quick.enqueue(n=number)
+        await broken.enqueue()
+        await probe.finished(6, timeout=30)
+    stats = await opened.queues.stats("default")
+    assert stats.complete
+    assert [(t.task, t.succeeded, t.dead) for t in stats.tasks] == [("broken", 0, 1), ("quick", 5, 0)]
+    run, wait = stats.tasks[1].run, stats.tasks[1].wait
+    assert run is not None
+    assert wait is not None
+    assert 0 <= run.p50_s <= run.p95_s <= run.max_s
+    with pytest.raises(QueueNotFound):
+        await opened.queues.stats("nothing")
+
+
+# Pause
+
+
+async def test_nothing_starts_while_a_queue_is_paused_and_all_do_afterwards(opened: JetJobs, probe: Probe) -> None:
+    app, gate = opened, Gate(opened)
+    quick = app.tasks["quick"]
+    async with running(app.worker(slots=4)):
+        held = await gate.hold.enqueue()
+        await gate.holds(1)
+        handles = [await quick.enqueue(n=number) for number in range(50)]
+        state = await app.queues.pause("default", reason="the database moves", by="ada")
+        assert state.pause is not None
+        assert (state.pause.until, state.pause.reason, state.pause.by) == (0, "the database moves", "ada")
+        handles += [await quick.options(priority="high").enqueue(n=number) for number in range(50)]
+        gate.open.set()
+        assert await held.result(HALF_A_MINUTE) == "held"  # what ran could finish
+
+        async def idle() -> QueueState | None:
+            state = await app.queues.get("default", rates_s=0)
+            return state if not state.running else None
+
+        still = await eventually(idle, 30)
+        done = len(of_finished(probe))
+        assert still.queued == 101 - done
+        await asyncio.sleep(0.5)
+        assert len(of_finished(probe)) == done
+        assert (await app.queues.get("default", rates_s=0)).queued == still.queued
+        assert await app.queues.resume("default")
+        for handle in handles:
+            await handle.result(HALF_A_MINUTE)
+        assert (await app.queues.get("default", rates_s=0)).pause is None
+    assert len({event.job_id for event in of_finished(probe)}) == len(of_finished(probe)) == 101
+    assert not await app.queues.resume("default")
+
+
+async def test_a_pause_for_a_time_ends_by_itself(opened: JetJobs, truth: Truth) -> None:
+    quick = opened.tasks["quick"]
+    async with running(opened.worker()):
+        state = await opened.queues.pause("default", for_=timedelta(seconds=2), reason="short")
+        assert state.pause is None or state.pause.until - state.at <= 2
+        handle = await quick.enqueue(n=3)
+        assert await handle.result(HALF_A_MINUTE) == 3
+    assert (await opened.queues.get("default", rates_s=0)).pause is None
+
+    async def forgotten() -> bool:
+        return not any("pause" in subject for subject in await truth.subjects("KV_jobs-locks"))
+
+    await eventually(forgotten, 30)
+
+
+async def test_a_pause_survives_restarts_updates_and_a_lane_that_was_deleted(
+    server: EmbeddedServer, make_app: MakeApp, truth: Truth
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def quick() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        await app.queues.pause("default", reason="why")
+    server.stop()
+    server.start()
+    longer = make_app(queues={"lease": "40s"})
+    async with longer:
+        await longer.provision(["default"])
+        for lane in PULLED:
+            info = await truth.consumer(lane)
+            assert (info["paused"], info["config"]["ack_wait"]) == (True, 40_000_000_000)
+        assert not (await truth.consumer("lost")).get("paused")
+        await truth.js.delete_consumer("jobs-work-default", "normal")
+        await longer.provision(["default"])
+        assert (await truth.consumer("normal"))["paused"] is True
+        state = await longer.queues.get("default", rates_s=0)
+        assert state.pause is not None
+        assert state.pause.reason == "why"
+
+
+async def test_a_pause_made_by_other_means_is_shown(opened: JetJobs, truth: Truth) -> None:
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
+    await truth.api("CONSUMER.PAUSE.jobs-work-default.normal", {"pause_until": until})
+    state = await opened.queues.get("default", rates_s=0)
+    assert state.pause is not None
+    assert state.pause.reason == ""
+    assert 3000 < state.pause.until - state.at < 3700
+    assert await opened.queues.resume("default")
+
+
+@pytest.mark.parametrize("for_", [timedelta(0), timedelta(seconds=-1), timedelta(days=4000)])
+async def test_a_pause_without_a_length_is_refused(opened: JetJobs, for_: timedelta) -> None:
+    with pytest.raises(DefinitionError):
+        await opened.queues.pause("default", for_=for_)
+    with pytest.raises(QueueNotFound):
+        await opened.queues.pause("nothing")
+    with pytest.raises(QueueNotFound):
+        await opened.queues.resume("nothing")
+
+
+@pytest.mark.alone
+async def test_resume_wakes_workers_that_wait(opened: JetJobs) -> None:
+    quick = opened.tasks["quick"]
+    async with running(opened.worker()):
+        assert await (await quick.enqueue(n=1)).result(HALF_A_MINUTE) == 1
+        for _ in range(3):
+            await opened.queues.pause("default")
+            handle = await quick.enqueue(n=2)
+            await asyncio.sleep(0.3)
+            started = time.monotonic()
+            await opened.queues.resume("default")
+            assert await handle.result(HALF_A_MINUTE) == 2
+            assert time.monotonic() - started < 2.0  # and not with the next heartbeat, after 5 s
+
+
+# Purge
+
+
+async def test_purge_deletes_what_waits_and_nothing_else(opened: JetJobs, probe: Probe, truth: Truth) -> None:
+    app, gate = opened, Gate(opened)
+    quick, broken = app.tasks["quick"], app.tasks["broken"]
+    async with running(app.worker(slots=3)):
+        await broken.enqueue()
+        await probe.finished(1, timeout=30)
+        held = [await gate.hold.enqueue() for _ in range(3)]
+        await gate.holds(3)
+        for priority in ("high", "normal", "low"):
+            await app.enqueue_many([quick.options(priority=priority).bind(n=n) for n in range(700)])
+        await quick.options(delay=timedelta(hours=1)).enqueue()
+        counted: list[int] = []
+        purged = await app.queues.purge("default", step=counted.append)
+        # All but those few that the worker had in hand already, waiting for a slot.
+        assert 2100 - 5 <= purged.queued <= 2100
+        assert sum(counted) == purged.queued
+        in_hand = 2100 - purged.queued
+        assert len(await truth.jobs()) == 3 + in_hand + 1  # three that run, and the one for later
+        gate.open.set()
+        for handle in held:
+            assert await handle.result(HALF_A_MINUTE) == "held"
+        assert await (await quick.enqueue(n=5)).result(HALF_A_MINUTE) == 5
+        await probe.finished(3 + in_hand + 1, "succeeded", timeout=30)
+
+        async def settled() -> bool:
+            return await lanes_of(truth) == dict.fromkeys(PULLED, (0, 0)) and len(await truth.jobs()) == 1
+
+        await eventually(settled, 30)
+        assert await app.queues.purge("default", scheduled=True) == (0, 1)
+        assert await truth.jobs() == []
+        assert len(await truth.dead()) == 1
+    with pytest.raises(QueueNotFound):
+        await app.queues.purge("nothing")
+
+
+async def test_a_paused_queue_is_still_paused_after_a_purge(opened: JetJobs, truth: Truth) -> None:
+    quick = opened.tasks["quick"]
+    await opened.enqueue_many([quick.bind(n=n) for n in range(20)])
+    before = await opened.queues.pause("default", for_=timedelta(minutes=30), reason="kept")
+    assert await opened.queues.purge("default") == (20, 0)
+    after = await opened.queues.get("default", rates_s=0)
+    assert before.pause == after.pause
+    assert all([(await truth.consumer(lane))["paused"] for lane in PULLED])
+
+
+async def test_every_job_is_run_or_purged_while_workers_drain(opened: JetJobs, probe: Probe) -> None:
+    quick = opened.tasks["quick"]
+    await opened.enqueue_many([quick.bind(n=n) for n in range(5000)])
+    async with running(opened.worker(slots=5)):
+        await probe.finished(50, timeout=30)
+        purged = await opened.queues.purge("default")
+
+        async def empty() -> bool:
+            state = await opened.queues.get("default", rates_s=0)
+            return not state.queued and not state.running
+
+        await eventually(empty, 30)
+    ran = {event.job_id for event in of_finished(probe, "succeeded")}
+    assert len(ran) + purged.queued == 5000
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+async def test_a_hundred_thousand_jobs_are_purged_in_bounded_time(opened: JetJobs, truth: Truth) -> None:
+    quick = opened.tasks["quick"]
+    for _ in range(10):
+        await opened.enqueue_many([quick.bind(n=n) for n in range(10_000)])
+    started = time.monotonic()
+    assert (await opened.queues.purge("default")).queued == 100_000
+    took_s = time.monotonic() - started
+    assert await truth.jobs() == []
+    assert (await truth.consumer("normal"))["num_pending"] == 0
+    assert took_s < 60
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+async def test_a_list_is_quick_with_two_hundred_thousand_jobs(make_app: MakeApp) -> None:
+    app = make_app()
+    queues = [f"q{number}" for number in range(5)]
+    for queue in queues:
+
+        @app.task(name=f"work_{queue}", queue=queue)
+        async def work(n: int) -> None: ...
+
+    async with app:
+        await app.provision()
+        for queue in queues:
+            task = app.tasks[f"work_{queue}"]
+            for _ in range(3):
+                await app.enqueue_many([task.bind(n=n) for n in range(10_000)])
+            later = task.options(delay=timedelta(hours=5))
+            await app.enqueue_many([later.bind(n=n) for n in range(10_000)])
+        took = []
+        for _ in range(5):
+            started = time.monotonic()
+            found = await app.queues.list()
+            took.append(time.monotonic() - started)
+            assert [(state.queued, state.later) for state in found] == [(30_000, 10_000)] * 5
+        assert sorted(took)[2] < 0.3, took

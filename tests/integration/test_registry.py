@@ -1,0 +1,338 @@
+"""The registry of workers and what they can be asked, in one process with a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs, WorkerNotFound, WorkerSilent
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream.control import ask_all, ask_worker
+from jetjobs.jetstream.registry import TTL_S
+from jetjobs.model.presence import WorkerRecord
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.worker import Phase, Worker, running
+from tests.conftest import MakeApp
+from tests.support.probe import Probe, eventually
+from tests.support.server import Truth
+
+KV = "KV_jobs-workers"
+
+
+async def until_phase(app: JetJobs, name: str, phase: str) -> WorkerRecord:
+    async def check() -> WorkerRecord | None:
+        record = await app.workers.get(name)
+        return record if record.phase == phase else None
+
+    return await eventually(check, 30)
+
+
+async def registered(app: JetJobs, count: int) -> list[WorkerRecord]:
+    """The workers, once there are so many and all are ready."""
+
+    async def check() -> list[WorkerRecord] | None:
+        found = await app.workers.list()
+        return found if len(found) == count and all(w.phase == "ready" for w in found) else None
+
+    return await eventually(check, 30)
+
+
+async def test_a_worker_describes_itself_while_it_lives(app: JetJobs, truth: Truth) -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="mail")
+    async def send(user: int, copies: int = 1) -> None:
+        entered.set()
+        await leave.wait()
+
+    @app.task
+    async def other() -> None: ...
+
+    async with app:
+        await app.provision()
+        assert await app.workers.list() == []
+        handle = await send.enqueue(user=1)
+        async with running(app.worker(slots=4, queues={"mail": 2, "default": None}, name="web.1")):
+            await entered.wait()
+
+            async def busy() -> WorkerRecord | None:
+                [record] = await app.workers.list()
+                return record if record.running else None
+
+            record = await eventually(busy, 30)
+            assert (record.key, record.name, record.phase) == ("web-1", "web.1", "ready")
+            assert (record.host, record.pid) == (socket.gethostname(), os.getpid())
+            assert {q: tuple(slots) for q, slots in record.queues.items()} == {"mail": (1, 2), "default": (0, 4)}
+            assert (record.busy, record.total) == (1, 4)
+            assert [(job.id, job.task, job.queue) for job in record.running] == [(handle.id, "send", "mail")]
+            assert record.tasks == {
+                "send": send.signature.fingerprint,
+                "other": other.signature.fingerprint,
+            }
+            assert record.memory_bytes > 5_000_000
+            assert record.version
+            assert record.python
+            assert await app.workers.list("mail") == await app.workers.list("default") != []
+            assert await app.workers.list("nothing") == []
+            stored = await truth.js.get_last_msg(KV, "$KV.jobs-workers.web-1")
+            assert (stored.headers or {})["Nats-TTL"] == f"{TTL_S}s"
+            leave.set()
+        assert await app.workers.list() == []
+
+        async def forgotten() -> bool:
+            return await truth.subjects(KV) == {}
+
+        await eventually(forgotten, 30)
+
+
+async def test_workers_of_one_name_have_keys_of_their_own(make_app: MakeApp) -> None:
+    first, second = make_app(), make_app()
+    for one in (first, second):
+
+        @one.task
+        async def nothing() -> None: ...
+
+    async with first, second:
+        await first.provision()
+        async with running(first.worker(name="twin")) as a, running(second.worker(name="twin")) as b:
+            keys = [record.key for record in await registered(first, 2)]
+            assert keys[0] == "twin"
+            assert keys[1].startswith("twin-")
+            await first.workers.quiet(keys[1])
+            await until_phase(first, keys[1], "quiet")
+            assert {a.phase, b.phase} == {Phase.READY, Phase.QUIET}
+            assert (await first.workers.get("twin")).key == "twin"
+
+
+@pytest.mark.parametrize("same_pid", [True, False])
+async def test_a_container_that_was_started_again_has_its_name_back(
+    app: JetJobs, truth: Truth, same_pid: bool
+) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    async with app:
+        await app.provision()
+        # What the process before us left: with our host and pid it must be dead, with another it may live.
+        pid = os.getpid() + (not same_pid)
+        left = {"name": "w", "host": socket.gethostname(), "pid": pid, "started_at": 5.0, "token": "x"}
+        await truth.js.publish("$KV.jobs-workers.w", json.dumps(left).encode())
+        async with running(app.worker(name="w")):
+
+            async def ours() -> WorkerRecord | None:
+                return next((w for w in await app.workers.list() if w.token not in ("", "x")), None)
+
+            record = await eventually(ours, 30)
+            assert (await ask_worker(app.jetstream.connection, app.jetstream.names, record.key, "ping"))["ok"]
+            assert (record.key == "w") == same_pid
+
+
+async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth: Truth) -> None:
+    app = make_app()
+    async with app:
+        await app.provision([])
+        for key in ("a", "b"):
+            await truth.nc.publish(f"$KV.jobs-workers.{key}", json.dumps({"name": "x"}).encode())
+        await truth.nc.publish("$KV.jobs-workers.c", b"no JSON")
+        await truth.nc.publish("$KV.jobs-workers.d", b'{"running": 7}')
+        await truth.nc.flush()
+        with pytest.raises(WorkerNotFound, match="several"):
+            await app.workers.get("x")
+        with pytest.raises(WorkerNotFound):
+            await app.workers.get("c")
+        # It is registered, and nobody listens: it has died.
+        with pytest.raises(WorkerNotFound, match="gone"):
+            await app.workers.quiet("a")
+
+
+async def test_a_quiet_worker_takes_nothing_and_stays_until_it_is_stopped(app: JetJobs, probe: Probe) -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def hold() -> str:
+        entered.set()
+        await leave.wait()
+        return "held"
+
+    @app.task
+    async def quick() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        worker = app.worker(name="w")
+        life = asyncio.create_task(worker.run())
+        handle = await hold.enqueue()
+        await entered.wait()
+        assert (await app.workers.quiet("w"))["phase"] == "quiet"
+        await until_phase(app, "w", "quiet")
+        assert not worker.ready
+        late = await quick.enqueue()
+        leave.set()
+        assert await handle.result(timedelta(seconds=30)) == "held"
+        assert not life.done()
+        async with running(app.worker(name="other")):
+            assert await late.result(timedelta(seconds=30)) == "done"
+        assert [event.job_id for event in await probe.finished(2)] == [handle.id, late.id]
+        assert (await app.workers.stop("w"))["ok"] is True
+        await asyncio.wait_for(life, 30)
+        assert worker.cut_short == 0
+        assert await app.workers.list() == []
+
+
+async def test_stop_now_gives_back_what_runs(app: JetJobs, probe: Probe, truth: Truth) -> None:
+    entered = asyncio.Event()
+
+    @app.task
+    async def hold() -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with app:
+        await app.provision()
+        worker = app.worker(name="w")
+        life = asyncio.create_task(worker.run())
+        await hold.enqueue()
+        await entered.wait()
+        await app.workers.stop("w", now=True)
+        await asyncio.wait_for(life, 30)
+        assert worker.cut_short == 1
+        assert len(await truth.jobs(lane="back")) == 1
+
+
+# Control
+
+
+async def started(app: JetJobs, name: str) -> tuple[Worker, asyncio.Task[None]]:
+    worker = app.worker(name=name)
+    life = asyncio.create_task(worker.run())
+
+    async def there() -> bool:
+        return worker.phase is Phase.READY
+
+    await eventually(there, 30)
+    return worker, life
+
+
+async def test_every_request_gets_an_answer(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    async with app:
+        await app.provision()
+        worker, life = await started(app, "w")
+
+        async def echo(request: dict[str, object]) -> dict[str, object]:
+            return {"said": request["text"]}
+
+        def fails(request: dict[str, object]) -> dict[str, object]:
+            raise ValueError("no")
+
+        worker.control.on("echo", echo)
+        worker.control.on("fails", fails)
+        connection, names = app.jetstream.connection, app.jetstream.names
+        assert await ask_worker(connection, names, "w", "ping") == {"worker": "w", "ok": True, "phase": "ready"}
+        answer = await ask_worker(connection, names, "w", "echo", {"text": "hi"})
+        assert answer == {"worker": "w", "ok": True, "said": "hi"}
+        unknown = await ask_worker(connection, names, "w", "dance")
+        assert unknown["ok"] is False
+        assert "dance" in unknown["error"]
+        assert set(unknown["words"]) >= {"ping", "quiet", "stop", "echo"}
+        failed = await ask_worker(connection, names, "w", "fails")
+        assert (failed["ok"], failed["error"]) == (False, "ValueError: no")
+        for nonsense in (b"", b"[]", b"7", b'{"x": 1}', b"\xff"):
+            reply = await truth.nc.request("jobs.control.worker.w", nonsense, timeout=20)
+            assert json.loads(reply.data)["ok"] is False
+        # Without a reply subject it is obeyed all the same.
+        await truth.nc.publish("jobs.control.workers", b'{"do": "stop"}')
+        await asyncio.wait_for(life, 30)
+
+
+async def test_all_workers_are_asked_and_the_silent_are_named(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    async with app:
+        await app.provision()
+        connection, names = app.jetstream.connection, app.jetstream.names
+        nobody = await ask_all(connection, names, "ping", timeout_s=30)
+        assert (nobody.by_worker, nobody.silent) == ({}, [])
+        async with running(app.worker(name="a")), running(app.worker(name="b")):
+            await registered(app, 2)
+            answers = await app.workers.ask_all("ping", timeout_s=30)
+            assert set(answers.by_worker) == {"a", "b"}
+            assert answers.silent == []
+            await truth.js.publish("$KV.jobs-workers.ghost", b'{"name": "ghost"}')
+            answers = await app.workers.ask_all("ping", timeout_s=1)
+            assert set(answers.by_worker) == {"a", "b"}
+            assert answers.silent == ["ghost"]
+
+
+async def test_a_worker_that_does_not_answer_is_silent_not_gone(app: JetJobs, truth: Truth) -> None:
+    async with app:
+        await app.provision([])
+        await truth.nc.subscribe("jobs.control.worker.w")
+        await truth.js.publish("$KV.jobs-workers.w", b"{}")
+        with pytest.raises(WorkerSilent):
+            await app.workers.quiet("w", timeout_s=0.5)
+
+
+async def test_a_worker_works_without_a_registry(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def quick() -> str:
+        return "done"
+
+    async with app:
+        await app.provision()
+        await truth.js.delete_stream(KV)
+        async with running(app.worker()):
+            assert await (await quick.enqueue()).result(timedelta(seconds=30)) == "done"
+            assert await app.workers.list() == []
+
+
+async def test_the_roles_of_the_example_configuration_may_register_look_and_handle(tmp_path: Path) -> None:
+    example = (Path(__file__).parents[2] / "nats-server.conf").read_text()
+    lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
+    rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
+    for role in ("SETUP", "PRODUCER", "WORKER", "OPERATOR"):
+        rules = rules.replace(f"$JOBS_{role}_PASSWORD", '"secret"')
+    config = tmp_path / "roles.conf"
+    config.write_text(rules + "\n")
+    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+
+        def app_of(role: str) -> JetJobs:
+            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+
+            @app.task
+            async def echo(text: str) -> str:
+                return text
+
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        async with app_of("operator") as operator, app_of("worker") as working, app_of("producer") as producer:
+            await operator.queues.pause("default", reason="why", for_=timedelta(hours=1))
+            await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("a")
+            await producer.tasks["echo"].enqueue("b")
+            async with running(working.worker(name="w")):
+                await registered(operator, 1)
+                [state] = await operator.queues.list()
+                assert (state.queued, state.scheduled, state.workers) == (1, 1, 1)
+                assert state.pause is not None
+                assert state.pause.reason == "why"
+                assert await operator.queues.purge("default", scheduled=True) == (1, 1)
+                assert await operator.queues.resume("default")
+                handle = await producer.tasks["echo"].enqueue("c")
+                assert await handle.result(timedelta(seconds=30)) == "c"
+                assert [t.succeeded for t in (await operator.queues.stats("default")).tasks] == [1]
+                assert (await operator.workers.quiet("w"))["phase"] == "quiet"
+                assert set((await operator.workers.ask_all("ping", timeout_s=30)).by_worker) == {"w"}
+                await operator.workers.stop("w")

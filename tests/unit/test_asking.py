@@ -1,0 +1,133 @@
+"""What a child tells and asks of its worker: paced, answered, and closed with its job."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from jetjobs.model.errors import AttemptError, JetJobsError, LeaseLost
+from jetjobs.worker import asking
+from jetjobs.worker.asking import ChildDesk
+from jetjobs.worker.frames import Channel, Frame
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield Channel(one), Channel(other)
+
+
+def received(worker: Channel) -> Frame:
+    frame = worker.receive()
+    assert frame is not None
+    return frame
+
+
+def test_of_many_the_first_is_told_at_once_and_the_last_when_it_is_time(ends: tuple[Channel, Channel]) -> None:
+    child, worker = ends
+    desk = ChildDesk(child)
+    for n in range(10_000):
+        desk.report(None, n / 10_000, None)
+    assert received(worker).head["fraction"] == 0.0
+    frame = received(worker)
+    while frame.head["fraction"] < 0.9999:  # a slow machine comes by the pace in between
+        frame = received(worker)
+    desk.close()
+
+
+def test_what_is_untold_at_the_end_is_told_before_it(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PACE_S", 3600.0)
+    child, worker = ends
+    desk = ChildDesk(child)
+    desk.report(None, 0.1, None)
+    desk.report(None, 0.2, None)
+    desk.report(None, 0.3, "last")
+    desk.close()
+    child.send(Frame({"kind": "returned"}))
+    told = [received(worker).head for _ in range(3)]
+    assert told == [
+        {"kind": "progress", "fraction": 0.1, "message": None},
+        {"kind": "progress", "fraction": 0.3, "message": "last"},
+        {"kind": "returned"},
+    ]
+
+
+def test_without_room_for_a_timer_it_is_told_at_once(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    child, worker = ends
+    desk = ChildDesk(child)
+    for n in range(3):
+        desk.report(None, n / 10, None)
+    assert [received(worker).head["fraction"] for _ in range(3)] == [0.0, 0.1, 0.2]
+
+
+def test_after_the_job_nothing_goes_through(ends: tuple[Channel, Channel]) -> None:
+    child, worker = ends
+    desk = ChildDesk(child)
+    desk.close()
+    desk.report(None, 0.5, None)
+    with pytest.raises(AttemptError):
+        desk.save_sync(None, b"1")
+    child.send(Frame({"kind": "returned"}))
+    assert received(worker).head == {"kind": "returned"}
+
+
+def test_a_forked_copy_has_no_part_in_the_channel(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, worker = ends
+    desk = ChildDesk(child)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    desk.report(None, 0.5, None)
+    with pytest.raises(AttemptError, match="forked"):
+        desk.load_sync(None)
+    child.send(Frame({"kind": "returned"}))
+    assert received(worker).head == {"kind": "returned"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"kind": "refused", "type": "LeaseLost", "text": "gone", "hint": None}, LeaseLost),
+        ({"kind": "refused", "type": "timedelta", "text": "odd", "hint": "x"}, JetJobsError),
+    ],
+)
+def test_an_error_is_the_same_in_the_child(
+    ends: tuple[Channel, Channel], answer: dict[str, object], kind: type[JetJobsError]
+) -> None:
+    child, worker = ends
+    worker.send(Frame(json.loads(json.dumps(answer))))
+    with pytest.raises(kind) as caught:
+        ChildDesk(child).save_sync(None, b"1")
+    assert type(caught.value) is kind
+    assert received(worker) == Frame({"kind": "save"}, b"1")
+
+
+def test_a_value_is_told_from_none(ends: tuple[Channel, Channel]) -> None:
+    child, worker = ends
+    desk = ChildDesk(child)
+    worker.send(Frame({"kind": "kept", "none": True}))
+    worker.send(Frame({"kind": "kept", "none": False}, b"null"))
+    assert [desk.load_sync(None), desk.load_sync(None)] == [None, b"null"]
+
+
+def test_a_worker_that_is_gone_is_a_lost_lease() -> None:
+    one, other = socket.socketpair()
+    other.close()
+    with one:
+        desk = ChildDesk(Channel(one))
+        with pytest.raises((LeaseLost, ConnectionError)):
+            desk.load_sync(None)

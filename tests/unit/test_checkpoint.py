@@ -1,0 +1,144 @@
+"""What a task may tell as progress and keep as a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, field_validator
+
+from jetjobs.define.checkpoint import MAX_CHECKPOINT, MAX_MESSAGE, check_progress, decode, encode
+from jetjobs.define.context import Context
+from jetjobs.model.errors import (
+    CheckpointError,
+    CheckpointTooLarge,
+    DefinitionError,
+    InvalidProgress,
+    JetJobsError,
+)
+from jetjobs.model.job import Job
+
+
+class State(BaseModel):
+    step: int
+
+
+@pytest.mark.parametrize(("given", "shown"), [(0, 0.0), (1, 1.0), (0.4, 0.4), (Fraction(1, 4), 0.25), (-0.0, 0.0)])
+def test_a_progress_is_any_number_from_0_to_1(given: Any, shown: float) -> None:
+    assert check_progress(given, None) == shown
+    assert type(check_progress(given, "x" * MAX_MESSAGE)) is float
+
+
+@pytest.mark.parametrize(
+    "given",
+    [-0.001, 1.001, 40, float("nan"), float("inf"), True, "0.5", None, 1 + 0j],
+)
+def test_any_other_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidProgress) as caught:
+        check_progress(given, None)
+    assert isinstance(caught.value, ValueError)
+    assert "0 to 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("message", ["x" * (MAX_MESSAGE + 1), 5, b"x", "\ud800"])
+def test_a_message_is_a_short_text(message: Any) -> None:
+    with pytest.raises(InvalidProgress, match="message"):
+        check_progress(0.5, message)
+
+
+def test_a_progress_outside_of_a_worker_goes_nowhere_but_is_checked() -> None:
+    context = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
+    context.progress(0.5, "half")
+    with pytest.raises(InvalidProgress):
+        context.progress(2)
+    with pytest.raises(JetJobsError, match="nothing keeps checkpoints here"):
+        context.checkpoint_sync(1)
+
+
+async def test_the_form_that_blocks_is_refused_on_a_loop() -> None:
+    context = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
+    for call in (lambda: context.checkpoint_sync(1), context.resume_sync):
+        with pytest.raises(JetJobsError, match="_sync") as caught:
+            call()
+        assert "await" in str(caught.value.hint)
+
+
+def without_loop() -> list[Callable[[Context], Any]]:
+    return [lambda context: context.checkpoint(1), lambda context: context.resume()]
+
+
+@pytest.mark.parametrize("call", without_loop())
+def test_the_form_to_await_is_refused_without_a_loop(call: Callable[[Context], Any]) -> None:
+    context = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
+    with pytest.raises(JetJobsError, match="does not work here"):
+        call(context)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (State(step=1), State),
+        ({"a": [State(step=1)]}, dict[str, list[State]]),
+        (timedelta(days=2), timedelta),
+        (float("-inf"), float),
+        ((1, "a"), tuple[int, str]),
+        (b"ab", bytes),
+        (3, TypeAdapter(int | None)),
+        (None, Any),
+    ],
+)
+def test_what_is_kept_comes_back(value: Any, kind: Any) -> None:
+    assert decode(encode(value), kind) == value
+
+
+@pytest.mark.parametrize("value", [object(), b"\xff", {(1, 2): object()}, lambda: None])
+def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+    with pytest.raises(CheckpointError, match="cannot be written as JSON"):
+        encode(value)
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(CheckpointError):
+        encode(value)
+
+
+def test_the_limit_counts_bytes_of_json() -> None:
+    assert len(encode("x" * (MAX_CHECKPOINT - 2))) == MAX_CHECKPOINT
+    with pytest.raises(CheckpointTooLarge) as caught:
+        encode("x" * (MAX_CHECKPOINT - 1))
+    assert (caught.value.size, caught.value.limit) == (MAX_CHECKPOINT + 1, MAX_CHECKPOINT)
+    assert caught.value.hint is not None
+
+
+def test_one_that_fits_no_more_is_an_error_without_its_content() -> None:
+    with pytest.raises(CheckpointError, match=r"does not fit State: step: .*integer") as caught:
+        decode(b'{"step": "secret"}', State)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(CheckpointError, match=r"does not fit list\[int\]"):
+        decode(b"5", list[int])
+
+
+def test_a_validator_that_raises_anything_is_an_error_of_the_checkpoint() -> None:
+    class Odd(BaseModel):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def never(cls, n: int) -> int:
+            raise KeyError(n)
+
+    with pytest.raises(CheckpointError, match="a validator raised KeyError"):
+        decode(b'{"n": 1}', Odd)
+
+
+def test_a_type_that_pydantic_does_not_know_is_a_fault_of_the_task() -> None:
+    class Opaque:
+        pass
+
+    with pytest.raises(DefinitionError, match="cannot be read as"):
+        decode(b"1", Opaque)

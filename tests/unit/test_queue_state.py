@@ -1,0 +1,130 @@
+"""What a look at a queue says: when a new job starts, how long things took, and that records survive the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from jetjobs import JetJobs, QueueState
+from jetjobs.model.presence import QueueSlots, RunningJob, WorkerRecord, iso, read_worker
+from jetjobs.model.queue import LaneState, Pause, spread
+
+
+def state(queued: int = 0, busy: int = 0, slots: int = 0, **more: Any) -> QueueState:
+    base: dict[str, Any] = {
+        "queue": "mail",
+        "at": 1000.0,
+        "pause": None,
+        "lanes": (LaneState("normal", queued, busy, 0),),
+        "later": 5,
+        "retrying": 2,
+        "retrying_exact": True,
+        "dead": 0,
+        "oldest_s": None,
+        "in_per_s": None,
+        "out_per_s": None,
+        "workers": 1,
+        "busy": busy,
+        "slots": slots,
+    }
+    return QueueState(**{**base, **more})
+
+
+@pytest.mark.parametrize(
+    ("found", "starts"),
+    [
+        (state(0, 0, 2), 0.0),
+        (state(1, 0, 2), 0.0),
+        (state(0, 2, 2), None),
+        (state(0, 2, 2, out_per_s=2.0), 0.5),
+        (state(100, 2, 2, out_per_s=10.0), 10.0),
+        (state(100, 2, 2, out_per_s=0.0), None),
+        (state(0, 0, 2, workers=0), None),
+        (state(0, 0, 2, pause=Pause(0)), None),
+        (state(0, 0, 2, pause=Pause(1060)), 60.0),
+        (state(1, 2, 2, pause=Pause(1060)), 60.0),
+        (state(100, 0, 2, pause=Pause(1060), out_per_s=10.0), 70.0),
+        (state(100, 0, 2, pause=Pause(1060)), None),
+    ],
+)
+def test_when_a_new_job_starts(found: QueueState, starts: float | None) -> None:
+    assert found.starts_in_s == starts
+
+
+def test_a_state_is_json_and_adds_up() -> None:
+    found = state(3, 1, 2, pause=Pause(1060, "why", "ada", 990))
+    assert (found.queued, found.running, found.scheduled) == (3, 1, 3)
+    details = json.loads(json.dumps(found.details()))
+    assert details["state"] == "paused"
+    assert details["pause"]["reason"] == "why"
+    assert state(retrying=9).scheduled == 0
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=200))
+def test_a_spread_is_made_of_what_there_was(values: list[float]) -> None:
+    found = spread(values)
+    if not values:
+        assert found is None
+        return
+    assert found is not None
+    assert found.p50_s <= found.p95_s <= found.max_s == round(max(values), 6)
+    assert found.p50_s in {round(value, 6) for value in values}
+
+
+RECORD = WorkerRecord(
+    key="w-1",
+    name="w.1",
+    host="h",
+    pid=7,
+    version="0.1.0",
+    python="3.12.1",
+    phase="ready",
+    queues={"mail": QueueSlots(1, 4)},
+    tasks={"send": "abc"},
+    busy=1,
+    total=4,
+    running=(RunningJob("id", "send", "mail", 99.5),),
+    lag_s=0.25,
+    memory_bytes=10,
+    started_at=50.0,
+    token="t",
+    seen_at=100.0,
+)
+
+
+def test_a_record_survives_the_wire() -> None:
+    assert read_worker("w-1", json.loads(json.dumps(RECORD.to_wire())), 100.0) == RECORD
+    assert json.loads(json.dumps(RECORD.details()))["running"][0]["since"] == iso(99.5)
+
+
+def test_what_a_record_does_not_say_has_a_default() -> None:
+    bare = read_worker("w", {}, 1.0)
+    assert (bare.name, bare.pid, bare.queues, bare.running, bare.started_at) == ("w", 0, {}, (), 0.0)
+    assert bare.summary()["started_at"] is None
+
+
+class Order(BaseModel):
+    number: int
+
+
+def test_a_fingerprint_changes_with_the_arguments_and_with_nothing_else() -> None:
+    def made(function: Any) -> str:
+        return str(JetJobs("x").task(name="t")(function).signature.fingerprint)
+
+    def one(a: int) -> None: ...
+    def same(a: int) -> str:
+        return "other result"
+
+    def renamed(b: int) -> None: ...
+    def optional(a: int = 3) -> None: ...
+    def model(a: Order) -> None: ...
+
+    prints = [made(f) for f in (one, renamed, optional, model)]
+    assert made(same) == prints[0]
+    assert len(set(prints)) == 4
+    assert all(len(text) == 12 for text in prints)
