@@ -16,6 +16,7 @@ from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import ConfigError, LetterNotFound
 from jetjobs.model.letter import DeadLetter, LetterFilter
 from jetjobs.model.names import check_token
+from jetjobs.model.outcome import DeadReason
 
 SHOWN = 5
 """Letters that a dry run names."""
@@ -36,6 +37,8 @@ class Selection(NamedTuple):
         for what, token in (("queue", self.queue), ("task", self.task)):
             if token is not None:
                 check_token(what, token)
+        if self.reason is not None and self.reason not in set(DeadReason):
+            raise ConfigError(f"no job dies of {self.reason!r}", hint=f"one of {', '.join(DeadReason)}")
         since = None
         if self.since is not None:
             try:

@@ -35,9 +35,11 @@ class _Child:
         self.start_at = 0.0
         self.process: subprocess.Popen[bytes] | None = None
         self.started = 0.0
+        self.signalled = 0
 
     def start(self) -> None:
         self.started = time.monotonic()
+        self.signalled = 0
         environment = {**os.environ, "JETJOBS_CHILD": str(self.number)}
         link = self._gathering.add(self.number) if self._gathering is not None else None
         if link is not None:
@@ -57,6 +59,12 @@ class _Child:
         self.process = None
         if self._gathering is not None:
             self._gathering.remove(self.number)
+
+    def pass_on(self, signals: int) -> None:
+        """Send the child as many signals as we have had: those that came while it was being started, too."""
+        while self.process is not None and self.signalled < signals and self.process.poll() is None:
+            self.signalled += 1
+            self.process.send_signal(signal.SIGTERM if self.signalled < 3 else signal.SIGKILL)
 
 
 def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
@@ -87,20 +95,19 @@ def _supervise(children: Sequence[_Child]) -> int:
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal signals
         signals += 1
-        for child in children:
-            if child.process is not None and child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM if signals < 3 else signal.SIGKILL)
         woken.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     for child in children:
-        child.start()
+        if not signals:
+            child.start()
     worst = DONE
     while any(child.process is not None or child.start_at for child in children):
         woken.wait(0.1)
         woken.clear()
         for child in children:
+            child.pass_on(signals)
             code = child.process.poll() if child.process is not None else None
             if code is not None:
                 worst = max(worst, _ended(child, code, stopping=signals > 0))

@@ -124,7 +124,8 @@ def _say_dry_run(verb: str, number: int, first: list[DeadLetter], refused: list[
         first_ids = [letter.id for letter in first]
         out.json({"dry_run": True, "matching": number, "first": first_ids, "refused": refused})
         return
-    out.data(f"Would {verb} {number - len(refused)} jobs. Nothing changed.")
+    count = number - len(refused)
+    out.data(f"Would {verb} {count} {'job' if count == 1 else 'jobs'}. Nothing changed.")
     for letter in first:
         out.data(f"  {letter.id}  {letter.queue}  {letter.task}")
     if number - len(refused) > len(first):

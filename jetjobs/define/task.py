@@ -20,6 +20,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_KEY_LENGTH = 1024
+LAST_YEAR = 2261
+"""The server counts nanoseconds since 1970 in 63 bits: a later schedule would be fired at once."""
 MIN_MEMORY = 16 * 2**20
 """Less than this would hardly let a task begin."""
 
@@ -255,9 +257,11 @@ def _check_delay(delay: timedelta) -> None:
     if delay < timedelta(0):
         raise DefinitionError("delay must not be negative")
     try:
-        _ = datetime.now(UTC) + delay
+        within = (datetime.now(UTC) + delay).year <= LAST_YEAR
     except OverflowError:
-        raise DefinitionError("delay ends after the year 9999") from None
+        within = False
+    if not within:
+        raise DefinitionError(f"delay ends after the year {LAST_YEAR}")
 
 
 def _check_moment(name: str, moment: datetime) -> None:
@@ -265,11 +269,11 @@ def _check_moment(name: str, moment: datetime) -> None:
     if moment.utcoffset() is None:
         raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
     try:
-        within = moment.astimezone(UTC).year >= 1970
+        within = 1970 <= moment.astimezone(UTC).year <= LAST_YEAR
     except OverflowError:
         within = False
     if not within:
-        raise DefinitionError(f"{name} is not within the years 1970 to 9999 of UTC")
+        raise DefinitionError(f"{name} is not within the years 1970 to {LAST_YEAR} of UTC")
 
 
 def _check_attempts(number: int) -> None:

@@ -331,7 +331,7 @@ class Connection:
 def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
     """The server tried least, after a pause that grows with the tries and never lines clients up."""
     server = min(servers, key=lambda s: s.reconnects)
-    return server, min(0.05 * 2.0 ** min(server.reconnects, 8), 5.0) * random.uniform(0.5, 1.0)
+    return server, min(0.05 * 2.0 ** min(server.reconnects, 8), 2.0) * random.uniform(0.5, 1.0)
 
 
 def show_url(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.jetstream.protocol import read_headers, read_status
 from jetjobs.jetstream.topology import NS
+
+_log = logging.getLogger("jetjobs.worker")
 
 EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
@@ -127,7 +130,10 @@ class LanePuller:
                 self.owed -= 1
             delivery = Delivery(self._connection, subject, reply, data, headers)
             self.pending = delivery.pending
-            self._on_delivery(self, delivery)
+            try:
+                self._on_delivery(self, delivery)
+            except Exception as error:  # we are called as the socket is read: it would never be read again
+                _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
         elif headers is not None:
             self._on_status(headers)
 

@@ -81,7 +81,7 @@ def log_event(event: Event) -> None:
         _log.warning("lease lost", extra={"event": "job.lease_lost", **event._asdict()})
     elif isinstance(event, SettleFailed):
         _log.error(
-            "a job could not be moved and comes again", extra={"event": "job.settle_failed", **event._asdict()}
+            "the outcome of a job cannot be stored now", extra={"event": "job.settle_failed", **event._asdict()}
         )
     elif isinstance(event, RecordDropped):
         _log.error(

@@ -80,7 +80,7 @@ async def drain(
     or those of the app's tasks. AssertionError when it takes longer than `timeout`.
     """
     __tracebackhide__ = True
-    queues = list(app.queues) if queue is None else [queue] if isinstance(queue, str) else list(queue)
+    queues = list(app.task_queues) if queue is None else [queue] if isinstance(queue, str) else list(queue)
     limit_s = (parse_duration(timeout) if isinstance(timeout, str) else timeout).total_seconds()
     drained = Drained()
 

@@ -45,7 +45,7 @@ class Dispatcher:
         self._observe = observe
         self._lanes: list[tuple[LanePuller, LaneShare]] = []
         self._surplus: deque[Attempt] = deque()
-        self._suspects = Suspects(slots, start)
+        self._suspects = Suspects(slots, start, release)
         self._wake = asyncio.Event()
         self._asking = True
         self._troubles: dict[LanePuller, str] = {}
@@ -81,7 +81,8 @@ class Dispatcher:
     def _ask(self) -> None:
         if self._suspects.exclusive or (self._full and self._slots.busy > self._full):
             return
-        able = [(puller, lane) for puller, lane in self._lanes if not puller.blocked]
+        busy = self._suspects.occupied
+        able = [(p, lane) for p, lane in self._lanes if not p.blocked and not (busy and p.lane == n.LONE)]
         for puller, lane in able:
             lane.pending, lane.owed = puller.pending, puller.owed
         free = self._slots.free - len(self._surplus) + (QUICK_AHEAD if self._quick else 0)

@@ -5,27 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jetjobs.jetstream.leader import RENEW_S, LeaderLock
 from jetjobs.model.errors import AccessDenied, BrokerError
 
+FIRST_S = 60.0
 _AGAIN_S = 60.0
 _log = logging.getLogger("jetjobs.leader")
 
 
+class Swept(NamedTuple):
+    """What a duty has done."""
+
+    mended: int
+    again_in_s: float | None = None
+    """When it should be done again, where it has seen that there will be more to do."""
+
+
 @dataclass(slots=True)
 class Duty:
-    """Something to do every `every_s` seconds, first after about one of them. Harmless if two do it at once."""
+    """Something to do every `every_s` seconds. Harmless if two do it at once."""
 
     name: str
     every_s: float
-    run: Callable[[], Awaitable[int]]
-    """Says how many things it has mended."""
-    due_at: float = 0.0
+    run: Callable[[], Awaitable[Swept]]
+    due_at: float = math.inf
 
     def hasten(self, in_s: float) -> None:
         """Do it no later than in so many seconds."""
@@ -67,16 +77,18 @@ class Leader:
         """False when there is no use in trying."""
         try:
             await self._lock.try_lock()
-        except AccessDenied:
-            return False  # a worker without that right leaves it to others
+        except AccessDenied as error:
+            extra = {"event": "leader.denied", "error": str(error)}
+            _log.warning("this worker may not lead: its user lacks rights (docs/operations.md)", extra=extra)
+            return False
         except BrokerError as error:
             _log.debug("the leader lock is out of reach", extra={"event": "leader.unknown", "error": str(error)})
         return True
 
     async def _work(self) -> None:
-        now = time.monotonic()
         for duty in self._duties.values():
-            duty.due_at = now + duty.every_s * random.uniform(0.5, 1.0)
+            # Soon after taking the lead, for nobody knows when it was done last; sooner if it was called for.
+            duty.hasten(min(duty.every_s, FIRST_S) * random.uniform(0.5, 1.0))
         while self._lock.held:
             for duty in self._duties.values():
                 if time.monotonic() >= duty.due_at and self._lock.held:
@@ -92,7 +104,7 @@ class Leader:
 
 async def _do(duty: Duty) -> None:
     try:
-        mended = await duty.run()
+        mended, again_in_s = await duty.run()
     except BrokerError as error:
         extra = {"event": "leader.duty_failed", "duty": duty.name, "error": str(error)}
         _log.warning("a duty of the leader failed; it is done again later", extra=extra)
@@ -102,6 +114,8 @@ async def _do(duty: Duty) -> None:
         extra = {"event": "worker.fault", "duty": duty.name}
         _log.error("a fault of jetjobs itself", exc_info=error, extra=extra)
         return
+    if again_in_s is not None:
+        duty.hasten(again_in_s)
     if mended:
         _log.warning(
             "a sweep has mended something", extra={"event": "leader.mended", "duty": duty.name, "count": mended}

@@ -12,7 +12,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.puller import LanePuller
 from jetjobs.jetstream.topology import NS, restore_lanes
 from jetjobs.model import names as n
-from jetjobs.model.errors import AccessDenied, BrokerError
+from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.settings import Settings
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.leases import Leases
@@ -137,8 +137,13 @@ class Lanes:
     async def empty(self) -> bool:
         """Whether no lane has anything to deliver."""
         with contextlib.suppress(BrokerError):
-            infos = await asyncio.gather(
-                *(self._jetstream.connection.api(f"CONSUMER.INFO.{p.stream}.{p.lane}") for p in self._pullers)
-            )
-            return not any(info["num_pending"] for info in infos)
+            counts = await asyncio.gather(*(self._pending(puller) for puller in self._pullers))
+            return not any(counts)
         return False
+
+    async def _pending(self, puller: LanePuller) -> int:
+        try:
+            info = await self._jetstream.connection.api(f"CONSUMER.INFO.{puller.stream}.{puller.lane}")
+        except TopologyMissing:
+            return 0  # a lane that is gone has nothing to deliver
+        return int(info["num_pending"])

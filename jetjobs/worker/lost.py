@@ -37,7 +37,7 @@ class LostJobs:
         """The message at `sequence` ends as a dead letter, or just goes if its job has moved on already."""
         connection, stream = self._jetstream.connection, self._jetstream.names.work_stream(queue)
         message = await at_sequence(connection, stream, sequence)
-        if message is None:
+        if message is None or not message.subject.startswith(self._jetstream.names.lane_filter(queue, lane)[:-1]):
             return
         job, outcome = self._read(queue, lane, message, await self.created(queue), why)
         if not await self._jetstream.places.has_moved_on(job):
@@ -49,6 +49,12 @@ class LostJobs:
                 await self._jetstream.checkpoints.forget(job.id, job.run)
             self._observe(JobLost(queue, job.task, job.id))
         await self._remove(stream, lane, sequence)
+
+    async def most_deliveries(self, queue: str, lane: str) -> int:
+        """How often the server hands a message of the lane out before it gives it up."""
+        stream = self._jetstream.names.work_stream(queue)
+        info = await self._jetstream.connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+        return int(info["config"].get("max_deliver", 1))
 
     async def created(self, queue: str) -> str:
         """When the queue's stream was made: part of the id of a hand-made job."""
@@ -111,6 +117,9 @@ class LostLane:
             advisory = _read_advisory(delivery)
             if advisory is not None:
                 lane, sequence, deliveries = advisory
+                if deliveries < await self._lost.most_deliveries(self.puller.queue, lane):
+                    deliveries = 0
+            if advisory is not None and deliveries:
                 why = f"{deliveries} deliveries ended without a word from the worker, and the server gave it up"
                 await self._lost.bury(self.puller.queue, lane, sequence, why)
             delivery.ack()
@@ -128,5 +137,5 @@ def _read_advisory(delivery: Delivery) -> tuple[str, int, int] | None:
         lane, sequence, deliveries = value["consumer"], value["stream_seq"], value.get("deliveries", 0)
     except (ValueError, RecursionError, KeyError, TypeError):
         return None
-    fits = lane in n.PULLED and isinstance(sequence, int) and isinstance(deliveries, int)
+    fits = lane in n.PULLED and type(sequence) is int and type(deliveries) is int and 1 <= sequence < 2**63
     return (lane, sequence, deliveries) if fits else None

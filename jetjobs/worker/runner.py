@@ -237,10 +237,10 @@ class Runner:
                     mark = self._marks.find(job.id, job.run)
                     return Cancelled(mark.by, mark.why) if mark is not None else Cancelled("", "")
                 error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             attempt.running = False
+            if isinstance(raised, GeneratorExit) and not _in_step_of(attempt):
+                raise  # the loop is being taken down, and this coroutine with it
             if not attempt.owned():
                 if attempt.interrupt is not Interrupt.LEASE_LOST:
                     self._leases.lose(attempt)
@@ -305,6 +305,14 @@ class Runner:
             await self.scope.__aexit__(None, None, None)
         finally:
             self.threads.close()
+
+
+def _in_step_of(attempt: Attempt) -> bool:
+    """Whether the attempt's own task runs now. It does not when its coroutine is closed from outside."""
+    try:
+        return asyncio.current_task() is attempt.runner
+    except RuntimeError:
+        return False
 
 
 async def _patiently(attempt: Attempt, look: Callable[[], Awaitable[T]]) -> T:

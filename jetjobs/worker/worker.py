@@ -110,6 +110,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()
+        self._opening: asyncio.Task[Any] | None = None
         self._started = 0
         self._was_full = False
         self._call_at = 0.0
@@ -128,7 +129,10 @@ class Worker:
         self._create_task = asyncio.get_running_loop().create_task
         self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
         async with contextlib.AsyncExitStack() as stack:
-            await self._open(stack)
+            if not await self._started_up(stack):
+                self.phase = Phase.STOPPED
+                self._observe(WorkerChanged("stopped"))
+                return
             self._enter(Phase.READY)
             self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
             background = [asyncio.create_task(self._leases.tend(self._tick, self._lanes.doubt))]
@@ -147,6 +151,22 @@ class Worker:
                 await _cancel([asking, *background])
         self.phase = Phase.STOPPED
         self._observe(WorkerChanged("stopped"))
+
+    async def _started_up(self, stack: contextlib.AsyncExitStack) -> bool:
+        """Open everything. False when the worker was told to stop meanwhile: it has nothing to finish."""
+        if self._quiet.is_set():
+            return False
+        self._opening = asyncio.current_task()
+        try:
+            await self._open(stack)
+        except asyncio.CancelledError:
+            if not self._quiet.is_set() or self._opening is None:
+                raise
+            self._opening.uncancel()
+            return False
+        finally:
+            self._opening = None
+        return not self._quiet.is_set()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -174,7 +194,10 @@ class Worker:
     def quiet(self) -> None:
         """Take no new work; what runs may finish until the stop timeout."""
         self._dispatcher.stop_intake()
+        first = not self._quiet.is_set()
         self._quiet.set()
+        if first and self._opening is not None:
+            self._opening.cancel()  # still starting, perhaps in a slow lifespan
 
     def stop(self) -> None:
         """Stop at once: cancel what runs and give it back."""

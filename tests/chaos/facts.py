@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.support.server import Truth
 
-OVERDUE_S = 45.0
 """Above what jetjobs itself needs to notice jobs that the server has not fired."""
 
 
@@ -96,13 +95,12 @@ async def _get(truth: Truth, stream: str, query: dict[str, Any]) -> Stored | Non
 # Waiting for quiet
 
 
-async def quiet(truth: Truth, queues: list[str], timeout_s: float, give_up_overdue: bool) -> list[Stored]:
-    """Returns once no job is on its way, or only such as nobody will bring any more, or when time is up."""
+async def quiet(truth: Truth, queues: list[str], timeout_s: float) -> list[Stored]:
+    """Jobs that are still on their way when time is up; returns at once when there are none."""
     give_up = time.time() + timeout_s
     while True:
         under_way = await _under_way(truth, queues)
-        forgotten = overdue(under_way)
-        if not under_way or (len(forgotten) == len(under_way) and give_up_overdue) or time.time() > give_up:
+        if not under_way or time.time() > give_up:
             return under_way
         await asyncio.sleep(0.25)
 
@@ -114,8 +112,3 @@ async def _under_way(truth: Truth, queues: list[str]) -> list[Stored]:
     for queue in queues:
         found += [one for one in await stored(truth, queue) if one.lane != "later" or one.due_at < soon]
     return found
-
-
-def overdue(jobs: list[Stored]) -> list[Stored]:
-    """Those that the server should have fired: it forgets them when storage is full at that moment."""
-    return [one for one in jobs if one.lane == "later" and one.due_at < time.time() - OVERDUE_S]

@@ -80,8 +80,6 @@ class History:
     lives: list[Life] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    overdue: int = 0
-    """Jobs for later that nobody had fired in time, so that the server was restarted at the end."""
     producer_trouble: list[str] = field(default_factory=list)
     """Errors of an enqueue that are none of jetjobs' own."""
 

@@ -65,7 +65,6 @@ def markdown(run: Run) -> str:
         ("done and dead", f"{len(found.zombies)}"),
         ("refused, and stored all the same", str(len(found.refused_but_stored))),
         ("done, record refused for lack of storage", str(_ended(found, UNRECORDED))),
-        ("overdue at the end, fired by a restart of the server", str(history.overdue)),
         ("replays", _counted(Counter(one.answer or "no answer" for one in history.replays)) or "none"),
         ("work went on after a fault", str(measure.until_next_finish(history, run.lines))),
         (f"taken over after kill -9 (lease {LEASE_S:g} s)", str(measure.until_taken_over(history, run.lines))),

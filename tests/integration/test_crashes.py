@@ -224,6 +224,7 @@ async def test_an_advisory_of_a_message_that_is_gone_or_none_at_all_is_dropped(
 
     async with app:
         await app.provision()
+        first = await work.enqueue()
         subject = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{STREAM}.normal"
         for body in (
             b"no json",
@@ -231,6 +232,12 @@ async def test_an_advisory_of_a_message_that_is_gone_or_none_at_all_is_dropped(
             b'{"consumer": "normal", "stream_seq": 999999}',
             b'{"consumer": "x.>", "stream_seq": 1}',
             b'{"consumer": "normal", "stream_seq": "1"}',
+            b'{"consumer": "normal", "stream_seq": true, "deliveries": 99}',
+            b'{"consumer": "normal", "stream_seq": 0, "deliveries": 99}',
+            b'{"consumer": "normal", "stream_seq": -1, "deliveries": 99}',
+            b'{"consumer": "normal", "stream_seq": 100000000000000000000000000, "deliveries": 99}',
+            b'{"consumer": "normal", "stream_seq": 1, "deliveries": 99}',  # the pin
+            b'{"consumer": "normal", "stream_seq": 2, "deliveries": 1}',  # a job that is delivered still
         ):
             await truth.js.publish(subject, body)
         async with running(app.worker()):
@@ -240,8 +247,10 @@ async def test_an_advisory_of_a_message_that_is_gone_or_none_at_all_is_dropped(
                 return bool(lane["num_pending"] == lane["num_ack_pending"] == 0)
 
             await eventually(read, 30)
+            assert await first.result(SOON) == "fine"
             assert await (await work.enqueue()).result(SOON) == "fine"
         assert await truth.dead() == {}
+        assert len(await truth.subjects(STREAM, "jobs.work.default.tick._pin")) == 1
 
 
 async def test_the_sweep_finds_what_even_the_advisory_has_missed_and_nothing_else(

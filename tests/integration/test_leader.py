@@ -15,7 +15,7 @@ from jetjobs.jetstream.leader import LeaderLock
 from jetjobs.jetstream.reads import parse_time
 from jetjobs.model.errors import StorageFull
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.duties import Duty, Leader
+from jetjobs.worker.duties import Duty, Leader, Swept
 from jetjobs.worker.overdue import sweep_overdue
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
@@ -80,9 +80,9 @@ async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -
     done: list[str] = []
 
     def leader(name: str) -> Leader:
-        async def work() -> int:
+        async def work() -> Swept:
             done.append(name)
-            return 0
+            return Swept(0)
 
         duty = Duty("work", 3600.0, work)
         return Leader(lock(app, name), [duty])
@@ -108,13 +108,13 @@ async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -
 async def test_a_duty_that_fails_is_done_again_and_costs_nothing_else(app: JetJobs) -> None:
     calls: list[str] = []
 
-    async def broken() -> int:
+    async def broken() -> Swept:
         calls.append("broken")
         raise StorageFull("full")
 
-    async def sound() -> int:
+    async def sound() -> Swept:
         calls.append("sound")
-        return 0
+        return Swept(0)
 
     async with app:
         await app.provision()
@@ -153,10 +153,10 @@ async def test_jobs_that_fell_due_while_storage_was_full_are_fired_by_the_sweep(
             await eventually(lambda: is_late(app, handles[0].id))
             assert len(await truth.jobs(lane="later")) == 10  # passed by
             await truth.js.purge_stream("ballast")
-            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == 10
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(10)
             async with running(app.worker()):
                 assert [await handle.result(SOON) for handle in handles] == list(range(10))
-            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == 0
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(0)
             await truth.until_empty()
             await truth.close()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import JetJobs, WorkerNotFound, WorkerSilent
+from jetjobs import JetJobs, JobState, WorkerNotFound, WorkerSilent
+from jetjobs.cancel import CancelOutcome
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.control import ask_all, ask_worker
 from jetjobs.jetstream.registry import TTL_S
@@ -335,4 +336,12 @@ async def test_the_roles_of_the_example_configuration_may_register_look_and_hand
                 assert [t.succeeded for t in (await operator.queues.stats("default")).tasks] == [1]
                 assert (await operator.workers.quiet("w"))["phase"] == "quiet"
                 assert set((await operator.workers.ask_all("ping", timeout_s=30)).by_worker) == {"w"}
+                job = await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("d")
+                assert (await operator.jobs.get(job.id)).state is JobState.SCHEDULED
+                assert (await operator.jobs.cancel(job.id)).outcome is CancelOutcome.CANCELLED
+                jetstream = working.jetstream
+                for duty in sweeps(jetstream, LostJobs(jetstream, "w", lambda event: None), 30.0):
+                    assert (await duty.run()).mended == 0
                 await operator.workers.stop("w")
+        denied = [line for line in guarded.log().splitlines() if "Violation" in line]
+        assert denied == []

@@ -40,6 +40,7 @@ from jetjobs.model.events import (
     LaneTrouble,
     LeaseLostEvent,
     SettleFailed,
+    WorkerChanged,
 )
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
@@ -1102,3 +1103,63 @@ async def test_an_app_opened_on_another_loop_says_so(make_app: MakeApp) -> None:
 
         with pytest.raises(JetJobsError, match="another event loop"):
             await asyncio.to_thread(elsewhere)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_whatever_a_task_raises_is_a_failure_and_the_worker_lives_on(
+    app: JetJobs, truth: Truth, probe: Probe, kind: type[BaseException], plain: bool
+) -> None:
+    if plain:
+
+        @app.task(retry=ONCE, name="odd")
+        def odd_plain() -> None:
+            raise kind("odd")
+
+    else:
+
+        @app.task(retry=ONCE, name="odd")
+        async def odd() -> None:
+            raise kind("odd")
+
+    @app.task
+    async def fine() -> str:
+        return "fine"
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await app.tasks["odd"].enqueue()
+            await probe.finished(1, "dead_lettered")
+            assert await (await fine.enqueue()).result(SOON) == "fine"
+        letter = (await truth.dead())[handle.id]
+        assert (letter["reason"], letter["type"]) == ("exhausted", kind.__name__)
+
+
+async def test_a_worker_told_to_stop_while_it_starts_never_becomes_ready(app: JetJobs, probe: Probe) -> None:
+    entered = asyncio.Event()
+    left: list[str] = []
+
+    @app.lifespan
+    @asynccontextmanager
+    async def slow() -> AsyncIterator[None]:
+        entered.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            left.append("cleaned")
+        yield
+
+    @app.task
+    async def fine() -> None: ...
+
+    async with app:
+        await app.provision()
+        worker = app.worker()
+        life = asyncio.create_task(worker.run())
+        await entered.wait()
+        worker.quiet()
+        async with asyncio.timeout(20):
+            await life
+        assert left == ["cleaned"]
+    assert [e.phase for e in probe.of(WorkerChanged)] == ["started", "stopped"]
