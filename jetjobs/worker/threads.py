@@ -76,6 +76,6 @@ class Threads:
 def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return function(**arguments)
-    except StopIteration as error:
-        # A future cannot carry it: the attempt would wait for ever.
-        raise RuntimeError("the task raised StopIteration") from error
+    except (StopIteration, GeneratorExit) as error:
+        # A future cannot carry the one, and the other would close whoever waits for it.
+        raise RuntimeError(f"the task raised {type(error).__name__}") from error

@@ -18,6 +18,8 @@ from jetjobs.jetstream.control import ask_all, ask_worker
 from jetjobs.jetstream.registry import TTL_S
 from jetjobs.model.presence import WorkerRecord
 from jetjobs.model.settings import build_settings
+from jetjobs.worker.lost import LostJobs
+from jetjobs.worker.sweeps import sweeps
 from jetjobs.worker.worker import Phase, Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually

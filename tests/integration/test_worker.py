@@ -1133,7 +1133,9 @@ async def test_whatever_a_task_raises_is_a_failure_and_the_worker_lives_on(
             await probe.finished(1, "dead_lettered")
             assert await (await fine.enqueue()).result(SOON) == "fine"
         letter = (await truth.dead())[handle.id]
-        assert (letter["reason"], letter["type"]) == ("exhausted", kind.__name__)
+        # A plain function's GeneratorExit would close whoever waits for its thread: it is told of by another.
+        shown = "RuntimeError" if plain and kind is GeneratorExit else kind.__name__
+        assert (letter["reason"], letter["type"]) == ("exhausted", shown)
 
 
 async def test_a_worker_told_to_stop_while_it_starts_never_becomes_ready(app: JetJobs, probe: Probe) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
+from typing import cast
 
 import pytest
 
@@ -71,6 +74,27 @@ def test_a_child_that_recycles_itself_is_restarted_at_once_however_short_it_live
         assert child.start_at
         assert pause_of(child) <= 0
     assert "worker 1 recycles itself" in capsys.readouterr().err
+
+
+class FakeProcess:
+    def __init__(self) -> None:
+        self.got: list[int] = []
+
+    def poll(self) -> None:
+        return None
+
+    def send_signal(self, number: int) -> None:
+        self.got.append(number)
+
+
+def test_a_child_gets_the_signals_that_came_while_it_was_started(child: _Child) -> None:
+    process = FakeProcess()
+    child.process = cast("subprocess.Popen[bytes]", process)
+    child.pass_on(1)
+    child.pass_on(1)
+    assert process.got == [signal.SIGTERM]
+    child.pass_on(3)
+    assert process.got == [signal.SIGTERM, signal.SIGTERM, signal.SIGKILL]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
         "dead-letter stream jobs-dead",
         "bucket jobs-running",
         "bucket jobs-locks",
+        "bucket jobs-cancelled",
         "bucket jobs-workers",
         "bucket jobs-checkpoints",
         "object store jobs-payloads",
