@@ -298,7 +298,7 @@ async def test_a_worker_that_is_quiet_is_alive_but_not_ready(
         await until(process, "worker.quiet")
         assert (await port.get("/readyz"))[0] == 503
         assert (await port.get("/livez"))[0] == 200
-        assert await asyncio.to_thread(process.end) == 1
+        assert await asyncio.to_thread(process.end, signal.SIGTERM, 30) == 1
 
 
 async def test_a_long_queue_is_no_fault_and_a_missing_lane_is(
@@ -315,7 +315,8 @@ async def test_a_long_queue_is_no_fault_and_a_missing_lane_is(
         await app.provision()
         await port.until("/readyz", 200)
         process.send(signal.SIGTERM)
-        assert await asyncio.to_thread(process.end, signal.SIGTERM) == 1
+        await until(process, "worker.quiet")
+        assert await asyncio.to_thread(process.end, signal.SIGTERM, 30) == 1
 
 
 async def test_a_paused_queue_is_shown_as_paused_without_demand(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from jetjobs import JetJobs, QueueNotFound, RetryPolicy
+from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.queue_counts import count_queue
 from jetjobs.model.queue_counts import QueueCounts
+from jetjobs.model.settings import build_settings
 from jetjobs.worker import counting
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
+from tests.support.roles import roles_config
 from tests.support.server import Truth
 
 LATER = timedelta(hours=1)
@@ -195,3 +199,31 @@ async def test_nothing_is_counted_where_nobody_asks(app: JetJobs, monkeypatch: p
             assert worker.queue_counts == []
             assert worker.queue_workers == {}
             assert worker.count_errors == 0
+
+
+async def test_the_worker_of_the_example_configuration_may_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "EVERY_S", 0.2)
+    monkeypatch.setenv("JOBS_OPERATOR_PASSWORD", "secret")
+    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+
+        def app_of(role: str) -> JetJobs:
+            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+            with_tasks(app)
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        async with app_of("worker") as working:
+            worker = working.worker()
+            worker.count_queues = True
+
+            async def counts() -> bool:
+                return counted(worker) == ["default"] and worker.queue_workers == {"default": 1}
+
+            async with running(worker):
+                await eventually(counts, 30)
+            assert worker.count_errors == 0
+        assert [line for line in guarded.log().splitlines() if "Violation" in line] == []
