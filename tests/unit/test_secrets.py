@@ -72,7 +72,6 @@ def paths_of(hint: Any) -> str:
         (Annotated[User, Secret()], "x"),
         (Node, "x.below.*,x.token"),
     ],
-    ids=str,
 )
 def test_secrets_are_found_wherever_they_stand(hint: Any, paths: str) -> None:
     assert paths_of(hint) == paths
@@ -91,7 +90,6 @@ def test_secrets_are_found_wherever_they_stand(hint: Any, paths: str) -> None:
         (Card, Card("4111", "Ada")),
         (Annotated[str, Secret()], "hush"),
     ],
-    ids=str,
 )
 def test_secrets_survive_the_way_to_the_worker(hint: Any, value: Any) -> None:
     def function(x: Any) -> None: ...
