@@ -25,6 +25,7 @@ from tests.support.server import Truth
 
 ROOT = Path(__file__).parent.parent.parent
 SOON = timedelta(seconds=30)
+pytestmark = pytest.mark.timeout(150)
 TASKS = {"succeed", "retry", "exhaust", "reject", "snooze", "wait", "block", "die_once", "stay"}
 
 FROM_EACH_PROCESS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,7 @@ async def test_the_task_gets_the_values_and_the_message_names_the_fields(
     assert got == [HUSH + HUSH] * 3
 
 
+@pytest.mark.timeout(240)
 async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_whole(
     app: JetJobs,
     probe: Probe,
@@ -84,21 +86,24 @@ async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_
             await truth.js.publish("jobs.work.default.normal.log_in", odd, headers={"Nats-Msg-Id": "odd"})
             async with running(app.worker()):
                 await probe.finished(3, "dead_lettered")
-            for job_id in (handle.id, "hand", "odd"):
-                for more in ([], ["--json"]):
-                    # A program that has never heard of the task.
-                    shown = await asyncio.to_thread(
-                        run, ["dead", "show", job_id, *more], tmp_path, env={"NATS_URL": server.url}
-                    )
-                    assert shown.returncode == 0, shown.stderr
-                    assert HUSH not in shown.stdout + shown.stderr
-                    assert "***" in shown.stdout
+            for job_id, more in (
+                (handle.id, []),
+                (handle.id, ["--json"]),
+                ("hand", ["--json"]),
+                ("odd", ["--json"]),
+            ):
+                # A program that has never heard of the task.
+                show = ["dead", "show", job_id, *more]
+                shown = await asyncio.to_thread(run, show, tmp_path, 120, {"NATS_URL": server.url})
+                assert shown.returncode == 0, shown.stderr
+                assert HUSH not in shown.stdout + shown.stderr
+                assert "***" in shown.stdout
             letter = await app.dead.get(handle.id)
             assert letter is not None
             assert letter.arguments == {"login": {"user": "ada", "token": "***"}, "password": "***", "n": 2}
             assert json.loads(letter.body)["password"] == HUSH
             listed = await asyncio.to_thread(
-                run, ["dead", "list", "--json"], tmp_path, env={"NATS_URL": server.url}
+                run, ["dead", "list", "--json"], tmp_path, 120, {"NATS_URL": server.url}
             )
             assert HUSH not in listed.stdout
             await app.dead.replay(letter)
@@ -108,3 +113,20 @@ async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_
     again = (await truth.dead())[handle.id]
     assert again["headers"]["Jetjobs-Secret"] == "login.token,password"
     assert HUSH not in caplog.text
+
+
+@pytest.mark.timeout(240)
+async def test_lists_of_jobs_show_them_masked_and_cannot_be_asked_for_them(
+    app: JetJobs, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        await app.tasks["log_in"].options(delay=timedelta(hours=1)).enqueue(**arguments(1))
+        listing = ["jobs", "list", "--state", "scheduled", "--json"]
+        shown = await asyncio.to_thread(run, listing, tmp_path, 120, {"NATS_URL": server.url})
+        assert HUSH not in shown.stdout + shown.stderr
+        assert "***" in shown.stdout
+        asked = [*listing, "--where", f"args.password={HUSH}"]
+        found = await asyncio.to_thread(run, asked, tmp_path, 120, {"NATS_URL": server.url})
+        assert json.loads(found.stdout)["items"] == []
