@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jetjobs.define.middleware import CallNext, Middleware
     from jetjobs.define.registry import Router
     from jetjobs.define.report import EnqueueReport
+    from jetjobs.define.secret import Secret
     from jetjobs.define.task import JobRequest, Task
     from jetjobs.model.errors import (
         AccessDenied,
@@ -107,6 +108,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Secret",
     "Settings",
     "Signal",
     "Snooze",
@@ -129,6 +131,7 @@ _HOMES = {
     "jetjobs.define.middleware": ("CallNext", "Middleware"),
     "jetjobs.define.registry": ("Router",),
     "jetjobs.define.report": ("EnqueueReport",),
+    "jetjobs.define.secret": ("Secret",),
     "jetjobs.define.task": ("JobRequest", "Task"),
     "jetjobs.model.errors": (
         "AccessDenied",

@@ -59,6 +59,7 @@ PUBLIC = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Secret",
     "Settings",
     "Signal",
     "Snooze",
