@@ -63,15 +63,12 @@ def lines_of(finding: Finding, columns: int | None) -> list[str]:
     whole = f"{head}{finding.text}  {hint}".rstrip()
     if columns is None or len(whole) <= columns:
         return [whole.replace("\n", " ")]
-    indent = INDENT if columns >= 2 * INDENT else 2
-    room = max(10, columns - indent)
-    first = [head.rstrip()] if indent < INDENT else []
+    room = max(20, columns - INDENT)
     parts = [
         *textwrap.wrap(finding.text, room),
         *(textwrap.wrap(hint, room, subsequent_indent="  ") if hint else []),
     ]
-    body = [" " * indent + part for part in parts]
-    return [*first, *body] if first else [head + body[0][indent:], *body[1:]]
+    return [head + parts[0], *(" " * INDENT + part for part in parts[1:])]
 
 
 def summary(counts: dict[str, int]) -> str:

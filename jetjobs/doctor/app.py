@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jetjobs.config import DEV_FILE, find_dev_server
-from jetjobs.doctor.finding import Check, Finding, Look
+from jetjobs.doctor.finding import Check, Finding, Look, many
 from jetjobs.model.settings import Settings
 
 
@@ -20,7 +20,7 @@ async def tasks(look: Look) -> list[Finding]:
         if queue not in look.queues:
             text = f"queue {queue} is not on the server: {', '.join(names[:3])} cannot be enqueued"
             found.append(Finding("fail", "app", text, "jetjobs setup apply", "tasks"))
-    text = f"{len(look.router.tasks)} tasks, and their queues are there"
+    text = f"{many(len(look.router.tasks), 'task')}, each with its queue on the server"
     return found or [Finding("ok", "app", text, check="tasks")]
 
 

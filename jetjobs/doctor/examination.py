@@ -26,6 +26,12 @@ CHECKS: dict[Area, tuple[Check, ...]] = {
 }
 
 
+OF_QUEUES = frozenset(
+    {nats.durability, nats.permissions, topology.pin, topology.orphans, *queues.CHECKS} - {queues.letters}
+)
+"""Checks that have nothing to look at where no queue is."""
+
+
 async def examine(
     settings: Settings,
     router: Router | None = None,
@@ -80,7 +86,10 @@ async def _examine(
     for area in wanted:
         # One after the other: they are quick, and so do not disturb each other's looks.
         for check in CHECKS[area]:
-            found += await _one(check, area, look, limit_s)
+            if there or check not in OF_QUEUES:
+                found += await _one(check, area, look, limit_s)
+        if area == "queues" and not there:
+            found.append(Finding("skip", "queues", "there is no queue to look at", check="queues"))
     return found
 
 

@@ -68,9 +68,10 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def jobs(number: int) -> str:
+def many(number: int, noun: str = "job") -> str:
+    """A count with its noun.
+
+    >>> many(1), many(1200, "lane")
+    ('1 job', '1,200 lanes')
     """
-    >>> jobs(1), jobs(1200)
-    ('1 job', '1,200 jobs')
-    """
-    return "1 job" if number == 1 else f"{number:,} jobs"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

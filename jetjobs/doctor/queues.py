@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jetjobs.doctor.finding import Check, Finding, Look, jobs, size
+from jetjobs.doctor.finding import Check, Finding, Look, many, size
 from jetjobs.jetstream.inspection import stream_info, undelivered
 from jetjobs.jetstream.pausing import pause_of
 from jetjobs.jetstream.queue_facts import look_at_lanes, now_of
@@ -53,7 +53,7 @@ async def unserved(look: Look) -> list[Finding]:
         lanes = await look_at_lanes(connection, names, queue)
         waiting = sum(lane.pending for lane in lanes if lane.lane in n.PULLED)
         if waiting:
-            text = f"queue {queue}: {jobs(waiting)} waiting, and no worker takes any"
+            text = f"queue {queue}: {many(waiting)} waiting, and no worker takes any"
             found.append(Finding("warn", "queues", text, f"jetjobs worker -q {queue}", "unserved"))
     return found or [Finding("ok", "queues", "no job waits without a worker", check="unserved")]
 
@@ -73,7 +73,7 @@ async def overdue(look: Look) -> list[Finding]:
                 late, latest_s = late + 1, max(latest_s, now - due_at)
         if late:
             text = (
-                f"queue {queue}: {jobs(late)} for later should have started, up to {show_duration(latest_s)} ago"
+                f"queue {queue}: {many(late)} for later should have started, up to {show_duration(latest_s)} ago"
             )
             hint = "a worker mends it within 10 minutes; free storage if it was full"
             found.append(Finding("warn", "queues", text, hint, "overdue"))
@@ -92,7 +92,7 @@ async def stranded(look: Look) -> list[Finding]:
                 subject = names.lane_filter(queue, lane)
                 count += await undelivered(look.jetstream.connection, stream, lane, subject)
         if count:
-            text = f"queue {queue}: {jobs(count)} that the server delivers no more"
+            text = f"queue {queue}: {many(count)} that the server delivers no more"
             hint = "a worker buries them as dead letters: jetjobs worker"
             found.append(Finding("fail", "queues", text, hint, "stranded"))
     return found or [Finding("ok", "queues", "every job can be delivered", check="stranded")]
@@ -105,7 +105,7 @@ async def lost(look: Look) -> list[Finding]:
         lanes = await look_at_lanes(look.jetstream.connection, look.jetstream.names, queue)
         waiting = sum(lane.pending for lane in lanes if lane.lane == n.LOST)
         if waiting:
-            text = f"queue {queue}: the server gave up {jobs(waiting)}, and no worker has taken note"
+            text = f"queue {queue}: the server gave up {many(waiting)}, and no worker has taken note"
             found.append(Finding("warn", "queues", text, f"jetjobs worker -q {queue}", "lost"))
     return found or [Finding("ok", "queues", "no job was given up", check="lost")]
 
@@ -121,10 +121,10 @@ async def letters(look: Look) -> list[Finding]:
         age_s = parse_time(info["ts"]) - parse_time(state["first_ts"])
         if age_s > LETTERS_OLD * most_s:
             left = show_duration(max(0.0, most_s - age_s))
-            text = f"the oldest of {int(state['messages']):,} dead letters is thrown away in {left}"
+            text = f"the oldest of {many(int(state['messages']), 'dead letter')} is thrown away in {left}"
             hint = "jetjobs dead list; replay, export or delete them"
             return [Finding("warn", "queues", text, hint, "letters")]
-    return [Finding("ok", "queues", f"{int(state['messages']):,} dead letters", check="letters")]
+    return [Finding("ok", "queues", many(int(state["messages"]), "dead letter"), check="letters")]
 
 
 async def large(look: Look) -> list[Finding]:

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from jetjobs.doctor.finding import Check, Finding, Level, Look
+from jetjobs.doctor.finding import Check, Finding, Level, Look, many
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.inspection import consumers_of, stream_info
 from jetjobs.jetstream.reads import at_sequence
 from jetjobs.jetstream.registry import workers_on
 from jetjobs.jetstream.scan import scan
-from jetjobs.jetstream.topology import NS, Change
+from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
 from jetjobs.model.names import kv_stream, kv_subject
@@ -40,19 +40,21 @@ async def plan(look: Look) -> list[Finding]:
     connection = look.jetstream.connection
     wanted = topology.plan(look.jetstream.names, look.queues, settings, replicas=3 if connection.clustered else 1)
     changes = await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
-    found = [finding for change in changes for finding in _changed(change, settings)]
+    missing = [change.wanted.label for change in changes if change.action == "create"]
+    found = [Finding("fail", "topology", f"{label} is missing", APPLY, "plan") for label in missing]
+    if len(missing) > 3:
+        found = [Finding("fail", "topology", f"{len(missing)} are missing: {', '.join(missing)}", APPLY, "plan")]
+    found += [
+        _difference(change.wanted.label, key, there, planned, settings)
+        for change in changes
+        for key, (there, planned) in change.diff.items()
+    ]
     if found:
         return found
     lanes = sum(bool(one.consumer) for one in wanted)
-    text = f"{len(look.queues)} queues, {lanes} lanes and {len(wanted) - lanes} streams as planned"
+    counts = many(len(look.queues), "queue"), many(lanes, "lane"), many(len(wanted) - lanes, "stream")
+    text = f"as planned: {', '.join(counts)}"
     return [Finding("ok", "topology", text, check="plan")]
-
-
-def _changed(change: Change, settings: QueueSettings) -> list[Finding]:
-    label = change.wanted.label
-    if change.action == "create":
-        return [Finding("fail", "topology", f"{label} is missing", APPLY, "plan")]
-    return [_difference(label, key, there, wanted, settings) for key, (there, wanted) in change.diff.items()]
 
 
 def _difference(label: str, key: str, there: Any, wanted: Any, settings: QueueSettings) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from jetjobs.doctor.finding import Check, Finding, Look
+from jetjobs.doctor.finding import Check, Finding, Look, many
 from jetjobs.jetstream.registry import workers_on
 from jetjobs.model.durations import show_duration
 
@@ -19,7 +19,11 @@ async def versions(look: Look) -> list[Finding]:
     if len(by_version) < 2:
         one = f" of version {workers[0].version}" if workers else ""
         slots = sum(worker.total for worker in workers)
-        return [Finding("ok", "workers", f"{len(workers)} live{one}, {slots} slots", check="versions")]
+        return [
+            Finding(
+                "ok", "workers", f"{many(len(workers), 'worker')}{one}, {many(slots, 'slot')}", check="versions"
+            )
+        ]
     shown = ", ".join(f"{version} ({_few(keys)})" for version, keys in sorted(by_version.items()))
     return [
         Finding("warn", "workers", f"versions differ: {shown}", "finish the deployment of one version", "versions")

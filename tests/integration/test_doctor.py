@@ -205,7 +205,7 @@ async def a_job_is_stranded(app: JetJobs, truth: Truth) -> None:
         with pytest.raises(TimeoutError):
             await pulling.fetch(1, timeout=0.3)  # the server gives it up when somebody asks for more
         state, lost = await truth.consumer(), await truth.consumer("lost")
-        return bool(state["num_ack_pending"] == state["num_pending"] == 0 and lost["num_pending"] == 1)
+        return bool(state["num_ack_pending"] == state["num_pending"] == 0 and lost["num_pending"] >= 1)
 
     await eventually(given_up, 30)
     advisories = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{STREAM}.>"
@@ -283,7 +283,7 @@ FAULTS: list[tuple[Plant, str, str, str]] = [
     (a_pause_by_other_means, "paused", "warn", "by other means"),
     (nobody_works, "unserved", "warn", "1 job waiting, and no worker"),
     (only_the_quiet_work, "unserved", "warn", "1 job waiting, and no worker"),
-    (jobs_are_large, "large", "warn", "900.2 kB on average"),
+    (jobs_are_large, "large", "warn", "kB on average, and 983.0 kB fit"),
     (versions_are_mixed, "versions", "warn", "1.0.0 (a), 2.0.0 (b)"),
     (signatures_are_mixed, "schemas", "warn", "task other takes other arguments on a than on b"),
     (a_worker_is_of_another_day, "schemas", "warn", "task work takes other arguments on a than on this app"),
@@ -330,7 +330,7 @@ async def test_jobs_that_the_clock_has_passed_by_and_old_letters_are_found(
         found = await examine(_through(ready, proxy), ready, only=["queues"])
     assert bad(found) == [("letters", "warn"), ("overdue", "warn")], told(found)
     assert "1 job for later should have started" in told(found)
-    assert "the oldest of 1 dead letters" in told(found)
+    assert "the oldest of 1 dead letter is thrown away" in told(found)
 
 
 async def test_a_server_with_known_faults_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
@@ -399,9 +399,11 @@ accounts {
     jetstream: { max_file: 2MB, max_mem: 1MB }
     users: [
       { user: all, password: p }
-      { user: producer, password: p, permissions: { publish: { deny: ["jobs.dead.>", "$KV.jobs-done-default.>"] } } }
+      { user: producer, password: p,
+        permissions: { publish: { deny: ["jobs.dead.>", "$KV.jobs-done-default.>"] } } }
       { user: nobody, password: p, permissions: { publish: { deny: ["jobs.>"] } } }
-      { user: blind, password: p, permissions: { publish: { deny: ["$JS.API.CONSUMER.LIST.>", "$JS.API.STREAM.NAMES"] } } }
+      { user: blind, password: p,
+        permissions: { publish: { deny: ["$JS.API.CONSUMER.LIST.>", "$JS.API.STREAM.NAMES"] } } }
     ]
   }
 }
@@ -436,7 +438,7 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
             await bury(app, "fails", [b"x" * 100_000 for _ in range(17)])
             found = await app.doctor(only=["nats"])
             assert bad(found) == [*size, ("storage", "warn")], told(found)
-            await bury(app, "fails", [b"x" * 100_000 for _ in range(2)])
+            await bury(app, "fails", [b"x" * 100_000 for _ in range(3)])
             found = await app.doctor(only=["nats"])
             assert bad(found) == [*size, ("storage", "fail")], told(found)
 
