@@ -105,10 +105,16 @@ async def copies(look: Look) -> list[Finding]:
     """Leaders and replicas of the work and dead-letter streams."""
     names, connection = look.jetstream.names, look.jetstream.connection
     streams = [names.dead_stream, *(names.work_stream(queue) for queue in look.queues)]
-    infos = await asyncio.gather(*(stream_info(connection, stream) for stream in streams))
-    found = []
-    for stream, info in zip(streams, infos, strict=True):
-        found += _copies(stream, info, clustered=connection.clustered) if info is not None else []
+    found: list[Finding] = []
+    for look_again_s in (0.0, 0.5, 1.0):
+        # A copy may be behind for a moment, and a leader be chosen just now.
+        await asyncio.sleep(look_again_s)
+        infos = await asyncio.gather(*(stream_info(connection, stream) for stream in streams))
+        found = []
+        for stream, info in zip(streams, infos, strict=True):
+            found += _copies(stream, info, clustered=connection.clustered) if info is not None else []
+        if not found:
+            break
     return found or [Finding("ok", "topology", "every stream has its leader and its copies", check="copies")]
 
 
@@ -117,10 +123,11 @@ def _copies(stream: str, info: Mapping[str, Any], *, clustered: bool) -> list[Fi
     if clustered and not cluster.get("leader"):
         hint = "look at the cluster: nats server report jetstream"
         return [Finding("fail", "topology", f"stream {stream} has no leader", hint, "copies")]
-    behind = [peer["name"] for peer in cluster.get("replicas") or [] if peer.get("offline")]
+    peers = cluster.get("replicas") or []
+    behind = sorted(peer["name"] for peer in peers if peer.get("offline") or not peer.get("current"))
     if behind:
-        text = f"stream {stream}: no copy on {', '.join(sorted(behind))}, which is offline"
-        return [Finding("warn", "topology", text, "start the node again", "copies")]
+        text = f"stream {stream}: the copy on {', '.join(behind)} is behind, or its node is away"
+        return [Finding("warn", "topology", text, "look at the node; start it again", "copies")]
     if clustered and replicas < 3:
         text = f"stream {stream} has {replicas} of 3 copies in a cluster: it stands still when its node does"
         return [Finding("warn", "topology", text, "jetjobs setup apply --replicas 3", "copies")]

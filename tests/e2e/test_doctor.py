@@ -141,4 +141,4 @@ async def test_copies_are_looked_at_in_a_cluster(tmp_path: Path) -> None:
                 return found if ("copies", "warn") in bad(found) else None
 
             found = await eventually(noticed, 90)
-            assert any("which is offline" in finding.text for finding in found), found
+            assert any("the copy on n3 is behind" in finding.text for finding in found), found
