@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -132,7 +133,16 @@ async def test_a_container_that_was_started_again_has_its_name_back(
                 return next((w for w in await app.workers.list() if w.token not in ("", "x")), None)
 
             record = await eventually(ours, 30)
-            assert (await ask_worker(app.jetstream.connection, app.jetstream.names, record.key, "ping"))["ok"]
+
+            async def answers() -> bool:  # it is registered first, and listens under its key a moment later
+                with contextlib.suppress(WorkerNotFound):
+                    jetstream = app.jetstream
+                    return bool(
+                        (await ask_worker(jetstream.connection, jetstream.names, record.key, "ping"))["ok"]
+                    )
+                return False
+
+            await eventually(answers, 30)
             assert (record.key == "w") == same_pid
 
 
