@@ -36,6 +36,7 @@ COMMANDS = [
     *(["queues", word] for word in ("list", "show", "pause", "resume", "purge", "stats")),
     ["workers"],
     *(["workers", word] for word in ("list", "show", "quiet", "stop")),
+    ["doctor"],
     ["setup"],
     ["setup", "plan"],
     ["setup", "apply"],
