@@ -102,7 +102,7 @@ def _cache_file(what: str, settings: Any) -> Path:
 
     # Another user or server may show other names.
     nats = settings.nats
-    asked = repr((what, settings.namespace, nats.url, nats.user, nats.creds))
+    asked = repr((what, settings.queues.namespace, nats.url, nats.user, nats.creds))
     mark = hashlib.sha256(asked.encode()).hexdigest()[:24]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "jetjobs" / f"names-{mark}.json"

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import traceback
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Output:
         """One document, or with `lines` the items of a list, each on its line."""
         listed = self.lines and isinstance(value, dict) and isinstance(value.get("items"), list)
         for one in value["items"] if listed else [value]:
-            print(json.dumps(one, default=str))
+            print(json.dumps(one, default=_plain))
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)
@@ -113,6 +114,10 @@ def drop(widths: list[int], room: int) -> list[int]:
             return [kept[0], room - kept[0] - 2]
         kept.pop()
     return kept if len(kept) > 1 else [min(kept[0], max(room, 8))]
+
+
+def _plain(value: Any) -> str:
+    return str(value.isoformat() if isinstance(value, datetime) else value)
 
 
 def _colour_wanted() -> bool:

@@ -11,7 +11,8 @@ HEAD = """# Reference of the command line
 
 <!-- Made by `make docs` from the code. Do not edit. -->
 
-Every command with its arguments and options. [The guide](../cli.md) says what they are for, [cli-json.md](cli-json.md) what `--json` prints.
+Every command with its arguments and options. [The guide](../cli.md) says what they are for,
+[cli-json.md](cli-json.md) what `--json` prints. `jetjobs dlq` is another name of `jetjobs dead`.
 """
 
 
