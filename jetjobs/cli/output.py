@@ -28,6 +28,10 @@ DONE, FAILED, USAGE, UNREACHABLE, APP_BROKEN, NOT_FOUND, REFUSED, TIMED_OUT, REC
 )
 
 
+LONG_NAME = 36
+"""A name may keep so many columns of a terminal: an id that jetjobs has made, and some."""
+
+
 class AppImportError(Exception):
     """The user's module raised while it was imported; `__cause__` is what it raised."""
 
@@ -109,6 +113,9 @@ def drop(widths: list[int], room: int) -> list[int]:
     ([32, 9, 7, 5], [32, 9], [32, 6], [32])
     """
     kept = list(widths)
+    over = sum(kept) + 2 * (len(kept) - 1) - room
+    if over > 0:  # one long name must not cost all the other columns
+        kept[0] = max(min(kept[0], LONG_NAME), kept[0] - over)
     while len(kept) > 1 and sum(kept) + 2 * (len(kept) - 1) > room:
         if len(kept) == 2 and room - kept[0] - 2 >= 5:
             return [kept[0], room - kept[0] - 2]

@@ -54,6 +54,12 @@ def test_columns_go_from_the_right(room: int, expected: list[int]) -> None:
     assert drop([32, 9, 7, 5, 7], room) == expected
 
 
+def test_a_long_name_gives_way_to_other_columns() -> None:
+    assert drop([100, 9, 7], 200) == [100, 9, 7]
+    assert drop([100, 9, 7], 80) == [60, 9, 7]
+    assert drop([100, 9, 7], 50) == [36, 9]
+
+
 HEAD, ROWS = ["ID", "STATE", "QUEUE", "TASK"], [["a" * 32, "running", "default", "greet"]]
 
 
