@@ -21,6 +21,7 @@ from tests.support.letters import bury
 from tests.support.probe import eventually
 from tests.support.processes import Process, clean_environment
 
+pytestmark = pytest.mark.timeout(240)
 TASKS = """
 from jetjobs import JetJobs
 app = JetJobs("demo")
