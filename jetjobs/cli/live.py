@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.cli.completion import event_kinds, queue_names, task_names
 from jetjobs.cli.state import run_async
 
 
@@ -15,9 +16,15 @@ def add_to(tree: typer.Typer) -> None:
 
 
 def events(
-    queue: Annotated[str | None, typer.Option(help="Only of jobs of this queue.")] = None,
-    task: Annotated[str | None, typer.Option("--task", help="Only of jobs of this task.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Only of this kind, or pattern: job.*")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Only of jobs of this queue.", autocompletion=queue_names)
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="Only of jobs of this task.", autocompletion=task_names)
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only of this kind, or pattern: job.*", autocompletion=event_kinds)
+    ] = None,
 ) -> None:
     """Follow what happens to jobs and workers, until Ctrl-C. JSON, one object a line, when not on a terminal."""
     from jetjobs.cli.run_events import events_command
