@@ -172,7 +172,8 @@ def enqueue_and_look(told: Session) -> None:
     told.plain("enqueue", "hold", "--id", "runs")
     told.until("jobs", "show", "runs", where=lambda job: job["state"] == "running")
     told("jobs show", "runs")
-    assert [job["id"] for job in told("top")["running"]] == ["runs"]
+    told.until("top", where=lambda found: [job["id"] for job in found["running"]] == ["runs"])
+    told("top")
     told("jobs watch")
     told("jobs watch", "ended")
     told.until("workers", "show", "snap", where=lambda worker: worker["running"])
@@ -185,9 +186,12 @@ def enqueue_and_look(told: Session) -> None:
 def events(told: Session, folder: Path, url: str) -> None:
     """They do not end by themselves: another process follows them, and is interrupted."""
     with Process(["events", "-s", url, "--json"], folder) as following:
-        following.wait_for("worker heard us", timeout=60)
-        told.plain("enqueue", "greet", "name=Ada")
-        told.check("events", json.loads(following.wait_for("job.succeeded", timeout=60)))
+        following.wait_for("heard us", timeout=60)
+        give_up = time.monotonic() + 60
+        while not (ended := [line for line in list(following.lines) if "job.succeeded" in line]):
+            assert time.monotonic() < give_up, following.lines
+            told.plain("enqueue", "greet", "name=Ada", "--wait")  # again, until the worker has heard of us
+        told.check("events", json.loads(ended[0]))
         assert following.end(signal.SIGINT, 60) == 130
 
 

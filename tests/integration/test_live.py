@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.errors import NoRespondersError
 
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
 from jetjobs.devserver import EmbeddedServer
@@ -47,16 +48,26 @@ class Watcher:
 
 
 @contextlib.asynccontextmanager
-async def watching(app: JetJobs, **wish: Any) -> AsyncIterator[Watcher]:
-    """A watcher that every worker has heard of."""
+async def watching(app: JetJobs, worker: Worker | None = None, **wish: Any) -> AsyncIterator[Watcher]:
+    """A watcher that the worker has heard of; afterwards, that it has ended."""
     watcher = Watcher()
+    before = worker.telling.watchers if worker is not None else 0
+
+    async def known() -> bool:
+        return worker is None or worker.telling.watchers > before
+
+    async def forgotten() -> bool:
+        return worker is None or worker.telling.watchers <= before
+
     task = asyncio.create_task(watcher.read(app, **wish))
     try:
         await asyncio.wait_for(watcher.begun, 40)
+        await eventually(known, 40)
         yield watcher
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+    await eventually(forgotten, 40)
 
 
 async def until_ready(worker: Worker) -> None:
@@ -92,6 +103,18 @@ async def hear_all(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
     return heard
 
 
+async def ask(truth: Truth, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask the worker. The server may know of its subscription a moment after the worker is ready."""
+
+    async def answer() -> dict[str, Any] | None:
+        with contextlib.suppress(NoRespondersError):
+            message = await truth.nc.request("jobs.control.workers", json.dumps(request).encode(), timeout=30)
+            return dict(json.loads(message.data))
+        return None
+
+    return await eventually(answer, 40)
+
+
 async def test_nothing_is_published_while_nobody_watches(opened: JetJobs, truth: Truth) -> None:
     heard = await hear_all(truth)
     worker = opened.worker()
@@ -110,8 +133,7 @@ async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> Non
     worker, work = opened.worker(name="w.1"), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened) as watcher:
-            assert watcher.begun.result() == 1
+        async with watching(opened, worker) as watcher:
             good, bad, later = [await work.enqueue(how) for how in ("well", "badly", "later")]
             ended = await watcher.has("job.succeeded", good.id)
             assert (ended.queue, ended.task, ended.worker, ended.attempt) == ("default", "work", "w.1", 1)
@@ -123,11 +145,6 @@ async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> Non
             retries = ["job.started", "job.retried", "job.started", "job.dead_lettered"]
             assert watcher.kinds(bad.id) == retries
             assert watcher.kinds(good.id) == ["job.started", "job.succeeded"]
-
-        async def nobody() -> bool:
-            return worker.telling.watchers == 0
-
-        await eventually(nobody, 40)  # the watcher said goodbye
         await truth.nc.flush()
         subjects = [subject for subject, _ in heard]
         assert f"jobs.events.job.succeeded.default.work.{good.id}" in subjects
@@ -143,12 +160,14 @@ async def test_only_what_is_wished_for_is_published(opened: JetJobs, truth: Trut
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, queue="default", task="work", kinds=["job.s*d", "job.dead*"]) as watcher:
+        async with watching(
+            opened, worker, queue="default", task="work", kinds=["job.s*d", "job.dead*"]
+        ) as watcher:
             bad, good = await work.enqueue("badly"), await work.enqueue()
             await watcher.has("job.dead_lettered", bad.id)
             await watcher.has("job.succeeded", good.id)
             assert watcher.kinds(bad.id) == ["job.started", "job.started", "job.dead_lettered"]
-        async with watching(opened, queue="other") as other:
+        async with watching(opened, worker, queue="other") as other:
             await (await work.enqueue()).result(SOON)
             assert other.heard == []
     await opened.jetstream.connection.nc.flush()
@@ -160,7 +179,10 @@ async def test_two_watchers_hear_each_what_they_want(opened: JetJobs) -> None:
     worker = opened.worker()
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, kinds="job.succeeded") as one, watching(opened, kinds="job.started") as two:
+        async with (
+            watching(opened, worker, kinds="job.succeeded") as one,
+            watching(opened, worker, kinds="job.started") as two,
+        ):
             handle = await opened.tasks["work"].enqueue()
             await one.has("job.succeeded")
             await two.has("job.started")
@@ -191,7 +213,7 @@ async def test_a_watcher_hears_of_progress(opened: JetJobs) -> None:
     worker = opened.worker()
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, task="count") as watcher:
+        async with watching(opened, worker, task="count") as watcher:
             handle = await count.enqueue()
             told = await watcher.has("job.progress", handle.id)
             assert (told.progress, told.message, told.task) == (0.5, "half", "count")
@@ -203,7 +225,7 @@ async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, serve
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, kinds="job.succeeded") as watcher:
+        async with watching(opened, worker, kinds="job.succeeded") as watcher:
             await watcher.has("job.succeeded", (await work.enqueue()).id)
             server.stop()
             server.start()
@@ -224,8 +246,7 @@ async def test_a_wish_ends_by_itself_when_the_watcher_is_gone(opened: JetJobs, t
     async with running(worker):
         await until_ready(worker)
         request = {"do": "watch", "watcher": "x", "for_s": 0.05}
-        answer = await truth.nc.request("jobs.control.workers", json.dumps(request).encode(), timeout=20)
-        assert json.loads(answer.data)["ok"] is True
+        assert (await ask(truth, request))["ok"] is True
         assert worker.telling.watchers == 1
         await asyncio.sleep(0.1)
         await (await work.enqueue()).result(SOON)
@@ -241,9 +262,7 @@ async def test_an_announcement_that_cannot_be_read_is_refused(
     worker = opened.worker()
     async with running(worker):
         await until_ready(worker)
-        body = json.dumps({"do": "watch", "watcher": "x", **request_}).encode()
-        answer = json.loads((await truth.nc.request("jobs.control.workers", body, timeout=20)).data)
-        assert answer["ok"] is False
+        assert (await ask(truth, {"do": "watch", "watcher": "x", **request_}))["ok"] is False
         assert worker.telling.watchers == 0
 
 
@@ -254,7 +273,7 @@ async def test_more_events_than_the_limit_are_counted_not_told(
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, kinds="job.succeeded") as watcher:
+        async with watching(opened, worker, kinds="job.succeeded") as watcher:
             await opened.enqueue_many([work.bind() for _ in range(200)])
 
             async def all_accounted_for() -> bool:
@@ -325,7 +344,7 @@ async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) 
             worker = working.worker()
             async with running(worker):
                 await until_ready(worker)
-                async with watching(operator) as watcher:
+                async with watching(operator, worker) as watcher:
                     handle = await producer.tasks["work"].enqueue()
                     await watcher.has("job.succeeded", handle.id)
                 assert [q.queue for q in await operator.queues.glance({}, await operator.workers.list())] == [
