@@ -57,7 +57,7 @@ def bad(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def told(findings: list[Finding]) -> str:
-    return "\n".join(f"{f.level} {f.check}: {f.text}" for f in findings)
+    return "\n".join(f"{f.level} {f.check}: {f.text} → {f.hint}" for f in findings)
 
 
 async def everything(truth: Truth) -> dict[str, Any]:
