@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jetjobs.define.middleware import CallNext, Middleware
     from jetjobs.define.registry import Router
     from jetjobs.define.report import EnqueueReport
+    from jetjobs.define.secret import Secret
     from jetjobs.define.task import JobRequest, Task
     from jetjobs.doctor.finding import Finding
     from jetjobs.model.errors import (
@@ -109,6 +110,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Secret",
     "Settings",
     "Signal",
     "Snooze",
@@ -131,6 +133,7 @@ _HOMES = {
     "jetjobs.define.middleware": ("CallNext", "Middleware"),
     "jetjobs.define.registry": ("Router",),
     "jetjobs.define.report": ("EnqueueReport",),
+    "jetjobs.define.secret": ("Secret",),
     "jetjobs.define.task": ("JobRequest", "Task"),
     "jetjobs.model.errors": (
         "AccessDenied",

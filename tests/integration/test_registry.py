@@ -151,10 +151,9 @@ async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth:
     async with app:
         await app.provision([])
         for key in ("a", "b"):
-            await truth.nc.publish(f"$KV.jobs-workers.{key}", json.dumps({"name": "x"}).encode())
-        await truth.nc.publish("$KV.jobs-workers.c", b"no JSON")
-        await truth.nc.publish("$KV.jobs-workers.d", b'{"running": 7}')
-        await truth.nc.flush()
+            await truth.js.publish(f"$KV.jobs-workers.{key}", json.dumps({"name": "x"}).encode())
+        await truth.js.publish("$KV.jobs-workers.c", b"no JSON")
+        await truth.js.publish("$KV.jobs-workers.d", b'{"running": 7}')
         with pytest.raises(WorkerNotFound, match="several"):
             await app.workers.get("x")
         with pytest.raises(WorkerNotFound):

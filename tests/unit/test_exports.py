@@ -60,6 +60,7 @@ PUBLIC = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Secret",
     "Settings",
     "Signal",
     "Snooze",
