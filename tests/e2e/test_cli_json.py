@@ -222,6 +222,7 @@ def the_rest(told: Session) -> None:
     told("queues show", "default")
     told("queues purge", "default", "--yes")
     told("queues resume", "default")
+    told("doctor")
     told("config show")
     told("config path")
 
