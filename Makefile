@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROMTOOL := $(VENV)/tools/promtool
 
 # The first Python of at least 3.11; name another with `make setup PYTHON=/path/to/python`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -25,7 +26,7 @@ setup: $(STAMP) ## make .venv with everything for development
 demo: $(STAMP) ## run the demo: a server, a worker and some jobs
 	$(BIN)/python -m examples.demo
 
-test: $(STAMP) ## run all tests; narrow with ARGS="tests/unit -k retry"
+test: $(STAMP) $(PROMTOOL) ## run all tests; narrow with ARGS="tests/unit -k retry"
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
@@ -70,3 +71,16 @@ else
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,test]"
 endif
 	@touch $(STAMP)
+
+# Checks the metrics page in the tests. One that is installed is taken; else the one of Debian's package, without
+# installing that: it would start a service. Where neither is to be had, the test says so.
+$(PROMTOOL):
+	@mkdir -p $(@D)
+	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; \
+	elif command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
+		cd $(@D) && echo "fetching promtool" && \
+		{ apt-get -qq download prometheus 2>/dev/null || \
+			{ apt-get -qq update && apt-get -qq download prometheus; }; } && \
+		dpkg -x prometheus_*.deb unpacked && mv unpacked/usr/bin/promtool promtool; \
+		rm -rf unpacked prometheus_*.deb; \
+	fi || true

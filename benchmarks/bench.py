@@ -7,7 +7,7 @@ import contextlib
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +22,8 @@ from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.names import LATER, Names, kv_stream
 from jetjobs.model.settings import build_settings
 from jetjobs.observe.logs import log_event, set_up
+from jetjobs.observe.loop_watch import LoopWatch
+from jetjobs.observe.metrics import Metrics
 
 QUEUE = "default"
 STREAM = Names().work_stream(QUEUE)
@@ -131,8 +133,28 @@ def log_as_workers_do() -> None:
     app.observe(log_event)
 
 
+@contextlib.contextmanager
+def counted() -> Iterator[Metrics]:
+    """Metrics as a worker with a port keeps them: counted for every job, and the loop watched."""
+    watch = LoopWatch(asyncio.get_running_loop())
+    metrics = app.metrics(loop_lag=lambda: watch.lag_s)
+    watch.start()
+    try:
+        yield metrics
+    finally:
+        watch.stop()
+        app.forget(metrics.observe)
+
+
 async def rate(count: int, work: Awaitable[Any]) -> float:
     """Units of work a second."""
     started = time.perf_counter()
     await work
     return count / (time.perf_counter() - started)
+
+
+async def cpu_rate(count: int, work: Awaitable[Any]) -> float:
+    """Units of work for a second of this process' processor time."""
+    started = time.process_time()
+    await work
+    return count / (time.process_time() - started)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from jetjobs.define.middleware import CallNext, Middleware
     from jetjobs.define.registry import Router
     from jetjobs.define.report import EnqueueReport
+    from jetjobs.define.secret import Secret
     from jetjobs.define.task import JobRequest, Task
+    from jetjobs.doctor.finding import Finding
     from jetjobs.model.errors import (
         AccessDenied,
         BrokerError,
@@ -80,6 +82,7 @@ __all__ = [
     "EnqueueReport",
     "EnqueueUnconfirmed",
     "Event",
+    "Finding",
     "InvalidArguments",
     "InvalidProgress",
     "JetJobs",
@@ -107,6 +110,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Secret",
     "Settings",
     "Signal",
     "Snooze",
@@ -129,6 +133,7 @@ _HOMES = {
     "jetjobs.define.middleware": ("CallNext", "Middleware"),
     "jetjobs.define.registry": ("Router",),
     "jetjobs.define.report": ("EnqueueReport",),
+    "jetjobs.define.secret": ("Secret",),
     "jetjobs.define.task": ("JobRequest", "Task"),
     "jetjobs.model.errors": (
         "AccessDenied",
@@ -167,6 +172,7 @@ _HOMES = {
     "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
     "jetjobs.model.presence": ("WorkerRecord",),
     "jetjobs.model.queue": ("QueueState",),
+    "jetjobs.doctor.finding": ("Finding",),
     "jetjobs.model.retry": ("RetryPolicy",),
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jetjobs.bulk import enqueue_many
 from jetjobs.config import load_settings
@@ -17,19 +18,24 @@ from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.define.report import EnqueueReport
 from jetjobs.define.task import JobRequest
+from jetjobs.doctor.examination import examine
+from jetjobs.doctor.finding import Finding
 from jetjobs.enqueueing import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.waiting import Waiting
 from jetjobs.jobs import Jobs
 from jetjobs.model.errors import DefinitionError, JetJobsError
-from jetjobs.model.events import Event, JobEnqueued, Observer
+from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.queues import Queues
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
 from jetjobs.workers import Workers
+
+if TYPE_CHECKING:
+    from jetjobs.observe.metrics import Metrics
 
 _log = logging.getLogger("jetjobs.app")
 
@@ -81,6 +87,25 @@ class JetJobs(Router):
         """Add an observer of events. It must not block; what it raises is logged and forgotten."""
         self._observers.append(observer)
         return observer
+
+    def metrics(self, worker: Worker | None = None, loop_lag: Callable[[], float] | None = None) -> Metrics:
+        """Count from now on what this process does, for Prometheus: `REGISTRY.register(app.metrics())`.
+
+        Call it once. `jetjobs worker --http` does it by itself; this is for producers and for workers in a program
+        of your own. `worker` adds its gauges, `loop_lag` that of the event loop.
+        """
+        from jetjobs.observe.metrics import Metrics  # producers that are not scraped need no Prometheus client
+
+        metrics = Metrics(
+            self.tasks.keys(),
+            getattr(sys.modules["jetjobs"], "__version__", ""),
+            declared=lambda: [(task.queue, task.name) for task in tuple(self.tasks.values())],
+            connected=lambda: self._jetstream is not None and self._jetstream.connection.connected,
+            worker=worker,
+            loop_lag=loop_lag,
+        )
+        self.observe(metrics.observe)
+        return metrics
 
     def forget(self, observer: Observer) -> None:
         """Take an observer away again."""
@@ -196,12 +221,23 @@ class JetJobs(Router):
         started = time.perf_counter()
         report = await enqueue_many(self.jetstream, self._enqueuer, requests)
         if self._observers:
-            took_s = time.perf_counter() - started
-            for request, entry in zip(requests, report.entries, strict=True):
-                if entry is not None:
-                    queue = request.options.get("queue", request.task.queue)
-                    self._emit(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took_s))
+            self._tell_stored(requests, report, time.perf_counter() - started)
         return report
+
+    def _tell_stored(self, requests: Sequence[JobRequest[Any]], report: EnqueueReport, took_s: float) -> None:
+        """An event for each; the time is told once a queue."""
+        untold: dict[str, float] = {}
+        for request, entry in zip(requests, report.entries, strict=True):
+            if entry is not None:
+                queue = request.options.get("queue", request.task.queue)
+                took = untold.setdefault(queue, took_s)
+                self._emit(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took))
+                untold[queue] = 0.0
+        for refusal in report.refused:
+            queue = refusal.request.options.get("queue", refusal.request.task.queue)
+            took = untold.setdefault(queue, took_s)
+            self._emit(_failed(queue, refusal.request.task.name, refusal.error, took))
+            untold[queue] = 0.0
 
     def worker(
         self,
@@ -248,13 +284,23 @@ class JetJobs(Router):
         """TopologyMissing or TopologyConflict unless all stands as wanted."""
         topology.check(await self.plan(queues))
 
+    async def doctor(self, only: Collection[str] | None = None) -> list[Finding]:
+        """Look whether all is well, in all areas or those of `only`: nats, topology, queues, workers, app. Changes
+        nothing. Over a connection of its own, so the app need not be open."""
+        return await examine(self.settings, self, only=only)
+
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:
             raise JetJobsError("the app is not connected", hint="use `async with app:` or `await app.open()`")
         if not self._observers:
             return await self._outlet(request)
         started = time.perf_counter()
-        handle = await self._outlet(request)
+        try:
+            handle = await self._outlet(request)
+        except JetJobsError as error:
+            queue = request.options.get("queue", request.task.queue)
+            self._emit(_failed(queue, request.task.name, error, time.perf_counter() - started))
+            raise
         took_s = time.perf_counter() - started
         self._emit(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
         return handle
@@ -265,3 +311,7 @@ class JetJobs(Router):
                 observer(event)
             except Exception:
                 _log.exception("an observer failed", extra={"event": "observer.failed"})
+
+
+def _failed(queue: str, task: str, error: JetJobsError, took_s: float) -> EnqueueFailed:
+    return EnqueueFailed(queue, task, type(error).__name__, str(error), took_s)

@@ -26,7 +26,7 @@ PREFIX = "JETJOBS_"
 DEV_FILE = Path(".jetjobs") / "dev.json"
 
 # Names of ours that are no settings.
-_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CONFIG", "JETJOBS_DEV"})
+_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CHILD_LINK", "JETJOBS_CONFIG", "JETJOBS_DEV"})
 # To the last @, for a password may hold one, or a slash; the scheme may be missing.
 _LOGIN = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)?(?P<login>.*)@", re.DOTALL)
 

@@ -75,7 +75,8 @@ class Enqueuer:
 
     def _plain(self, task: Task[Any, Any], uid: str, run: str, body: bytes) -> Job:
         reply = self._waiting.reply_for(uid) if task.store_result else ""
-        return Job(uid, task.name, task.queue, task.priority, body, run=run, reply=reply, headers=self._headers)
+        headers = {**self._headers, **task.own_headers} if task.own_headers else self._headers
+        return Job(uid, task.name, task.queue, task.priority, body, run=run, reply=reply, headers=headers)
 
     def stencil(self, task: Task[Any, Any]) -> Stencil:
         """For many plain jobs of one task."""
@@ -90,7 +91,7 @@ class Enqueuer:
             key_token(options["key"]) if "key" in options else NO_KEY, options.get("job_id") or new_uid()
         )
         job_id = str(tokens)
-        headers = {**self._headers, **options.get("headers", {})}
+        headers = {**self._headers, **task.own_headers, **options.get("headers", {})}
         if "retry" in options:
             headers[n.RETRY] = options["retry"].to_header()
         if (size := header_size(headers)) > MAX_HEADERS:

@@ -210,6 +210,7 @@ class Replayer:
         else:
             payload = ""
         kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)}
+        kept |= task.own_headers
         return Job(
             letter.id,
             letter.task,

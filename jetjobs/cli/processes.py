@@ -1,19 +1,23 @@
-"""`--processes N`: run N workers as child processes, restart one that dies, stop them together."""
+"""`--processes N`: run N workers as child processes behind one port, restart one that dies, stop them together."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from jetjobs.cli.links import VARIABLE, Gathering
 from jetjobs.cli.output import APP_BROKEN, DONE, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.devserver import die_with_parent
 from jetjobs.model.settings import Settings
+from jetjobs.observe.health import Health
+from jetjobs.observe.pages import PageCollector
 
 _FINAL = frozenset({USAGE, APP_BROKEN, REFUSED})
 """A child that ends so would end so again: stop all and say the same."""
@@ -23,8 +27,9 @@ _PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 class _Child:
-    def __init__(self, arguments: Sequence[str], number: int) -> None:
+    def __init__(self, arguments: Sequence[str], number: int, gathering: Gathering | None = None) -> None:
         self._arguments = arguments
+        self._gathering = gathering
         self.number = number
         self.failures = 0
         self.start_at = 0.0
@@ -35,13 +40,25 @@ class _Child:
     def start(self) -> None:
         self.started = time.monotonic()
         self.signalled = 0
+        environment = {**os.environ, "JETJOBS_CHILD": str(self.number)}
+        link = self._gathering.add(self.number) if self._gathering is not None else None
+        if link is not None:
+            environment[VARIABLE] = str(link.theirs.fileno())
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jetjobs", *self._arguments],
-            env={**os.environ, "JETJOBS_CHILD": str(self.number)},
+            env=environment,
+            pass_fds=() if link is None else (link.theirs.fileno(),),
             # A session of its own: the terminal's Ctrl-C reaches it through us, once.
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )
+        if link is not None:
+            link.theirs.close()
+
+    def ended(self) -> None:
+        self.process = None
+        if self._gathering is not None:
+            self._gathering.remove(self.number)
 
     def pass_on(self, signals: int) -> None:
         """Send the child as many signals as we have had: those that came while it was being started, too."""
@@ -52,7 +69,26 @@ class _Child:
 
 def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
     """Run `count` children with the same command line until they are done or we are told to stop."""
-    children = [_Child(arguments, number) for number in range(1, count + 1)]
+    with _serving(settings.worker.http, count) as gathering:
+        return _supervise([_Child(arguments, number, gathering) for number in range(1, count + 1)])
+
+
+@contextlib.contextmanager
+def _serving(address: str, count: int) -> Iterator[Gathering | None]:
+    """One port for all children; ConfigError when it cannot be had."""
+    if address == "off":
+        yield None
+        return
+    gathering = Gathering(count)
+    health = Health(PageCollector(gathering.page).registry, gathering.ready, gathering.silent_s)
+    health.start(address)
+    try:
+        yield gathering
+    finally:
+        health.stop()
+
+
+def _supervise(children: Sequence[_Child]) -> int:
     signals = 0
     woken = threading.Event()
 
@@ -87,7 +123,7 @@ def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
 
 def _ended(child: _Child, code: int, *, stopping: bool) -> int:
     """Plan a restart unless the child is done. What it adds to our own exit code is returned."""
-    child.process = None
+    child.ended()
     if stopping and code == -signal.SIGTERM:
         return DONE  # it was still starting: a worker that has begun does not die of this signal
     if stopping or code == DONE:

@@ -83,7 +83,7 @@ async def show_command(job_id: str, selection: Selection) -> None:
         "traceback": letter.traceback,
         "history": list(letter.history),
         "headers": letter.headers,
-        "arguments": _arguments(letter),
+        "arguments": letter.arguments,
     }
     if state.out.as_json:
         state.out.json(details)
@@ -123,15 +123,6 @@ def _when(entry: dict[str, Any]) -> str:
         return datetime.fromtimestamp(float(entry.get("at", "")), UTC).isoformat(timespec="milliseconds")
     except (TypeError, ValueError, OverflowError, OSError):
         return "-"
-
-
-def _arguments(letter: DeadLetter) -> Any:
-    if letter.payload:
-        return f"<in the object store: {letter.payload}>"
-    try:
-        return json.loads(letter.body)
-    except (ValueError, RecursionError):
-        return f"<{len(letter.body)} bytes that are no JSON>"
 
 
 def printable(text: str) -> str:

@@ -7,19 +7,21 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jetjobs import __version__
 from jetjobs.app import JetJobs
+from jetjobs.cli.links import Answer, Reporter
 from jetjobs.cli.output import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.cli.state import state
 from jetjobs.define.context import running_job
+from jetjobs.jetstream.topology import Change
 from jetjobs.model.errors import JetJobsError
 from jetjobs.observe.health import Health
 from jetjobs.observe.logs import log_event, set_up
-from jetjobs.observe.metrics import Metrics
-from jetjobs.worker.worker import Worker
+from jetjobs.observe.loop_watch import LoopWatch
+from jetjobs.observe.pages import write_page
+from jetjobs.worker.worker import Worker, default_name
 
 
 async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
@@ -32,27 +34,25 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
         )
 
     settings = app.settings
-    set_up(settings.observe.log_level, settings.observe.log_format, job_fields)
+    options = {**options, "name": options["name"] or default_name()}
+    origin = {"app": app.name, "worker_id": options["name"]}
+    set_up(settings.observe.log_level, settings.observe.log_format, job_fields, origin)
     app.observe(log_event)
     async with app:
         queues = options["queues"]
         names = list(queues) if queues else app.task_queues
         if settings.worker.provision == "apply":
-            await app.provision(names)
+            _log_topology(await app.provision(names))
         elif settings.worker.provision == "verify":
             await app.verify(names)
         worker = app.worker(**options)
-        with _serving(app, worker, settings.worker.http) as health, _signals(worker):
-            beat = asyncio.create_task(_tick(health)) if health is not None else None
+        with _serving(app, worker, settings.worker.http), _signals(worker):
             try:
                 await worker.run()
                 code = RECYCLED if worker.recycling else FAILED if worker.cut_short else DONE
             except JetJobsError as error:
                 code = exit_code(error)
                 state.out.error(str(error), error.hint, code)
-            finally:
-                if beat is not None:
-                    beat.cancel()
     if left := worker.running_threads + worker.unfinished:
         # Python would wait for them; their jobs were given back, and would be done twice.
         extra = {"event": "worker.left_behind", "tasks": left}
@@ -62,37 +62,43 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
     return code
 
 
+def _log_topology(changes: Sequence[Change]) -> None:
+    """What was made, and what had to be put right: that may be somebody else's change undone."""
+    log = logging.getLogger("jetjobs.topology")
+    made = [change.wanted.label for change in changes if change.action == "create"]
+    for change in changes:
+        if change.action == "update":
+            extra = {"event": "topology.drifted", "what": change.wanted.label, "keys": sorted(change.diff)}
+            log.warning("was not as wanted, and was changed", extra=extra)
+    if made:
+        log.info("created on the server", extra={"event": "topology.applied", "what": made})
+
+
 @contextlib.contextmanager
-def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[Health | None]:
+def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
+    """Metrics and health, on a port of our own or, as one of several processes, by way of the supervisor."""
     if address == "off":
-        yield None
+        yield
         return
-    metrics = Metrics(
-        app.tasks.keys(),
-        __version__,
-        lambda: (worker.slots.busy, worker.slots.total),
-        lambda: worker.stuck_threads,
+    watch = LoopWatch(asyncio.get_running_loop())
+    metrics = app.metrics(worker, lambda: watch.lag_s)
+    worker.count_queues = True
+    reporter = Reporter.from_environment(
+        lambda: Answer(write_page(metrics.collect()), worker.ready, watch.silent_s)
     )
-    app.observe(metrics.observe)
-    health = Health(metrics.registry, lambda: worker.ready)
-    health.start(_own_address(address))
+    serving: Health | Reporter
+    if reporter is not None:
+        reporter.start()
+        serving = reporter
+    else:
+        serving = Health(metrics.registry, lambda: worker.ready, lambda: watch.silent_s)
+        serving.start(address)
+    watch.start()
     try:
-        yield health
+        yield
     finally:
-        health.stop()
-
-
-def _own_address(address: str) -> str:
-    """With --processes each process serves a port of its own: the one given, the next, and so on."""
-    host, colon, port = address.rpartition(":")
-    number = os.environ.get("JETJOBS_CHILD", "1")
-    return f"{host}{colon}{int(port) + int(number) - 1}" if port.isdigit() and port != "0" else address
-
-
-async def _tick(health: Health) -> None:
-    while True:
-        health.tick()
-        await asyncio.sleep(1)
+        serving.stop()
+        watch.stop()
 
 
 @contextlib.contextmanager

@@ -14,10 +14,11 @@ from typing import Annotated, Any, NotRequired, get_args, get_origin
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json
-from pydantic_core.core_schema import CoreConfig
+from pydantic_core.core_schema import CoreConfig, ErrorType
 from typing_extensions import TypedDict
 
 from jetjobs.define.depends import Depends
+from jetjobs.define.secret import revealing_serializer, secret_paths
 from jetjobs.model.errors import (
     DefinitionError,
     DeliveryError,
@@ -25,6 +26,7 @@ from jetjobs.model.errors import (
     MalformedJob,
     ResultNotSerializable,
 )
+from jetjobs.model.secrets import concerns
 
 # NaN and bytes have no JSON form of their own; these keep them whole over the round trip.
 _AS_JSON = CoreConfig(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
@@ -33,6 +35,9 @@ _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes=
 # Traces of a number that JSON may not have kept.
 _SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
 # Messages of pydantic's that repeat the input.
+# Messages that are pydantic's own; all others are texts of validators.
+_OWN_TEXT = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
+_SAFE = frozenset({"missing", "extra_forbidden"})
 _UNSAFE = {"union_tag_invalid": "Input tag is none of the expected ones"}
 
 
@@ -66,8 +71,11 @@ class Signature:
         self._validate_json = self._arguments.validator.validate_json
         self._loose = "'type': 'any'" in str(self._arguments.core_schema)
         """Whether something travels whose type says nothing, so that its form must be looked at each time."""
+        self.secrets = secret_paths(self._arguments.core_schema)
+        """Where secrets stand among the arguments."""
         # A TypedDict's configuration reaches the validator only; the serializer must be told again.
-        self._to_json = SchemaSerializer(self._arguments.core_schema, _AS_JSON).to_json
+        make = revealing_serializer if self.secrets else SchemaSerializer
+        self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
         self._result_to_json = self._result.serializer.to_json
 
     @property
@@ -175,11 +183,19 @@ class Signature:
             return True
         return False
 
+    def _said(self, problem: Any) -> str:
+        """The message, unless it may repeat what is secret: that of a validator often does."""
+        kind = str(problem["type"])
+        own = kind in _OWN_TEXT
+        if kind not in _SAFE and self.secrets and concerns(problem["loc"], self.secrets, at_all=not own):
+            return f"not valid ({kind})"
+        return _UNSAFE.get(kind) or str(problem["msg"])
+
     def _invalid(self, error: Exception, given: Mapping[str, Any] | None = None) -> InvalidArguments:
         # Inputs are left out on purpose: they may be secret, and this text goes to logs and dead letters.
         if isinstance(error, ValidationError):
             details = error.errors(include_url=False, include_input=False, include_context=False)
-            problems = [(".".join(map(str, d["loc"])), _UNSAFE.get(d["type"], d["msg"])) for d in details]
+            problems = [(".".join(map(str, d["loc"])), self._said(d)) for d in details]
         else:
             reason = f"a validator raised {type(error).__qualname__}"
             problems = [(n, reason) for n, value in (given or {}).items() if self._breaks(n, value)] or [

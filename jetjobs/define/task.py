@@ -12,8 +12,9 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.ids import check_job_id
-from jetjobs.model.names import check_header, check_lane, check_token, has_wire_form
+from jetjobs.model.names import SECRET, check_header, check_lane, check_token, has_wire_form
 from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.secrets import write_paths
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,6 +72,9 @@ class JobRequest(NamedTuple, Generic[R]):
     body: bytes
     options: EnqueueOptions
 
+    def __repr__(self) -> str:
+        return f"<JobRequest {self.task.name}>"  # the body may hold secrets
+
 
 Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
 
@@ -103,6 +107,8 @@ class Task(Generic[P, R]):
             )
         self.direct = self.is_async and not self.signature.dependencies and not self.isolated
         """Whether the worker may simply await it: nothing to inject, and no other place to run it."""
+        self.own_headers = {SECRET: write_paths(self.signature.secrets)} if self.signature.secrets else {}
+        """Headers that each job of the task carries: which of its arguments are secret."""
         self._send = send
         self.__name__ = self.name
         self.__doc__ = function.__doc__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from jetjobs.jetstream.codec import decode
 from jetjobs.jetstream.reads import StoredMessage
@@ -15,6 +15,7 @@ from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.listing import LIVE, JobQuery
 from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.secrets import mask, read_paths
 
 Read = Callable[[StoredMessage], JobStatus | None]
 
@@ -99,9 +100,12 @@ def _read_letter(message: StoredMessage) -> JobStatus | None:
 
 
 def read_arguments(message: StoredMessage) -> dict[str, Any] | None:
-    """The arguments in a message's body; None where they are elsewhere or cannot be read."""
+    """The arguments in a message's body, secrets masked; None where they are elsewhere or cannot be read."""
     try:
         value = json.loads(message.data)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    secret = message.headers.get(n.SECRET)
+    return cast("dict[str, Any]", mask(value, read_paths(secret))) if secret else value

@@ -16,6 +16,17 @@ class JobEnqueued(NamedTuple):
     job_id: str
     duplicate: bool
     took_s: float
+    """How long the call took. Of jobs stored together, the first of each queue says it and the others say 0."""
+
+
+class EnqueueFailed(NamedTuple):
+    """A job could not be stored, or was not confirmed. `took_s` as with `JobEnqueued`."""
+
+    queue: str
+    task: str
+    error_type: str
+    error: str
+    took_s: float
 
 
 class JobStarted(NamedTuple):
@@ -42,6 +53,16 @@ class JobFinished(NamedTuple):
     reason: str = ""
     retry_in_s: float = 0.0
     error: ErrorInfo | None = None
+
+
+class Redelivered(NamedTuple):
+    """A message came that was handed out before and never settled: a lease ran out, or a worker died. Jobs that
+    are given back or retried come as new messages, so this is always unexpected."""
+
+    queue: str
+    lane: str
+    sequence: int
+    delivery: int
 
 
 class LeaseLostEvent(NamedTuple):
@@ -116,8 +137,10 @@ class ThreadStuck(NamedTuple):
 
 Event = (
     JobEnqueued
+    | EnqueueFailed
     | JobStarted
     | JobFinished
+    | Redelivered
     | LeaseLostEvent
     | SettleFailed
     | RecordDropped

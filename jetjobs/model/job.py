@@ -71,6 +71,9 @@ class Job(NamedTuple):
     """Workers that died with it in hand, as far as earlier messages of it knew; see Delivery.delivered."""
     headers: Mapping[str, str] = {}
 
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task}@{self.queue}>"  # the body may hold secrets
+
     @property
     def uid(self) -> str:
         """What stands behind the key token in the subject."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from jetjobs.model.secrets import shown_arguments
+
 
 class DeadLetter(NamedTuple):
     """A job that will not run again by itself."""
@@ -34,6 +36,11 @@ class DeadLetter(NamedTuple):
     headers: dict[str, str]
     replay_count: int = 0
     """How often it has been replayed, also where `replays` no longer has them all."""
+
+    @property
+    def arguments(self) -> Any:
+        """For people and lists: the body as JSON, its secrets masked. `body` has them all."""
+        return shown_arguments(self.body, self.headers)
 
     def summary(self) -> dict[str, Any]:
         """For lists and JSON: all but the body, the traceback and the raw headers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -26,16 +25,16 @@ class _Quiet(WSGIRequestHandler):
 
 
 class Health:
-    """The worker's HTTP port. `tick` is called by the event loop; readiness is asked of `ready`."""
+    """The HTTP port of a worker, or of all its processes. All it says is asked of callables at each request."""
 
-    def __init__(self, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, ready: Callable[[], bool], silent_s: Callable[[], float]
+    ) -> None:
+        """`silent_s` says how long the event loop has not turned."""
         self._metrics = make_wsgi_app(registry)
         self._ready = ready
-        self._ticked = time.monotonic()
+        self._silent_s = silent_s
         self._server: WSGIServer | None = None
-
-    def tick(self) -> None:
-        self._ticked = time.monotonic()
 
     def start(self, address: str) -> str:
         """Serve on HOST:PORT; the address in use is returned, for port 0."""
@@ -62,7 +61,7 @@ class Health:
             page: Iterable[bytes] = self._metrics(environ, start_response)
             return page
         if path == "/livez":
-            silent = time.monotonic() - self._ticked
+            silent = self._silent_s()
             return _plain(start_response, silent < BLOCKED_AFTER_S, f"event loop ticked {silent:.1f} s ago")
         if path == "/readyz":
             ready = self._ready()

@@ -14,6 +14,7 @@ from jetjobs.model.durations import show_duration
 from jetjobs.model.events import (
     ConnectionLost,
     ConnectionRestored,
+    EnqueueFailed,
     Event,
     JobEnqueued,
     JobFinished,
@@ -22,6 +23,7 @@ from jetjobs.model.events import (
     LaneTrouble,
     LeaseLostEvent,
     RecordDropped,
+    Redelivered,
     SettleFailed,
     ThreadStuck,
     WorkerChanged,
@@ -36,20 +38,22 @@ _LEVELS = {
     "retried": logging.INFO,
     "snoozed": logging.INFO,
     "released": logging.INFO,
-    "suspected": logging.WARNING,
     "cancelled": logging.INFO,
+    "suspected": logging.WARNING,
     "dead_lettered": logging.ERROR,
 }
 # Control characters, line separators and marks that turn the direction of writing: whoever may put one into
 # an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# Facts that are the same on every line of a terminal.
+_UNTOLD = frozenset({"event", "worker", "worker_id", "app"})
 _MARKS = {
     "succeeded": "✓",
     "retried": "↻",
     "snoozed": "☾",
     "released": "↩",
-    "suspected": "?",
     "cancelled": "⊘",
+    "suspected": "?",
     "dead_lettered": "✗",
 }
 
@@ -68,6 +72,11 @@ def log_event(event: Event) -> None:
         if _log.isEnabledFor(logging.DEBUG):
             kind = "job.started" if isinstance(event, JobStarted) else "job.enqueued"
             _log.debug(kind, extra={"event": kind, **event._asdict()})
+    elif isinstance(event, EnqueueFailed):
+        _log.warning("a job was not stored", extra={"event": "job.enqueue_failed", **event._asdict()})
+    elif isinstance(event, Redelivered):
+        extra = {"event": "job.redelivered", **event._asdict()}
+        _log.warning("a job comes again that was handed out before", extra=extra)
     elif isinstance(event, LeaseLostEvent):
         _log.warning("lease lost", extra={"event": "job.lease_lost", **event._asdict()})
     elif isinstance(event, SettleFailed):
@@ -189,9 +198,7 @@ class ConsoleFormatter(logging.Formatter):
         outcome = extra.get("outcome")
         if record.name == _log.name and outcome is not None:
             return _escaped(_finished_line(outcome, extra))
-        facts = " ".join(
-            f"{k}={v}" for k, v in extra.items() if k not in ("event", "worker") and v not in ("", None)
-        )
+        facts = " ".join(f"{k}={v}" for k, v in extra.items() if k not in _UNTOLD and v not in ("", None))
         name = "" if record.name.startswith("jetjobs") else f"{record.name}: "
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         return f"{level}{name}{_indented(record.getMessage())}" + (f"  {_escaped(facts)}" if facts else "")
@@ -211,8 +218,10 @@ def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
     return line
 
 
-def set_up(level: str, style: str, fields: JobFields) -> None:
-    """Log to standard error. `fields` gives the running job's id and names for the users' own lines."""
+def set_up(level: str, style: str, fields: JobFields, origin: Mapping[str, str] | None = None) -> None:
+    """Log to standard error. `fields` gives the running job's id and names for the users' own lines; `origin`,
+    which app and worker this is, goes on every line."""
+    always = dict(origin or {})
     handler = logging.StreamHandler(sys.stderr)
     terminal = sys.stderr.isatty()
     as_json = style == "json" or (style == "auto" and not terminal)
@@ -221,6 +230,8 @@ def set_up(level: str, style: str, fields: JobFields) -> None:
     def add_job(record: logging.LogRecord) -> bool:
         if not hasattr(record, "job_id"):
             vars(record).update(fields())
+        for name, value in always.items():
+            vars(record).setdefault(name, value)
         return True
 
     handler.addFilter(add_job)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
+import threading
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -17,37 +20,77 @@ from prometheus_client.core import (
 )
 
 from jetjobs.model.events import (
-    ConnectionLost,
     ConnectionRestored,
+    EnqueueFailed,
     Event,
     JobEnqueued,
     JobFinished,
     JobLost,
+    JobStarted,
     LeaseLostEvent,
     RecordDropped,
+    Redelivered,
     SettleFailed,
 )
+from jetjobs.model.outcome import DeadReason
+from jetjobs.model.queue_counts import QueueCounts
+from jetjobs.observe.queue_gauges import queue_families
 
 RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
+ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+UNKNOWN = "unknown"
+_TOGETHER = 256
+"""Ends of attempts counted at a time: done one by one, between all that a job does, it costs twice as much."""
+_OUTCOMES = {"suspected": "released"}
+"""What is no outcome of the closed set: a suspect is given back unspent, for a run alone."""
+
+
+class Watched(Protocol):
+    """What a worker can be asked at a scrape. Called from another thread than its loop's."""
+
+    @property
+    def running_jobs(self) -> Mapping[str, int]: ...
+    @property
+    def slots_of(self) -> Mapping[str, int]: ...
+    @property
+    def stuck_threads(self) -> int: ...
+    @property
+    def queue_counts(self) -> Collection[QueueCounts]: ...
+    @property
+    def queue_workers(self) -> Mapping[str, int]: ...
+    @property
+    def count_errors(self) -> int: ...
 
 
 class _Histogram:
-    __slots__ = ("counts", "total")
+    __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(RUN_BUCKETS) + 1)
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        self.counts[bisect_left(RUN_BUCKETS, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
         rows, seen = [], 0
-        for limit, count in zip((*map(str, RUN_BUCKETS), "+Inf"), self.counts, strict=True):
+        for limit, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             seen += count
             rows.append((limit, float(seen)))
         return rows
+
+
+class _Attempts:
+    """What is counted of one task on one queue. `waited` is that of the queue."""
+
+    __slots__ = ("outcomes", "ran", "waited")
+
+    def __init__(self, waited: _Histogram) -> None:
+        self.outcomes: defaultdict[str, int] = defaultdict(int)
+        self.ran = _Histogram(RUN_BUCKETS)
+        self.waited = waited
 
 
 class Metrics:
@@ -57,99 +100,183 @@ class Metrics:
         self,
         tasks: Collection[str],
         version: str,
-        slots: Callable[[], tuple[int, int]],
-        stuck_threads: Callable[[], int] = lambda: 0,
+        *,
+        declared: Callable[[], Collection[tuple[str, str]]] = tuple,
+        connected: Callable[[], bool] = lambda: True,
+        worker: Watched | None = None,
+        loop_lag: Callable[[], float] | None = None,
     ) -> None:
+        """`declared` is each task with its queue: of no other queue does an enqueue that fails make a label."""
         self._tasks = tasks
-        self._stuck_threads = stuck_threads
+        self._declared = declared
         self._version = version
-        self._slots = slots
+        self._connected = connected
+        self._worker = worker
+        self._loop_lag = loop_lag
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        self._attempts: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        self._enqueue_s: defaultdict[str, _Histogram] = defaultdict(lambda: _Histogram(ENQUEUE_BUCKETS))
+        self._attempts: dict[tuple[str, str], _Attempts] = {}
+        self._waited: defaultdict[str, _Histogram] = defaultdict(lambda: _Histogram(RUN_BUCKETS))
         self._dead: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        self._ran: defaultdict[tuple[str, str], _Histogram] = defaultdict(_Histogram)
-        self._waited: defaultdict[str, _Histogram] = defaultdict(_Histogram)
-        self._leases_lost: defaultdict[str, int] = defaultdict(int)
-        self._settle_errors: defaultdict[str, int] = defaultdict(int)
-        self._records_dropped: defaultdict[str, int] = defaultdict(int)
-        self._connected = 1
+        self._by_queue: dict[type[Any], defaultdict[str, int]] = {
+            kind: defaultdict(int) for kind in (LeaseLostEvent, Redelivered, SettleFailed, RecordDropped)
+        }
         self._reconnects = 0
+        self._ended: deque[JobFinished] = deque()
+        self._lock = threading.Lock()
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            JobEnqueued: self._on_enqueued,
+            EnqueueFailed: self._on_enqueue_failed,
+            JobLost: self._on_lost,
+            ConnectionRestored: self._on_restored,
+            **dict.fromkeys(self._by_queue, self._on_queue_event),
+        }
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
+    # Counting
+
     def observe(self, event: Event) -> None:
-        """Count an event."""
-        if isinstance(event, JobFinished):
-            task = self._label(event.task)
-            self._attempts[event.queue, task, event.outcome] += 1
-            self._ran[event.queue, task].add(event.run_s)
-            self._waited[event.queue].add(event.wait_s)
-            if event.reason:
-                self._dead[event.queue, task, event.reason] += 1
-        elif isinstance(event, JobEnqueued):
-            result = "duplicate" if event.duplicate else "stored"
-            self._enqueued[event.queue, self._label(event.task), result] += 1
-        elif isinstance(event, LeaseLostEvent):
-            self._leases_lost[event.queue] += 1
-        elif isinstance(event, SettleFailed):
-            self._settle_errors[event.queue] += 1
-        elif isinstance(event, RecordDropped):
-            self._records_dropped[event.queue] += 1
-        elif isinstance(event, JobLost):
-            self._dead[event.queue, self._label(event.task), "crashed"] += 1
-        elif isinstance(event, ConnectionLost):
-            self._connected = 0
-        elif isinstance(event, ConnectionRestored):
-            self._connected = 1
-            self._reconnects += 1
+        """Count an event. The ends of attempts, which come with every job, are counted some hundred at a time."""
+        if type(event) is JobFinished:
+            self._ended.append(event)
+            if len(self._ended) >= _TOGETHER:
+                self._count_ended()
+        elif type(event) is not JobStarted and (handler := self._handlers.get(type(event))) is not None:
+            handler(event)
+
+    def _count_ended(self) -> None:
+        """Also called by a scrape, from its thread: each event is taken by one of the two."""
+        take, known, bucket, bounds = self._ended.popleft, self._attempts, bisect_left, RUN_BUCKETS
+        with self._lock, contextlib.suppress(IndexError):
+            while True:
+                queue, task, _, _, outcome, run_s, wait_s, reason = take()[:8]
+                counted = known.get((queue, task)) or self._known(queue, task)
+                counted.outcomes[outcome] += 1
+                if run_s:  # else it was never begun: given back, or refused unrun
+                    ran, waited = counted.ran, counted.waited
+                    ran.counts[bucket(bounds, run_s)] += 1
+                    ran.total += run_s
+                    waited.counts[bucket(bounds, wait_s)] += 1
+                    waited.total += wait_s
+                if reason:
+                    self._dead[queue, self._label(task), reason] += 1
+
+    def _known(self, queue: str, task: str) -> _Attempts:
+        """Kept under the task's label: names that nobody declared share one entry."""
+        place = (queue, self._label(task))
+        found = self._attempts.get(place)
+        if found is None:
+            found = self._attempts[place] = _Attempts(self._waited[queue])
+        return found
+
+    def _on_enqueued(self, event: JobEnqueued) -> None:
+        result = "duplicate" if event.duplicate else "stored"
+        self._enqueued[event.queue, self._label(event.task), result] += 1
+        if event.took_s:
+            self._enqueue_s[event.queue].add(event.took_s)
+
+    def _on_enqueue_failed(self, event: EnqueueFailed) -> None:
+        known = event.queue in self._enqueue_s or event.queue in {queue for queue, _ in self._declared()}
+        queue = event.queue if known else UNKNOWN
+        self._enqueued[queue, self._label(event.task), "error"] += 1
+        if event.took_s:
+            self._enqueue_s[queue].add(event.took_s)
+
+    def _on_queue_event(self, event: LeaseLostEvent | Redelivered | SettleFailed | RecordDropped) -> None:
+        self._by_queue[type(event)][event.queue] += 1
+
+    def _on_lost(self, event: JobLost) -> None:
+        self._dead[event.queue, self._label(event.task), "crashed"] += 1
+
+    def _on_restored(self, event: ConnectionRestored) -> None:
+        self._reconnects += 1
 
     def _label(self, task: str) -> str:
-        return task if task in self._tasks else "unknown"
+        return task if task in self._tasks else UNKNOWN
+
+    # Showing
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape, from the HTTP thread: it reads copies."""
-        yield _counter(
-            "jobs_enqueued",
-            "Jobs stored by this process",
-            ("queue", "task", "result"),
-            self._enqueued.copy().items(),
-        )
-        yield _counter(
-            "attempts", "Attempts that ended", ("queue", "task", "outcome"), self._attempts.copy().items()
-        )
-        yield _counter(
-            "dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), self._dead.copy().items()
-        )
-        ran = HistogramMetricFamily(
-            "jetjobs_attempt_duration_seconds", "How long attempts ran", labels=("queue", "task")
-        )
-        for labels, histogram in self._ran.copy().items():
-            ran.add_metric(labels, histogram.buckets(), histogram.total)
-        yield ran
-        waited = HistogramMetricFamily("jetjobs_queue_wait_seconds", "From due to start", labels=("queue",))
-        for queue, histogram in self._waited.copy().items():
-            waited.add_metric((queue,), histogram.buckets(), histogram.total)
-        yield waited
-        yield _counter("leases_lost", "Leases that ran out", ("queue",), _one(self._leases_lost))
-        yield _counter("settle_errors", "Outcomes that could not be stored", ("queue",), _one(self._settle_errors))
-        yield _counter(
-            "records_dropped", "Successes acked without a record", ("queue",), _one(self._records_dropped)
-        )
-        busy, total = self._slots()
-        yield GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", busy)
-        yield GaugeMetricFamily("jetjobs_slots", "Slots of this worker", total)
-        yield GaugeMetricFamily(
-            "jetjobs_stuck_threads", "Threads that run on past their time limit", self._stuck_threads()
-        )
-        yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected)
+        self._count_ended()
+        labels = ("queue", "task", "result")
+        yield _counter("jobs_enqueued", "Jobs stored by this process", labels, self._enqueued.copy().items())
+        by_queue = [((queue,), seconds) for queue, seconds in self._enqueue_s.copy().items()]
+        yield _histogram("enqueue_duration_seconds", "How long storing took", ("queue",), by_queue)
+        yield from self._collect_attempts()
+        queues = self._worker.slots_of if self._worker is not None else {}
+        # From zero on: the first of a series that begins with one would be no increase to Prometheus.
+        dead = dict.fromkeys(self._deaths(queues), 0) | self._dead.copy()
+        yield _counter("dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), dead.items())
+        for name, text, kind in _BY_QUEUE:
+            rows = dict.fromkeys(queues, 0) | self._by_queue[kind].copy()
+            yield _counter(name, text, ("queue",), [((queue,), count) for queue, count in rows.items()])
+        if self._worker is not None:
+            yield from _worker_families(self._worker)
+        if self._loop_lag is not None:
+            text = "Longest time in 10 s that the event loop did not turn"
+            yield GaugeMetricFamily("jetjobs_event_loop_lag_seconds", text, self._loop_lag())
+        yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected())
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
-        yield InfoMetricFamily(
-            "jetjobs_build", "Versions", {"version": self._version, "python": platform.python_version()}
-        )
+        versions = {"version": self._version, "python": platform.python_version()}
+        yield InfoMetricFamily("jetjobs_build", "Versions", versions)
+
+    def _deaths(self, queues: Collection[str]) -> Iterator[tuple[str, str, str]]:
+        """All that can be counted of jobs that die in a worker for these queues."""
+        for queue, task in self._declared():
+            if queue in queues:
+                yield from ((queue, task, str(reason)) for reason in DeadReason)
+        for queue in queues:
+            yield from (
+                (queue, UNKNOWN, str(reason)) for reason in (DeadReason.UNKNOWN_TASK, DeadReason.MALFORMED)
+            )
+
+    def _collect_attempts(self) -> Iterator[Metric]:
+        attempts = self._attempts.copy()
+        counts: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        for place, counted in attempts.items():
+            for outcome, count in counted.outcomes.copy().items():
+                counts[(*place, _OUTCOMES.get(outcome, outcome))] += count
+        yield _counter("attempts", "Attempts that ended", ("queue", "task", "outcome"), counts.items())
+        ran = [(place, counted.ran) for place, counted in attempts.items()]
+        yield _histogram("attempt_duration_seconds", "How long attempts ran", ("queue", "task"), ran)
+        waited = [((queue,), seconds) for queue, seconds in self._waited.copy().items()]
+        yield _histogram("queue_wait_seconds", "From due to start", ("queue",), waited)
 
 
-def _one(counts: dict[str, int]) -> Iterable[tuple[tuple[str, ...], int]]:
-    return [((queue,), count) for queue, count in counts.copy().items()]
+_BY_QUEUE: tuple[tuple[str, str, type[Any]], ...] = (
+    ("leases_lost", "Leases that ran out under a job", LeaseLostEvent),
+    ("unexpected_redeliveries", "Deliveries of a job that was out already", Redelivered),
+    ("settle_errors", "Outcomes that could not be stored", SettleFailed),
+    ("records_dropped", "Successes acked without a record", RecordDropped),
+)
+
+
+def _worker_families(worker: Watched) -> Iterator[Metric]:
+    running = GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", labels=("queue",))
+    slots = GaugeMetricFamily("jetjobs_slots", "Jobs of the queue that may run at once", labels=("queue",))
+    busy = worker.running_jobs
+    for queue, count in worker.slots_of.items():
+        running.add_metric((queue,), busy.get(queue, 0))
+        slots.add_metric((queue,), count)
+    yield running
+    yield slots
+    text = "Threads that run on past their time limit"
+    yield GaugeMetricFamily("jetjobs_stuck_threads", text, worker.stuck_threads)
+    yield from queue_families(worker.queue_counts, worker.queue_workers)
+    text = "Queues that the leader could not count"
+    yield CounterMetricFamily("jetjobs_scrape_errors", text, worker.count_errors)
+
+
+def _histogram(
+    name: str, text: str, labels: tuple[str, ...], rows: Iterable[tuple[tuple[str, ...], _Histogram]]
+) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(f"jetjobs_{name}", text, labels=labels)
+    for values, histogram in rows:
+        if any(histogram.counts):
+            family.add_metric(values, histogram.buckets(), histogram.total)
+    return family
 
 
 def _counter(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.jetstream.puller import LanePuller
 from jetjobs.model import names as n
-from jetjobs.model.events import LaneTrouble, Observer
+from jetjobs.model.events import LaneTrouble, Observer, Redelivered
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.leases import STANDSTILL_S, Leases
 from jetjobs.worker.sharing import WEIGHTS, LaneShare, share
@@ -61,6 +61,11 @@ class Dispatcher:
         return not self._troubles and not self._stuck
 
     @property
+    def full(self) -> bool:
+        """Whether nothing is asked for, because there is no free slot."""
+        return self._slots.free <= 0
+
+    @property
     def _quick(self) -> bool:
         """Whether jobs end so fast that a few may wait here for a slot: it spares them the round trip."""
         return self._mean_s < QUICK_S
@@ -107,8 +112,10 @@ class Dispatcher:
         since = puller.doubted_since or now
         if now - self._leases.turned_at > STANDSTILL_S:
             since = self._leases.turned_at
-        if delivery.delivered > 1 and self._leases.renew(puller.queue, delivery, since):
-            return None
+        if delivery.delivered > 1:
+            self._observe(Redelivered(puller.queue, puller.lane, delivery.sequence, delivery.delivered))
+            if self._leases.renew(puller.queue, delivery, since):
+                return None
         attempt = Attempt(delivery, puller.queue, puller.lane, since, self._leases.lease_s)
         if now >= attempt.leased_until:
             # It lay in the socket while we stood still. The server has counted its lease since, and may have
@@ -132,7 +139,8 @@ class Dispatcher:
 
     def on_change(self, puller: LanePuller, problem: str | None) -> None:
         """A lane is in trouble, is well (""), or may be asked again (None). Each trouble is told once."""
-        if problem == "":
+        # One that was found to be there is asked when a slot is free: a worker that is full is well without.
+        if problem == "" or (problem is None and self.full):
             self._troubles.pop(puller, None)
         elif problem:
             if self._troubles.get(puller) != problem:

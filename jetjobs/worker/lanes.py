@@ -42,6 +42,7 @@ class Lanes:
         self._lost: list[LostLane] = []
         self._mending: set[LanePuller] = set()
         self._open = True
+        self._full: Callable[[], bool] = lambda: False
         self.created: dict[str, str] = {}
         """When each queue's stream was made: part of the id of a hand-made job."""
 
@@ -70,6 +71,7 @@ class Lanes:
             for lane in n.PULLED
         ]
         dispatcher.use(self._pullers)
+        self._full = lambda: dispatcher.full
         for puller in self._pullers:
             await puller.open()
         for queue in self._queues:
@@ -110,6 +112,10 @@ class Lanes:
                 try:
                     info = await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
                     await self._restore(puller.queue)
+                    if self._full():
+                        # It will not be asked for now, and so could not tell that it is well again.
+                        with contextlib.suppress(AccessDenied):
+                            await self._jetstream.connection.api(f"CONSUMER.INFO.{puller.stream}.{puller.lane}")
                 except BrokerError:
                     continue
                 self.created[puller.queue] = info["created"]

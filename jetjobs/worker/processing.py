@@ -48,13 +48,14 @@ class Processing:
         """Run a delivery and settle it."""
         try:
             job, outcome = await self._runner.run(attempt)
+            ended_at = time.monotonic()
             outcome = self._runner.if_cancelled(job, outcome)
             if attempt.report is not None:
                 self._leases.tell_last(attempt)
             outcome = await self._settle(attempt, job, outcome)
             if attempt.shown_at:
                 self._leases.hide(attempt)
-            self._tell(attempt, job, outcome)
+            self._tell(attempt, job, outcome, ended_at)
         except Exception as error:
             self._settle_failed(attempt, error)
 
@@ -100,12 +101,14 @@ class Processing:
             _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
         self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
 
-    def _tell(self, attempt: Attempt, job: Job, outcome: Outcome) -> None:
+    def _tell(self, attempt: Attempt, job: Job, outcome: Outcome, ended_at: float = 0.0) -> None:
+        """`ended_at` is when the task did: how long it took to settle is not its doing."""
         if isinstance(outcome, LetGo):
             return
         started = attempt.started_at
-        run_s = time.monotonic() - started if started else 0.0
-        waited = max(0.0, time.time() - run_s - (job.due_at or job.enqueued_at))
+        run_s = ended_at - started if started else 0.0
+        since_start = time.monotonic() - started if started else 0.0
+        waited = max(0.0, time.time() - since_start - (job.due_at or job.enqueued_at))
         extra: dict[str, Any] = {}
         if isinstance(outcome, DeadLettered):
             extra = {"reason": str(outcome.reason), "error": outcome.error}

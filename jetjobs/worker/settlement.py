@@ -195,6 +195,10 @@ class Settlement:
     async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
         now = time.time()
         origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
+        task = self._tasks.get(job.task)
+        if task is not None and task.own_headers:
+            # A hand-made job does not say what is secret in it: whoever reads its letter must know.
+            job = job._replace(headers={**job.headers, **task.own_headers})
         buried = with_error(job, outcome.error, self._worker, now)
         letter = Letter(buried, outcome, origin, self._worker, now)
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,10 +19,12 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader import LeaderLock
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
+from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.cancelling import cancel_here, holds_here
+from jetjobs.worker.counting import QueueCounting
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.duties import Leader
 from jetjobs.worker.lanes import Lanes
@@ -78,7 +81,7 @@ class Worker:
     ) -> None:
         if not options.queues:
             raise ConfigError("there is no queue to work on", hint="declare a task, or name queues with --queues")
-        self.name = options.name or f"{socket.gethostname()}-{os.getpid()}"
+        self.name = options.name or default_name()
         self.phase = Phase.STARTING
         self.registry = registry
         self.options = options
@@ -113,6 +116,9 @@ class Worker:
         self._call_at = 0.0
         self.cut_short = 0
         """Jobs that were cancelled and released when the stop deadline passed."""
+        self.count_queues = False
+        """Whether to count all queues while it leads. Set before `run`, where somebody asks for the counts."""
+        self._counting: QueueCounting | None = None
         self.recycling = False
         """Whether it stops by itself, because of threads that do not end: start another in its place."""
 
@@ -213,6 +219,32 @@ class Worker:
         """Threads that a time limit or a lost lease gave up on, and that still run."""
         return self._runner.threads.stuck if self._runner is not None else 0
 
+    # Asked by the metrics, from another thread
+
+    @property
+    def running_jobs(self) -> Counter[str]:
+        """Jobs that have a slot, by queue."""
+        return Counter(attempt.queue for attempt in self._leases.held if attempt.runner is not None)
+
+    @property
+    def slots_of(self) -> dict[str, int]:
+        """How many jobs of each queue may run at once. Queues share the slots: this is no sum."""
+        total, caps = self.slots.total, self.slots.caps
+        return {queue: min(total, caps.get(queue, total)) for queue in self.options.queues}
+
+    @property
+    def queue_counts(self) -> list[QueueCounts]:
+        """How all queues stand, while this worker leads and `count_queues` is set; else none."""
+        return self._counting.counts if self._counting is not None else []
+
+    @property
+    def queue_workers(self) -> Mapping[str, int]:
+        return self._counting.workers if self._counting is not None else {}
+
+    @property
+    def count_errors(self) -> int:
+        return self._counting.errors if self._counting is not None else 0
+
     @property
     def ready(self) -> bool:
         return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
@@ -256,11 +288,14 @@ class Worker:
         sid = await jetstream.connection.nc.listen(
             names.control(OVERDUE), lambda *_: leader.hasten(OVERDUE, LATE_S + 1.0)
         )
-        task = asyncio.create_task(leader.run())
+        tasks = [asyncio.create_task(leader.run())]
+        if self.count_queues:
+            self._counting = QueueCounting(jetstream, lambda: lock.held)
+            tasks.append(asyncio.create_task(self._counting.run()))
         try:
             yield
         finally:
-            await _cancel([task])
+            await _cancel(tasks)
             with contextlib.suppress(Exception):
                 await jetstream.connection.nc.unlisten(sid)
 
@@ -369,6 +404,11 @@ class Worker:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def default_name() -> str:
+    """Of a worker that was given none."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

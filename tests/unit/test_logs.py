@@ -13,6 +13,7 @@ import pytest
 from jetjobs.model.events import (
     ConnectionLost,
     ConnectionRestored,
+    EnqueueFailed,
     Event,
     JobEnqueued,
     JobFinished,
@@ -21,6 +22,7 @@ from jetjobs.model.events import (
     LaneTrouble,
     LeaseLostEvent,
     RecordDropped,
+    Redelivered,
     SettleFailed,
     ThreadStuck,
     WorkerChanged,
@@ -44,6 +46,9 @@ EVENTS: list[tuple[Event, int, str]] = [
     (DEAD, logging.ERROR, "job.dead_lettered"),
     (JobStarted("mail", "greet", "u1", 1, 1, 0.1), logging.DEBUG, "job.started"),
     (JobEnqueued("mail", "greet", "u1", False, 0.1), logging.DEBUG, "job.enqueued"),
+    (EnqueueFailed("mail", "greet", "QueueNotFound", "none", 0.1), logging.WARNING, "job.enqueue_failed"),
+    (Redelivered("mail", "normal", 7, 2), logging.WARNING, "job.redelivered"),
+    (finished("cancelled"), logging.INFO, "job.cancelled"),
     (LeaseLostEvent("mail", "greet", "u1"), logging.WARNING, "job.lease_lost"),
     (SettleFailed("mail", "greet", "u1", "no space"), logging.ERROR, "job.settle_failed"),
     (RecordDropped("mail", "greet", "u1"), logging.ERROR, "job.record_dropped"),
@@ -254,6 +259,14 @@ def test_a_line_that_names_its_job_keeps_it(standard_error: Callable[[], str]) -
     set_up("info", "json", lambda: {"job_id": "u9"})
     log_event(finished())
     assert json.loads(standard_error())["job_id"] == "u1"
+
+
+def test_every_line_says_which_app_and_worker_it_is_of(standard_error: Callable[[], str]) -> None:
+    set_up("info", "json", dict, {"app": "shop", "worker_id": "w1"})
+    logging.getLogger("shop").info("paid")
+    logging.getLogger("shop").info("paid", extra={"app": "mine"})
+    lines = [json.loads(line) for line in standard_error().splitlines()]
+    assert [(line["app"], line["worker_id"]) for line in lines] == [("shop", "w1"), ("mine", "w1")]
 
 
 def test_console_lines_may_be_asked_for(standard_error: Callable[[], str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,22 +12,42 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jetjobs.model.events import (
-    ConnectionLost,
     ConnectionRestored,
+    EnqueueFailed,
     Event,
     JobEnqueued,
     JobFinished,
     JobStarted,
     LeaseLostEvent,
+    Redelivered,
     SettleFailed,
 )
-from jetjobs.observe.metrics import RUN_BUCKETS, Metrics
+from jetjobs.model.queue_counts import QueueCounts
+from jetjobs.observe.metrics import ENQUEUE_BUCKETS, RUN_BUCKETS, Metrics
 
 Labels = dict[str, str]
 
 
+class AWorker:
+    """What a worker says of itself at a scrape."""
+
+    def __init__(self) -> None:
+        self.running_jobs: dict[str, int] = {"mail": 2}
+        self.slots_of = {"mail": 10, "slow": 3}
+        self.stuck_threads = 0
+        self.queue_counts: list[QueueCounts] = []
+        self.queue_workers: dict[str, int] = {}
+        self.count_errors = 0
+
+
+def metrics_of(worker: AWorker | None = None, **options: Any) -> Metrics:
+    return Metrics(
+        {"greet", "pay"}, "1.2.3", declared=lambda: [("mail", "greet"), ("other", "pay")], worker=worker, **options
+    )
+
+
 def metrics_after(*events: Event) -> Metrics:
-    metrics = Metrics({"greet", "pay"}, "1.2.3", lambda: (2, 10))
+    metrics = metrics_of(AWorker(), loop_lag=lambda: 0.25)
     for event in events:
         metrics.observe(event)
     return metrics
@@ -49,10 +72,11 @@ def finished(task: str = "greet", outcome: str = "succeeded", run_s: float = 0.1
 
 
 def test_stuck_threads_are_shown_as_they_are_at_the_scrape() -> None:
-    stuck = [2]
-    metrics = Metrics({"greet"}, "1.2.3", lambda: (2, 10), lambda: stuck[0])
+    worker = AWorker()
+    metrics = metrics_of(worker)
+    worker.stuck_threads = 2
     assert value(metrics, "jetjobs_stuck_threads") == 2
-    stuck[0] = 0
+    worker.stuck_threads = 0
     assert value(metrics, "jetjobs_stuck_threads") == 0
 
 
@@ -94,7 +118,7 @@ def test_stored_jobs_and_duplicates_are_told_apart() -> None:
     assert value(metrics, "jetjobs_jobs_enqueued_total", queue="mail", task="greet", result="duplicate") == 2
 
 
-RUNS = st.lists(st.floats(0, 100_000) | st.sampled_from(RUN_BUCKETS), min_size=1, max_size=30)
+RUNS = st.lists(st.floats(1e-6, 100_000) | st.sampled_from(RUN_BUCKETS), min_size=1, max_size=30)
 
 
 @given(RUNS)
@@ -131,21 +155,113 @@ def test_lost_leases_and_failed_settlements_are_counted() -> None:
     assert value(metrics, "jetjobs_settle_errors_total", queue="mail") == 1
 
 
-def test_the_connection_is_shown_and_reconnects_counted() -> None:
-    assert value(metrics_after(), "jetjobs_nats_connected") == 1
-    lost = metrics_after(ConnectionLost("eof"))
-    assert value(lost, "jetjobs_nats_connected") == 0
-    lost.observe(ConnectionRestored(1.0, "nats://a:1"))
-    assert value(lost, "jetjobs_nats_connected") == 1
-    assert value(lost, "jetjobs_nats_reconnects_total") == 1
+def test_redeliveries_are_counted() -> None:
+    metrics = metrics_after(Redelivered("mail", "normal", 7, 2), Redelivered("mail", "normal", 7, 3))
+    assert value(metrics, "jetjobs_unexpected_redeliveries_total", queue="mail") == 2
 
 
-def test_slots_and_versions_are_shown() -> None:
+def test_what_alerts_ask_the_increase_of_is_there_from_zero_on() -> None:
     metrics = metrics_after()
-    assert value(metrics, "jetjobs_running_jobs") == 2
-    assert value(metrics, "jetjobs_slots") == 10
+    for name in ("leases_lost", "unexpected_redeliveries", "settle_errors"):
+        assert value(metrics, f"jetjobs_{name}_total", queue="mail") == 0
+    assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="greet", reason="exhausted") == 0
+    assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="unknown", reason="unknown_task") == 0
+    assert value(metrics, "jetjobs_dead_letters_total", queue="other", task="pay", reason="exhausted") is None
+
+
+def test_the_connection_is_shown_and_reconnects_counted() -> None:
+    connected = [True]
+    metrics = metrics_of(connected=lambda: connected[0])
+    assert value(metrics, "jetjobs_nats_connected") == 1
+    connected[0] = False
+    assert value(metrics, "jetjobs_nats_connected") == 0
+    metrics.observe(ConnectionRestored(1.0, "nats://a:1"))
+    assert value(metrics, "jetjobs_nats_reconnects_total") == 1
+
+
+def test_slots_lag_and_versions_are_shown() -> None:
+    metrics = metrics_after()
+    assert value(metrics, "jetjobs_running_jobs", queue="mail") == 2
+    assert value(metrics, "jetjobs_running_jobs", queue="slow") == 0
+    assert value(metrics, "jetjobs_slots", queue="mail") == 10
+    assert value(metrics, "jetjobs_slots", queue="slow") == 3
+    assert value(metrics, "jetjobs_event_loop_lag_seconds") == 0.25
     info = next(dict(labels) for (name, labels) in page(metrics) if name == "jetjobs_build_info")
+    assert set(info) == {"version", "python"}
     assert info["version"] == "1.2.3"
+
+
+def test_a_process_without_a_worker_shows_none_of_a_workers_gauges() -> None:
+    names = {name for name, _ in page(metrics_of())}
+    assert names == {"jetjobs_nats_connected", "jetjobs_nats_reconnects_total", "jetjobs_build_info"}
+
+
+def test_jobs_that_were_not_stored_count_as_errors() -> None:
+    metrics = metrics_after(EnqueueFailed("mail", "greet", "QueueNotFound", "none", 0.1))
+    assert value(metrics, "jetjobs_jobs_enqueued_total", queue="mail", task="greet", result="error") == 1
+    assert value(metrics, "jetjobs_enqueue_duration_seconds_count", queue="mail") == 1
+
+
+@given(st.lists(st.text(max_size=10), max_size=50))
+def test_enqueues_to_queues_that_nobody_declared_make_no_label_when_they_fail(queues: list[str]) -> None:
+    metrics = metrics_after(*(EnqueueFailed(queue, "greet", "QueueNotFound", "none", 0.1) for queue in queues))
+    seen = {dict(labels)["queue"] for (_, labels) in page(metrics) if "queue" in dict(labels)}
+    assert seen <= {"mail", "slow", "other", "unknown"}
+
+
+def test_storing_is_timed_by_queue_and_once_for_jobs_stored_together() -> None:
+    metrics = metrics_after(
+        JobEnqueued("mail", "greet", "u1", False, 0.002), *(JobEnqueued("mail", "pay", "u", False, 0.0),) * 9
+    )
+    name = "jetjobs_enqueue_duration_seconds"
+    assert value(metrics, f"{name}_count", queue="mail") == 1
+    buckets = {float(dict(k)["le"]): v for (n, k), v in page(metrics).items() if n == f"{name}_bucket"}
+    assert sorted(buckets) == [*map(float, ENQUEUE_BUCKETS), float("inf")]
+    assert [limit for limit, count in sorted(buckets.items()) if count] == [
+        limit for limit in sorted(buckets) if limit >= 0.0025
+    ]
+
+
+def test_what_was_never_begun_counts_as_an_attempt_but_has_no_duration() -> None:
+    metrics = metrics_after(finished(outcome="released", run_s=0.0))
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="released") == 1
+    assert value(metrics, "jetjobs_attempt_duration_seconds_count", queue="mail", task="greet") is None
+    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail") is None
+
+
+def test_outcomes_are_a_closed_set() -> None:
+    metrics = metrics_after(
+        finished(outcome="suspected"), finished(outcome="released"), finished(outcome="cancelled")
+    )
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="released") == 2
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="cancelled") == 1
+    assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="suspected") is None
+
+
+def test_counts_of_queues_are_shown_while_there_are_any() -> None:
+    worker = AWorker()
+    metrics = metrics_of(worker)
+    assert not [name for name, _ in page(metrics) if name.startswith("jetjobs_queue_")]
+    worker.queue_counts = [
+        QueueCounts("mail", 5, 2, 3, 1, 4, 12.5, None, 1000, 0),
+        QueueCounts("slow", 5, 2, 3, 1, 4, 12.5, datetime.now(UTC), 1000, 2000),
+    ]
+    worker.queue_workers = {"mail": 2}
+    worker.count_errors = 3
+    states = {"queued": 5, "running": 2, "scheduled": 3, "retrying": 1, "dead": 4}
+    for state, count in states.items():
+        assert value(metrics, "jetjobs_queue_jobs", queue="mail", state=state) == count
+    assert value(metrics, "jetjobs_queue_oldest_job_age_seconds", queue="mail") == 12.5
+    assert value(metrics, "jetjobs_queue_paused", queue="mail") == 0
+    assert value(metrics, "jetjobs_queue_paused", queue="slow") == 1
+    assert value(metrics, "jetjobs_queue_demand", queue="mail") == 7
+    assert value(metrics, "jetjobs_queue_demand", queue="slow") == 0
+    assert value(metrics, "jetjobs_queue_bytes", queue="mail") == 1000
+    assert value(metrics, "jetjobs_queue_limit_bytes", queue="mail") == 0
+    assert value(metrics, "jetjobs_queue_limit_bytes", queue="slow") == 2000
+    assert value(metrics, "jetjobs_workers", queue="mail") == 2
+    assert value(metrics, "jetjobs_workers", queue="slow") == 0
+    assert value(metrics, "jetjobs_scrape_errors_total") == 3
 
 
 def test_an_event_that_is_not_counted_changes_nothing() -> None:

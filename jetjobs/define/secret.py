@@ -1,0 +1,143 @@
+"""`Secret` marks an argument, or a field inside one, that must not be shown. What follows for its JSON form."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, SchemaSerializer
+from pydantic_core.core_schema import (
+    CoreConfig,
+    bytes_schema,
+    plain_serializer_function_ser_schema,
+)
+
+from jetjobs.model.secrets import Path
+
+_MARK = "jetjobs_secret"
+_MASKING = frozenset({"_serialize_secret", "_serialize_secret_field"})
+"""pydantic's serializers of SecretStr, SecretBytes and its own Secret[T], which write asterisks."""
+_NO_SCHEMA = frozenset({"metadata", "serialization", "default", "config", "expected", "members"})
+_ITEMS = frozenset({"list", "set", "frozenset", "generator", "tuple"})
+
+
+class Secret:
+    """`token: Annotated[str, Secret()]`: the value travels as it is and is masked wherever arguments are shown.
+
+    pydantic's SecretStr, SecretBytes and Secret[T] are treated alike; with those the task gets the wrapped value.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema: dict[str, Any] = dict(handler(source))
+        schema["metadata"] = {**schema.get("metadata", {}), _MARK: True}
+        return cast(CoreSchema, schema)
+
+
+def secret_paths(schema: CoreSchema) -> frozenset[Path]:
+    """Where secrets stand in what the schema describes."""
+    finder = _Finder()
+    finder.walk(schema, ())
+    # A type that holds itself has no end of paths: from its second level on all of it is secret.
+    return frozenset(finder.found | finder.recursive if finder.found else ())
+
+
+class _Finder:
+    def __init__(self) -> None:
+        self.found: set[Path] = set()
+        self.recursive: set[Path] = set()
+        self._definitions: dict[str, Any] = {}
+        self._inside: list[str] = []
+
+    def walk(self, node: Any, path: Path) -> None:
+        if isinstance(node, list | tuple):
+            for item in node:
+                self.walk(item, path)
+        elif isinstance(node, dict):
+            if _is_secret(node):
+                self.found.add(path)
+            elif isinstance(ref := node.get("ref"), str):
+                self._enter(ref, node, path)
+            else:
+                self._walk_node(node, path)
+
+    def _enter(self, ref: str, node: dict[str, Any], path: Path) -> None:
+        if ref in self._inside:
+            self.recursive.add(path)
+            return
+        self._inside.append(ref)
+        self.walk({k: v for k, v in node.items() if k != "ref"}, path)
+        self._inside.pop()
+
+    def _walk_node(self, node: dict[str, Any], path: Path) -> None:
+        kind = node.get("type")
+        if kind in ("typed-dict", "model-fields"):
+            for name, field in node["fields"].items():
+                self.walk(field["schema"], (*path, name))
+        elif kind == "dataclass-args":
+            for field in node["fields"]:
+                self.walk(field["schema"], (*path, field["name"]))
+        elif kind in _ITEMS:
+            self.walk(node.get("items_schema"), (*path, "*"))
+        elif kind == "dict":
+            self.walk(node.get("values_schema"), (*path, "*"))
+            self.walk(node.get("keys_schema"), path)  # secret names make the whole of it secret
+        elif kind == "definitions":
+            self._definitions.update((one["ref"], one) for one in node["definitions"])
+            self.walk(node["schema"], path)
+        elif kind == "definition-ref":
+            ref = node["schema_ref"]
+            self._enter(ref, self._definitions.get(ref, {}), path)
+        else:
+            for key, value in node.items():
+                if key not in _NO_SCHEMA:
+                    self.walk(value, path)
+
+
+def _is_secret(node: dict[str, Any]) -> bool:
+    metadata = node.get("metadata")
+    return (isinstance(metadata, dict) and metadata.get(_MARK) is True) or _masks(node)
+
+
+def _masks(node: dict[str, Any]) -> bool:
+    serialization = node.get("serialization")
+    function = serialization.get("function") if isinstance(serialization, dict) else None
+    return (
+        getattr(function, "__name__", "") in _MASKING and getattr(function, "__module__", "") == "pydantic.types"
+    )
+
+
+def revealing_serializer(schema: CoreSchema, config: CoreConfig) -> SchemaSerializer:
+    """Writes what pydantic's secret types hold: a job whose arguments are asterisks could not run."""
+    revealed = _reveal(schema)
+    try:
+        return SchemaSerializer(revealed, config, _use_prebuilt=False)
+    except TypeError:  # pydantic before 2.12
+        return SchemaSerializer(revealed, config)
+
+
+def _reveal(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_reveal(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if _masks(node):
+        kept = {k: v for k, v in node.items() if k != "serialization"}
+        return {**kept, "serialization": _revealing(_holds_bytes(node))}
+    return {key: value if key in _NO_SCHEMA else _reveal(value) for key, value in node.items()}
+
+
+def _revealing(as_bytes: bool) -> Any:
+    return plain_serializer_function_ser_schema(
+        _value_of, return_schema=bytes_schema() if as_bytes else None, when_used="unless-none"
+    )
+
+
+def _holds_bytes(node: dict[str, Any]) -> bool:
+    """Bytes are written as the configuration around them says, which only their own schema knows."""
+    inner = node.get("json_schema", {})
+    return isinstance(inner, dict) and inner.get("schema", {}).get("type") == "bytes"
+
+
+def _value_of(secret: Any) -> Any:
+    return secret.get_secret_value()

@@ -1,0 +1,88 @@
+"""Secret fields, for whoever shows arguments: a header of the job names them, and they are masked by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from jetjobs.model import names as n
+
+MASK = "***"
+MAX_HEADER = 2_000
+Path = tuple[str, ...]
+"""Names from the outermost argument inward; `*` stands for each item of a list or value of a dict."""
+
+
+def write_paths(paths: Collection[Path]) -> str:
+    """The header's value: `password,users.*.token`. Where that cannot be written, what is around it is secret too.
+
+    >>> write_paths([("password",), ("users", "*", "token")])
+    'password,users.*.token'
+    """
+    plain = {_writable(path) for path in paths}
+    text = ",".join(sorted(".".join(path) for path in plain))
+    return text if len(text) <= MAX_HEADER else ",".join(sorted({path[0] for path in plain}))
+
+
+def _writable(path: Path) -> Path:
+    for index, token in enumerate(path):
+        if index and not (token == "*" or token.isidentifier()):
+            return path[:index]
+    return path
+
+
+def read_paths(text: str) -> list[Path]:
+    return [tuple(path.split(".")) for path in text.split(",") if path]
+
+
+def mask(value: Any, paths: Iterable[Path]) -> Any:
+    """A copy of a JSON value without its secrets. Where it has not the form that a path speaks of, more is masked.
+
+    >>> mask({"user": {"name": "Ada", "token": "x"}, "n": 1}, [("user", "token")])
+    {'user': {'name': 'Ada', 'token': '***'}, 'n': 1}
+    """
+    for path in paths:
+        value = _mask(value, path)
+    return value
+
+
+def _mask(value: Any, path: Path) -> Any:
+    if value is None:
+        return None
+    if not path:
+        return MASK
+    first, rest = path[0], path[1:]
+    if isinstance(value, dict):
+        return {k: _mask(v, rest) if first in (k, "*") else v for k, v in value.items()}
+    if isinstance(value, list) and first == "*":
+        return [_mask(item, rest) for item in value]
+    return MASK
+
+
+def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
+    """A job's arguments for people and lists: JSON with its secrets masked."""
+    if payload := headers.get(n.PAYLOAD):
+        return f"<in the object store: {payload}>"
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return f"<{len(body)} bytes that are no JSON>"
+    return mask(value, read_paths(headers.get(n.SECRET, "")))
+
+
+def concerns(where: Iterable[int | str], paths: Iterable[Path], *, at_all: bool = False) -> bool:
+    """Whether what is said of that place is about a secret: it lies in one, or around one. `at_all`: whether it is
+    of an argument that has one anywhere."""
+    place = [str(token) for token in where]
+    return any(_inside(place, path) or _around(place[:1] if at_all else place, path) for path in paths)
+
+
+def _inside(place: list[str], path: Path) -> bool:
+    """A place may have steps more than the path: pydantic names the choices of a union too."""
+    steps = iter(place)
+    return all(any(wanted in (token, "*") for token in steps) for wanted in path)
+
+
+def _around(place: list[str], path: Path) -> bool:
+    return len(place) <= len(path) and all(a in (b, "*") for a, b in zip(path, place, strict=False))

@@ -1,0 +1,71 @@
+"""The port of a worker: what it says when, and from which thread."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from jetjobs.model.errors import ConfigError
+from jetjobs.observe.health import Health
+
+
+class APort:
+    def __init__(self) -> None:
+        self.ready = True
+        self.silent_s = 0.0
+        registry = CollectorRegistry()
+        Gauge("thing", "A thing", registry=registry).set(7)
+        self.health = Health(registry, lambda: self.ready, lambda: self.silent_s)
+        self.address = self.health.start("127.0.0.1:0")
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=20) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture
+def port() -> Iterator[APort]:
+    made = APort()
+    yield made
+    made.health.stop()
+
+
+def test_it_is_alive_until_the_loop_has_not_turned_for_thirty_seconds(port: APort) -> None:
+    port.silent_s = 29.9
+    assert port.get("/livez") == (200, "event loop ticked 29.9 s ago\n")
+    port.silent_s = 30.0
+    assert port.get("/livez")[0] == 503
+    assert port.get("/readyz")[0] == 200
+
+
+def test_it_is_ready_when_the_worker_says_so(port: APort) -> None:
+    assert port.get("/readyz") == (200, "ready\n")
+    port.ready = False
+    assert port.get("/readyz") == (503, "not ready\n")
+    assert port.get("/livez")[0] == 200
+
+
+def test_the_page_and_nothing_else_is_served(port: APort) -> None:
+    assert "thing 7.0" in port.get("/metrics")[1]
+    assert port.get("/")[0] == 404
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:x", "nowhere", "127.0.0.1:99999"])
+def test_an_address_that_cannot_be_had_is_a_mistake_of_the_settings(address: str) -> None:
+    with pytest.raises(ConfigError, match="cannot serve HTTP"):
+        Health(CollectorRegistry(), lambda: True, lambda: 0.0).start(address)
+
+
+def test_a_port_that_is_taken_is_one_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="cannot serve HTTP"):
+            Health(CollectorRegistry(), lambda: True, lambda: 0.0).start(f"127.0.0.1:{number}")

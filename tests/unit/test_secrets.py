@@ -1,0 +1,223 @@
+"""Secret arguments: they travel whole, and are shown to nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Any
+
+import pydantic
+import pytest
+from pydantic import AfterValidator, BaseModel, SecretBytes, SecretStr, field_validator, model_validator
+from typing_extensions import TypedDict
+
+from jetjobs import JetJobs, Secret, Task
+from jetjobs.define.signature import Signature
+from jetjobs.model.errors import InvalidArguments
+from jetjobs.model.secrets import mask, read_paths, shown_arguments, write_paths
+
+
+class User(BaseModel):
+    name: str
+    password: Annotated[str, Secret()]
+
+
+class Node(BaseModel):
+    token: SecretStr
+    below: list[Node] = []
+
+
+class Login(TypedDict):
+    user: str
+    pin: Annotated[int, Secret()]
+
+
+@dataclasses.dataclass
+class Card:
+    number: Annotated[str, Secret()]
+    holder: str
+
+
+def signature(function: Any) -> Signature:
+    return Signature("greet", function)
+
+
+def paths_of(hint: Any) -> str:
+    def function(x: Any) -> None: ...
+
+    function.__annotations__ = {"x": hint, "return": None}
+    return write_paths(signature(function).secrets)
+
+
+@pytest.mark.parametrize(
+    ("hint", "paths"),
+    [
+        (str, ""),
+        (Annotated[str, Secret()], "x"),
+        (Annotated[str, Secret], "x"),
+        (Annotated[str, Secret()] | None, "x"),
+        (SecretStr, "x"),
+        (SecretBytes, "x"),
+        (pydantic.Secret[int], "x"),
+        (SecretStr | None, "x"),
+        (list[SecretStr], "x.*"),
+        (dict[str, SecretStr], "x.*"),
+        (tuple[int, SecretStr], "x.*"),
+        (User, "x.password"),
+        (list[User], "x.*.password"),
+        (dict[str, User | None], "x.*.password"),
+        (User | int, "x.password"),
+        (Login, "x.pin"),
+        (Card, "x.number"),
+        (Annotated[User, Secret()], "x"),
+        (Node, "x.below.*,x.token"),
+    ],
+)
+def test_secrets_are_found_wherever_they_stand(hint: Any, paths: str) -> None:
+    assert paths_of(hint) == paths
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (SecretStr, SecretStr("hush")),
+        (SecretBytes, SecretBytes(b"\xff\x00hush")),
+        (pydantic.Secret[int], pydantic.Secret[int](7)),
+        (SecretStr | None, None),
+        (list[SecretStr], [SecretStr("a"), SecretStr("**********")]),
+        (Node, Node(token=SecretStr("a"), below=[Node(token=SecretStr("b"))])),
+        (User, User(name="Ada", password="hush")),
+        (Card, Card("4111", "Ada")),
+        (Annotated[str, Secret()], "hush"),
+    ],
+)
+def test_secrets_survive_the_way_to_the_worker(hint: Any, value: Any) -> None:
+    def function(x: Any) -> None: ...
+
+    function.__annotations__ = {"x": hint, "return": None}
+    made = signature(function)
+    assert made.decode(made.encode(made.bind((value,), {}))) == {"x": value}
+
+
+def test_secret_bytes_inside_a_model_come_back_or_are_refused() -> None:
+    class Keys(BaseModel):
+        key: SecretBytes
+
+    def function(x: Any) -> None: ...
+
+    function.__annotations__ = {"x": Keys, "return": None}
+    made = signature(function)
+    kept = Keys(key=SecretBytes(b"hush"))
+    assert made.decode(made.encode(made.bind((kept,), {}))) == {"x": kept}
+    with pytest.raises(InvalidArguments):
+        made.encode(made.bind((Keys(key=SecretBytes(b"\xff\xfe")),), {}))
+
+
+def refused(function: Any, **arguments: Any) -> str:
+    made = signature(function)
+    with pytest.raises(InvalidArguments) as caught:
+        made.bind((), arguments)
+    with pytest.raises(InvalidArguments) as decoded:
+        made.decode(json.dumps(arguments, default=str).encode())
+    return f"{caught.value} {caught.value.problems} {decoded.value} {decoded.value.problems}"
+
+
+def test_errors_about_a_secret_do_not_repeat_it() -> None:
+    def shout(value: str) -> str:
+        raise ValueError(f"{value} is too quiet")
+
+    def function(token: Annotated[str, AfterValidator(shout), Secret()], n: int) -> None: ...
+
+    function.__annotations__ = {"token": Annotated[str, AfterValidator(shout), Secret()], "n": int, "return": None}
+    text = refused(function, token="hunter2", n="x")
+    assert "hunter2" not in text
+    assert "token: not valid (value_error)" in text
+    assert "n: Input should be a valid integer" in text
+    assert "token: Field required" in refused(function, n=1)
+
+
+def test_errors_of_what_holds_a_secret_do_not_repeat_it() -> None:
+    class Account(BaseModel):
+        name: str
+        password: SecretStr
+
+        @model_validator(mode="after")
+        def check(self) -> Account:
+            raise ValueError(f"weak: {self.password.get_secret_value()}")
+
+    class Other(BaseModel):
+        number: int
+
+        @field_validator("number")
+        @classmethod
+        def check(cls, value: int) -> int:
+            raise ValueError("too small")
+
+    def function(x: Any, y: Any) -> None: ...
+
+    function.__annotations__ = {"x": Account | Other, "y": Other, "return": None}
+    text = refused(function, x={"name": "Ada", "password": "hunter2"}, y={"number": 1})
+    assert "hunter2" not in text
+    assert "too small" in text
+
+
+def test_siblings_of_a_secret_are_told_of_in_full() -> None:
+    def function(x: User) -> None: ...
+
+    function.__annotations__ = {"x": User, "return": None}
+    text = refused(function, x={"name": 5, "password": ["hunter2"]})
+    assert "hunter2" not in text
+    assert "x.name: Input should be a valid string" in text
+    assert "x.password: not valid (string_type)" in text
+
+
+# Masking
+
+
+@pytest.mark.parametrize(
+    ("value", "paths", "shown"),
+    [
+        ({"a": 1}, "", {"a": 1}),
+        ({"a": "x", "b": 2}, "a", {"a": "***", "b": 2}),
+        ({"a": None}, "a", {"a": None}),
+        ({"b": 1}, "a", {"b": 1}),
+        ({"u": [{"t": "x"}, {"t": "y", "n": 1}]}, "u.*.t", {"u": [{"t": "***"}, {"t": "***", "n": 1}]}),
+        ({"u": {"k": "x"}}, "u.*", {"u": {"k": "***"}}),
+        ({"u": "not as declared"}, "u.t", {"u": "***"}),
+        ({"u": ["x"]}, "u.t", {"u": "***"}),
+        (["x"], "a", "***"),
+        ("x", "a", "***"),
+    ],
+)
+def test_secrets_are_masked_and_what_is_not_as_declared_too(value: Any, paths: str, shown: Any) -> None:
+    before = json.dumps(value)
+    assert mask(value, read_paths(paths)) == shown
+    assert json.dumps(value) == before
+
+
+def test_a_header_too_long_or_a_name_it_cannot_hold_makes_more_secret() -> None:
+    many = [("x", f"field_{i}") for i in range(1_000)]
+    assert write_paths(many) == "x"
+    assert write_paths([("x", "a,b", "c"), ("x", "a.b")]) == "x"
+
+
+def test_arguments_are_shown_masked_whatever_the_body_is() -> None:
+    headers = {"Jetjobs-Secret": "token"}
+    assert shown_arguments(b'{"token": "x", "n": 1}', headers) == {"token": "***", "n": 1}
+    assert shown_arguments(b"\xff", headers) == "<1 bytes that are no JSON>"
+    assert shown_arguments(b"", {"Jetjobs-Payload": "u1.r"}) == "<in the object store: u1.r>"
+
+
+def test_only_tasks_with_secrets_have_a_header_for_it() -> None:
+    app = JetJobs("test")
+
+    @app.task
+    async def plain(n: int) -> None: ...
+
+    @app.task
+    async def hidden(n: int, token: SecretStr) -> None: ...
+
+    assert plain.own_headers == {}
+    assert hidden.own_headers == {"Jetjobs-Secret": "token"}
+    made: Task[Any, Any] = hidden
+    assert "hush" not in repr(made.bind(1, "hush"))
