@@ -83,7 +83,7 @@ def _known(what: str) -> list[str]:
 
 def _settings() -> Any:
     """The settings that the typed line would have, global options wherever they stand."""
-    from jetjobs.cli.tree import hoist
+    from jetjobs.cli.hoist import hoist
     from jetjobs.config import load_settings
 
     typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")

@@ -10,6 +10,7 @@ import typer
 
 from jetjobs import __version__
 from jetjobs.cli import config, dead, dev, doctor, enqueue, jobs, live, queues, setup, worker, workers
+from jetjobs.cli.hoist import before_dashes, hoist
 from jetjobs.cli.output import (
     APP_BROKEN,
     DONE,
@@ -44,12 +45,6 @@ setup.add_to(tree)
 doctor.add_to(tree)
 config.add_to(tree)
 
-# Global options may stand anywhere in the line; these take a value.
-_WITH_VALUE = frozenset({"--app", "-s", "--server", "--context", "--creds", "--config", "--timeout"})
-_WITHOUT = frozenset({"--json", "--jsonl", "--quiet", "--no-color"})
-# With these commands -q is short for --queues.
-_OWN_Q = frozenset({"worker", "setup"})
-
 
 @tree.callback()
 def options(
@@ -82,10 +77,10 @@ def run(arguments: Sequence[str]) -> int:
     from jetjobs.model.errors import JetJobsError
 
     ordered = hoist(arguments) or ["--help"]
-    if "--version" in _before_dashes(ordered):
+    if "--version" in before_dashes(ordered):
         print(f"jetjobs {__version__}")
         return DONE
-    state.out = Output(as_json=bool({"--json", "--jsonl"} & {*_before_dashes(ordered)}))
+    state.out = Output(as_json=bool({"--json", "--jsonl"} & {*before_dashes(ordered)}))
     try:
         code = tree(args=ordered, prog_name="jetjobs", standalone_mode=False)
         return code if isinstance(code, int) else DONE
@@ -115,32 +110,3 @@ def run(arguments: Sequence[str]) -> int:
         command = context.command_path if context is not None else "jetjobs"
         state.out.error(shown(), f"{command} --help", USAGE)
         return USAGE
-
-
-def _before_dashes(arguments: list[str]) -> list[str]:
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
-
-
-def hoist(arguments: Sequence[str]) -> list[str]:
-    """Move global options to the front, where the parser wants them.
-
-    >>> hoist(["enqueue", "greet", "name=Ada", "--json"])
-    ['--json', 'enqueue', 'greet', 'name=Ada']
-    >>> hoist(["queues", "list", "-q"]), hoist(["worker", "-q", "mail"])
-    (['-q', 'queues', 'list'], ['worker', '-q', 'mail'])
-    """
-    front: list[str] = []
-    rest: list[str] = []
-    items = iter(arguments)
-    for item in items:
-        if item == "--":
-            rest.extend([item, *items])
-        elif item == "-q":
-            (rest if rest and rest[0] in _OWN_Q else front).append(item)
-        elif item in _WITHOUT or (item.startswith("--") and item.partition("=")[0] in _WITH_VALUE and "=" in item):
-            front.append(item)
-        elif item in _WITH_VALUE:
-            front.extend([item, *[value for value in [next(items, None)] if value is not None]])
-        else:
-            rest.append(item)
-    return front + rest

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jetjobs
+from jetjobs.cli.hoist import hoist
 from jetjobs.cli.output import (
     APP_BROKEN,
     FAILED,
@@ -23,7 +24,7 @@ from jetjobs.cli.output import (
     USAGE,
     exit_code,
 )
-from jetjobs.cli.tree import hoist, run
+from jetjobs.cli.tree import run
 from jetjobs.cli.worker import parse_queues
 from jetjobs.model import errors as e
 
