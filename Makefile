@@ -15,7 +15,7 @@ SEED ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench chaos up down clean
+.PHONY: help setup demo test check docs bench chaos up down clean
 
 help: ## list the targets
 	@echo "jetjobs: make TARGET"
@@ -38,6 +38,9 @@ check: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(STAMP) ## make docs/reference/cli.md from the code
+	$(BIN)/python -m jetjobs.cli.reference > docs/reference/cli.md
 
 bench: $(STAMP) ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jetjobs.define.report import EnqueueReport
     from jetjobs.define.secret import Secret
     from jetjobs.define.task import JobRequest, Task
+    from jetjobs.doctor.finding import Finding
     from jetjobs.model.errors import (
         AccessDenied,
         BrokerError,
@@ -81,6 +82,7 @@ __all__ = [
     "EnqueueReport",
     "EnqueueUnconfirmed",
     "Event",
+    "Finding",
     "InvalidArguments",
     "InvalidProgress",
     "JetJobs",
@@ -170,6 +172,7 @@ _HOMES = {
     "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
     "jetjobs.model.presence": ("WorkerRecord",),
     "jetjobs.model.queue": ("QueueState",),
+    "jetjobs.doctor.finding": ("Finding",),
     "jetjobs.model.retry": ("RetryPolicy",),
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +18,8 @@ from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.define.report import EnqueueReport
 from jetjobs.define.task import JobRequest
+from jetjobs.doctor.examination import examine
+from jetjobs.doctor.finding import Finding
 from jetjobs.enqueueing import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
@@ -281,6 +283,11 @@ class JetJobs(Router):
     async def verify(self, queues: Sequence[str] | None = None) -> None:
         """TopologyMissing or TopologyConflict unless all stands as wanted."""
         topology.check(await self.plan(queues))
+
+    async def doctor(self, only: Collection[str] | None = None) -> list[Finding]:
+        """Look whether all is well, in all areas or those of `only`: nats, topology, queues, workers, app. Changes
+        nothing. Over a connection of its own, so the app need not be open."""
+        return await examine(self.settings, self, only=only)
 
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:

@@ -7,6 +7,7 @@ begun. A purge proves nothing about that: the server also purges what is being d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from enum import StrEnum
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from jetjobs.jetstream.control import Answers, ask_all
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import MalformedJob
+from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 
 _LOOK_S = 0.05
@@ -109,8 +110,10 @@ class Canceller:
         stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
         if job.reply:
             self._jetstream.results.tell(job, stands)
-        if job.payload:
-            await self._jetstream.places.discard(queue, task, job_id, job.payload)
+        with contextlib.suppress(BrokerError):  # what is left over goes by its TTL or the sweep
+            if job.payload:
+                await self._jetstream.places.discard(queue, task, job_id, job.payload)
+            await self._jetstream.checkpoints.forget(job_id)
         return stands == record
 
     async def _was_delivered(self, queue: str, lane: str, live: StoredMessage) -> bool:

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.cli.completion import dead_ids, queue_names, task_names
 from jetjobs.cli.state import run_async
 
 commands = typer.Typer(help="Dead letters: jobs that will not run again by themselves.", no_args_is_help=True)
 
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.")]
-Queue = Annotated[str | None, typer.Option(help="Only of this queue.")]
-TaskName = Annotated[str | None, typer.Option("--task", help="Only of this task.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", autocompletion=dead_ids)]
+Queue = Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)]
+TaskName = Annotated[str | None, typer.Option("--task", help="Only of this task.", autocompletion=task_names)]
 Reason = Annotated[
     str | None, typer.Option("--reason", help="Only those that died so: exhausted, permanent, crashed, ...")
 ]
@@ -49,7 +50,7 @@ def list_letters(
 
 @commands.command()
 def show(
-    job_id: Annotated[str, typer.Argument(help="Id of the job.")],
+    job_id: Annotated[str, typer.Argument(help="Id of the job.", autocompletion=dead_ids)],
     queue: Queue = None,
     task: TaskName = None,
 ) -> None:
@@ -69,7 +70,10 @@ def replay(
     died_of: Annotated[str | None, typer.Option("--died-of", help="Only those with this reason of death.")] = None,
     error_type: ErrorType = None,
     since: Since = None,
-    to_queue: Annotated[str | None, typer.Option(help="Enqueue on this queue instead of their own.")] = None,
+    to_queue: Annotated[
+        str | None,
+        typer.Option(help="Enqueue on this queue instead of their own.", autocompletion=queue_names),
+    ] = None,
     rate: Annotated[float, typer.Option(help="At most so many a second; 0 for no limit.", min=0)] = 0,
     reason: Annotated[str, typer.Option("--reason", help="Why: kept with the job.")] = "",
     data: Annotated[str | None, typer.Option(help="Other arguments, as one JSON object; for a single id.")] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jetjobs.cli.completion import priorities, queue_names, task_names
 from jetjobs.cli.output import FAILED
 from jetjobs.cli.state import run_async, state
 
@@ -24,15 +25,17 @@ def add_to(tree: typer.Typer) -> None:
 
 
 def enqueue(
-    task: Annotated[str, typer.Argument(help="Name of the task.")],
+    task: Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="k=text or k:=json.", metavar="[k=v | k:=json]...")
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="All arguments as JSON, @file, or - for standard input.")
     ] = None,
-    queue: Annotated[str | None, typer.Option(help="Queue to use instead of the task's.")] = None,
-    priority: Annotated[str | None, typer.Option(help="high, normal or low.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Queue to use instead of the task's.", autocompletion=queue_names)
+    ] = None,
+    priority: Annotated[str | None, typer.Option(help="high, normal or low.", autocompletion=priorities)] = None,
     delay: Annotated[str | None, typer.Option(help="Run after this long: 10s, 5m, 2h.")] = None,
     at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.")] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key.")] = None,
@@ -65,6 +68,9 @@ async def _enqueue(
             report.raise_for_refused()
             if state.out.as_json:
                 state.out.json({"stored": len(report.stored), "queue": request.options.get("queue", task.queue)})
+            elif state.out.quiet:
+                for handle in report.stored:
+                    state.out.data(handle.id)
             else:
                 state.out.data(f"{len(report.stored):,} jobs enqueued")
             return 0
@@ -80,6 +86,8 @@ def _show_stored(handle: JobHandle[Any]) -> None:
         state.out.json(
             {"id": handle.id, "queue": handle.queue, "task": handle.task, "duplicate": handle.duplicate}
         )
+    elif state.out.quiet:
+        state.out.data(handle.id)
     else:
         state.out.data(f"{handle.id} {'was there already' if handle.duplicate else 'enqueued'} on {handle.queue}")
 
@@ -102,7 +110,8 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
             }
             state.out.json({"id": handle.id, "state": "dead", "error": failure})
         else:
-            state.out.data(f"{handle.id} dead ({error.reason}): {error.error_type}: {error.text}")
+            line = f"{handle.id} dead ({error.reason}): {error.error_type}: {error.text}"
+            state.out.data(handle.id if state.out.quiet else line)
             if error.traceback:
                 state.out.note(error.traceback.rstrip())
         return FAILED
@@ -111,6 +120,8 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
     plain = json.loads(_result_json(handle, value))
     if state.out.as_json:
         state.out.json({"id": handle.id, "state": "succeeded", "run_s": took, "result": plain})
+    elif state.out.quiet:
+        state.out.data(handle.id)
     else:
         shown = json.dumps(plain, ensure_ascii=False)
         state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {shown}")

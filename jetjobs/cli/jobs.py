@@ -6,15 +6,20 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.cli.completion import priorities, queue_names, states, task_names
 from jetjobs.cli.state import run_async
 
 commands = typer.Typer(help="Jobs: where they stand; cancel or move them.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(help="Id of the job.")]
 Ids = Annotated[list[str], typer.Argument(help="Ids of jobs.")]
-Queue = Annotated[str | None, typer.Option(help="Only of this queue; also tells jobs of one id apart.")]
+Queue = Annotated[
+    str | None,
+    typer.Option(help="Only of this queue; also tells jobs of one id apart.", autocompletion=queue_names),
+]
 TaskName = Annotated[
-    str | None, typer.Option("--task", help="Only of this task; also tells jobs of one id apart.")
+    str | None,
+    typer.Option("--task", help="Only of this task; also tells jobs of one id apart.", autocompletion=task_names),
 ]
 
 
@@ -29,6 +34,7 @@ def list_jobs(
         typer.Option(
             "--state",
             help="queued, running, scheduled, retrying, succeeded, cancelled or dead. [default: all live]",
+            autocompletion=states,
         ),
     ] = None,
     queue: Queue = None,
@@ -105,7 +111,7 @@ def reschedule(
 @commands.command()
 def priority(
     job_id: Id,
-    lane: Annotated[str, typer.Argument(help="high, normal or low.")],
+    lane: Annotated[str, typer.Argument(help="high, normal or low.", autocompletion=priorities)],
     queue: Queue = None,
     task: TaskName = None,
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import traceback
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,23 +28,33 @@ DONE, FAILED, USAGE, UNREACHABLE, APP_BROKEN, NOT_FOUND, REFUSED, TIMED_OUT, REC
 )
 
 
+LONG_NAME = 36
+"""A name may keep so many columns of a terminal: an id that jetjobs has made, and some."""
+
+
 class AppImportError(Exception):
     """The user's module raised while it was imported; `__cause__` is what it raised."""
 
 
 class Output:
-    """How this invocation prints."""
+    """How this invocation prints. `as_json` also holds for `lines`, where each item of a list has its own line."""
 
-    def __init__(self, *, as_json: bool = False, colour: bool = True) -> None:
-        self.as_json = as_json
-        wanted = colour and not os.environ.get("NO_COLOR")
-        self.colour = bool(os.environ.get("FORCE_COLOR")) or (wanted and sys.stdout.isatty())
+    def __init__(
+        self, *, as_json: bool = False, lines: bool = False, quiet: bool = False, colour: bool = True
+    ) -> None:
+        self.as_json = as_json or lines
+        self.lines = lines
+        self.quiet = quiet and not self.as_json
+        self.colour = colour and _colour_wanted()
 
     def data(self, text: str) -> None:
         print(text)
 
     def json(self, value: Any) -> None:
-        print(json.dumps(value, default=str))
+        """One document, or with `lines` the items of a list, each on its line."""
+        listed = self.lines and isinstance(value, dict) and isinstance(value.get("items"), list)
+        for one in value["items"] if listed else [value]:
+            print(json.dumps(one, default=_plain))
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr)
@@ -51,15 +62,23 @@ class Output:
     def paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
-    def table(self, head: list[str], rows: list[list[str]], shrink: tuple[int, ...] = ()) -> None:
-        """Aligned columns, no boxes. On a terminal the columns of `shrink` give way, in this order, until the
-        lines fit; anywhere else nothing is cut."""
+    def table(
+        self, head: list[str], rows: list[list[str]], shrink: tuple[int, ...] = (), name: int | None = 0
+    ) -> None:
+        """Aligned columns, no boxes. On a terminal the columns of `shrink` give way, in this order, then columns
+        are dropped from the right, until the lines fit; anywhere else nothing is cut. With `--quiet` only the
+        column `name` is printed."""
+        if self.quiet and name is not None:
+            for row in rows:
+                self.data(row[name])
+            return
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        if shrink and sys.stdout.isatty():
-            widths = fit(widths, head, shrink, shutil.get_terminal_size().columns)
-            rows = [[shorten(cell, width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+        if sys.stdout.isatty():
+            room = shutil.get_terminal_size().columns
+            widths = drop(fit(widths, head, shrink, room), room)
         for number, row in enumerate([head, *rows]):
-            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            cells = zip(row, widths, strict=False)  # what has no width is not shown
+            line = "  ".join(shorten(cell, width).ljust(width) for cell, width in cells).rstrip()
             self.data(self.paint(line, "1") if number == 0 else line)
 
     def error(self, message: str, hint: str | None, code: int) -> None:
@@ -84,6 +103,34 @@ def fit(widths: list[int], head: list[str], shrink: tuple[int, ...], room: int) 
         least = min(fitted[column], max(len(head[column]), 8))
         fitted[column] = max(least, fitted[column] - max(0, over))
     return fitted
+
+
+def drop(widths: list[int], room: int) -> list[int]:
+    """The widths of the columns that stay: the last ones go until the others fit. The second is cut to what is
+    left while it may keep 5 characters, for a name alone says little.
+
+    >>> drop([32, 9, 7, 5], 80), drop([32, 9, 7, 5], 50), drop([32, 9, 7, 5], 40), drop([32, 9], 36)
+    ([32, 9, 7, 5], [32, 9], [32, 6], [32])
+    """
+    kept = list(widths)
+    over = sum(kept) + 2 * (len(kept) - 1) - room
+    if over > 0:  # one long name must not cost all the other columns
+        kept[0] = max(min(kept[0], LONG_NAME), kept[0] - over)
+    while len(kept) > 1 and sum(kept) + 2 * (len(kept) - 1) > room:
+        if len(kept) == 2 and room - kept[0] - 2 >= 5:
+            return [kept[0], room - kept[0] - 2]
+        kept.pop()
+    return kept if len(kept) > 1 else [min(kept[0], max(room, 8))]
+
+
+def _plain(value: Any) -> str:
+    return str(value.isoformat() if isinstance(value, datetime) else value)
+
+
+def _colour_wanted() -> bool:
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
 
 
 def shorten(text: str, width: int) -> str:

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.cli.completion import queue_names
 from jetjobs.cli.state import run_async
 
 commands = typer.Typer(help="Queues: what waits, runs and moves; pause or empty them.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="Name of the queue.")]
-Names = Annotated[list[str], typer.Argument(help="Names of queues.")]
+Name = Annotated[str, typer.Argument(help="Name of the queue.", autocompletion=queue_names)]
+Names = Annotated[list[str], typer.Argument(help="Names of queues.", autocompletion=queue_names)]
 
 
 def add_to(tree: typer.Typer) -> None:

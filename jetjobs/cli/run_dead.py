@@ -34,6 +34,8 @@ async def list_command(selection: Selection, limit: int, cursor: int, group: boo
     out = state.out
     if out.as_json:
         out.json({"items": [letter.summary() for letter in letters], "cursor": following})
+        if out.lines and following is not None:
+            out.note(f"more: --cursor {following}")
         return
     rows = [
         [
@@ -46,7 +48,7 @@ async def list_command(selection: Selection, limit: int, cursor: int, group: boo
         ]
         for x in letters
     ]
-    out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3, 0))
+    out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3))
     if following is not None:
         out.note(f"more: --cursor {following}")
 
@@ -69,7 +71,7 @@ async def _list_groups(app: JetJobs, selection: Selection) -> None:
         state.out.json({"items": items, "cursor": None})
         return
     rows = [[str(x.count), x.queue, x.task, x.reason, one_line(x.error_type), ago(x.last)] for x in groups]
-    state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3))
+    state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3), name=None)
 
 
 async def show_command(job_id: str, selection: Selection) -> None:

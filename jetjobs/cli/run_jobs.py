@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
-from jetjobs.cancel import CancelOutcome
+from jetjobs.cancel import CancelAnswer, CancelOutcome
 from jetjobs.cli.output import DONE, FAILED, user_name
 from jetjobs.cli.state import state
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
+from jetjobs.model.ids import is_id
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.listing import JobQuery, Listed
 from jetjobs.model.names import check_token
@@ -35,9 +36,7 @@ class Selection(NamedTuple):
     where: tuple[str, ...] = ()
 
     def query(self) -> JobQuery:
-        for what, token in (("queue", self.queue), ("task", self.task)):
-            if token is not None:
-                check_token(what, token)
+        _check([], self.queue, self.task)
         pairs = []
         for text in self.where:
             path, equals, value = text.partition("=")
@@ -66,6 +65,7 @@ async def list_command(chosen: Selection, limit: int, cursor: str | None) -> Non
 
 
 async def show_command(job_id: str, queue: str | None, task: str | None) -> None:
+    _check([job_id], queue, task)
     async with _reader() as app:
         status = await app.jobs.get(job_id, queue=queue, task=task)
     out = state.out
@@ -86,6 +86,7 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
 
 
 async def wait_command(job_id: str, queue: str | None, task: str | None, limit: str) -> int:
+    _check([job_id], queue, task)
     lasting = _duration("--for", limit)
     async with _reader() as app:
         handle = await app.job(job_id, queue=queue, task=task)
@@ -102,6 +103,7 @@ async def wait_command(job_id: str, queue: str | None, task: str | None, limit: 
 
 
 async def cancel_command(ids: list[str], queue: str | None, task: str | None, reason: str, limit: str) -> int:
+    _check(ids, queue, task)
     timeout = _duration("--for", limit)
     by = f"{user_name()}@{socket.gethostname()}"
     async with _reader() as app:
@@ -111,8 +113,7 @@ async def cancel_command(ids: list[str], queue: str | None, task: str | None, re
             await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=timeout)
             for job_id in dict.fromkeys(ids)
         ]
-    _print([(a.job_id, str(a.outcome), a.state, a.detail) for a in answers])
-    return DONE if all(a.outcome is CancelOutcome.CANCELLED for a in answers) else FAILED
+    return _print([(a, a.outcome is CancelOutcome.CANCELLED) for a in answers])
 
 
 async def run_command(ids: list[str], queue: str | None, task: str | None) -> int:
@@ -146,21 +147,39 @@ async def priority_command(job_id: str, lane: str, queue: str | None, task: str 
 async def _move(
     ids: list[str], queue: str | None, task: str | None, move: Callable[[JetJobs, str], Awaitable[MoveAnswer]]
 ) -> int:
+    _check(ids, queue, task)
     async with _reader() as app:
         for job_id in dict.fromkeys(ids):
             await app.jobs.locate(job_id, queue, task)
         answers = [await move(app, job_id) for job_id in dict.fromkeys(ids)]
-    _print([(a.job_id, str(a.outcome), a.state, a.detail) for a in answers])
-    return DONE if all(a.outcome in (MoveOutcome.MOVED, MoveOutcome.UNCHANGED) for a in answers) else FAILED
+    return _print([(a, a.outcome in (MoveOutcome.MOVED, MoveOutcome.UNCHANGED)) for a in answers])
 
 
-def _print(answers: list[tuple[str, str, JobState | None, str]]) -> None:
-    if state.out.as_json:
-        items = [{"id": i, "outcome": o, "state": s, "detail": d} for i, o, s, d in answers]
-        state.out.json({"items": items, "cursor": None})
-        return
-    for job_id, outcome, _, detail in answers:
-        state.out.data(f"{job_id} {outcome}" + (f": {detail}" if detail else ""))
+def _print(answers: Sequence[tuple[CancelAnswer | MoveAnswer, bool]]) -> int:
+    """Say what became of each, and whether that is what was asked for; the exit code."""
+    out = state.out
+    if out.as_json:
+        items = [
+            {"id": a.job_id, "outcome": str(a.outcome), "state": a.state, "detail": a.detail} for a, _ in answers
+        ]
+        out.json({"items": items, "cursor": None})
+    for answer, done in answers:
+        line = f"{answer.job_id} {answer.outcome}" + (f": {answer.detail}" if answer.detail else "")
+        if out.quiet:
+            (out.data if done else out.note)(answer.job_id if done else line)
+        elif not out.as_json:
+            out.data(line)
+    return DONE if all(done for _, done in answers) else FAILED
+
+
+def _check(ids: list[str], queue: str | None, task: str | None) -> None:
+    """ConfigError for what no job can be called."""
+    for job_id in ids:
+        if not is_id(job_id):
+            raise ConfigError(f"{job_id!r} is no job id", hint="an id is 1 to 128 letters, digits, '-' or '_'")
+    for what, token in (("queue", queue), ("task", task)):
+        if token is not None:
+            check_token(what, token)
 
 
 def _reader() -> JetJobs:

@@ -84,6 +84,9 @@ async def pause_command(names: list[str], for_: str | None, reason: str) -> None
         state.out.json({"items": [queue.details() for queue in found]})
         return
     for queue in found:
+        if state.out.quiet:
+            state.out.data(queue.queue)
+            continue
         state.out.data(f"{queue.queue}  {_state(queue)}, {queue.running} still running, {queue.queued:,} wait")
 
 
@@ -96,7 +99,7 @@ async def resume_command(names: list[str]) -> None:
         state.out.json({"items": [{"queue": name, "resumed": done} for name, done in resumed.items()]})
         return
     for name, done in resumed.items():
-        state.out.data(f"{name}  {'resumed' if done else 'was not paused'}")
+        state.out.data(name if state.out.quiet else f"{name}  {'resumed' if done else 'was not paused'}")
 
 
 async def purge_command(name: str, *, scheduled: bool, yes: bool) -> int:

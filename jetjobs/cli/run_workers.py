@@ -98,6 +98,8 @@ async def tell_command(
     for answer in told:
         if not answer["ok"]:
             state.out.note(f"{answer['worker']}: {answer['error']}")
+        elif state.out.quiet:
+            state.out.data(answer["worker"])
         elif not state.out.as_json:
             state.out.data(f"{answer['worker']}  {'stopping' if word == 'stop' else answer.get('phase', 'ok')}")
     return DONE if all(answer["ok"] for answer in told) else FAILED

@@ -26,6 +26,8 @@ class State:
     creds: str | None = None
     config: Path | None = None
     timeout_s: float | None = None
+    from_dev_file: bool = False
+    """Whether the server was found by `.jetjobs/dev.json`."""
     out: Output = field(default_factory=Output)
 
     def settings(self, flags: dict[str, Any] | None = None, *, dotenv: bool = False) -> Loaded:
@@ -42,6 +44,7 @@ class State:
         }
         loaded = load_settings({**ours, **(flags or {})}, config=self.config, context=self.context, dotenv=dotenv)
         if loaded.sources.get("nats.url", "").endswith("dev.json"):
+            self.from_dev_file = True
             self.out.note(f"using the dev server at {loaded.settings.nats.url} (.jetjobs/dev.json)")
         return loaded
 

@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from jetjobs import __version__
-from jetjobs.cli import config, dead, dev, enqueue, jobs, queues, setup, worker, workers
+from jetjobs.cli import config, dead, dev, doctor, enqueue, jobs, queues, setup, worker, workers
 from jetjobs.cli.output import (
     APP_BROKEN,
     DONE,
     FAILED,
     INTERRUPTED,
+    UNREACHABLE,
     USAGE,
     AppImportError,
     Output,
@@ -39,11 +40,14 @@ queues.add_to(tree)
 workers.add_to(tree)
 dead.add_to(tree)
 setup.add_to(tree)
+doctor.add_to(tree)
 config.add_to(tree)
 
 # Global options may stand anywhere in the line; these take a value.
 _WITH_VALUE = frozenset({"--app", "-s", "--server", "--context", "--creds", "--config", "--timeout"})
-_WITHOUT = frozenset({"--json", "--no-color"})
+_WITHOUT = frozenset({"--json", "--jsonl", "--quiet", "--no-color"})
+# With these commands -q is short for --queues.
+_OWN_Q = frozenset({"worker", "setup"})
 
 
 @tree.callback()
@@ -56,13 +60,16 @@ def options(
     config_file: Annotated[Path | None, typer.Option("--config", help="Configuration file.")] = None,
     timeout: Annotated[str | None, typer.Option(help="How long to wait for the server. [default: 5s]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_lines: Annotated[bool, typer.Option("--jsonl", help="JSON, one object of a list a line.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids or names only.")] = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colour.")] = False,
 ) -> None:
     """Global options may stand before or after the command."""
     from jetjobs.model.durations import parse_duration
 
     state.app, state.server, state.context, state.creds, state.config = app, server, context, creds, config_file
-    state.out = Output(as_json=as_json, colour=not no_color)
+    state.from_dev_file = False
+    state.out = Output(as_json=as_json, lines=as_lines, quiet=quiet, colour=not no_color)
     try:
         state.timeout_s = None if timeout is None else parse_duration(timeout).total_seconds()
     except ValueError as error:
@@ -74,16 +81,19 @@ def run(arguments: Sequence[str]) -> int:
     from jetjobs.model.errors import JetJobsError
 
     ordered = hoist(arguments) or ["--help"]
-    if "--version" in ordered[: ordered.index("--")] if "--" in ordered else "--version" in ordered:
+    if "--version" in _before_dashes(ordered):
         print(f"jetjobs {__version__}")
         return DONE
-    state.out = Output(as_json="--json" in ordered)
+    state.out = Output(as_json=bool({"--json", "--jsonl"} & {*_before_dashes(ordered)}))
     try:
         code = tree(args=ordered, prog_name="jetjobs", standalone_mode=False)
         return code if isinstance(code, int) else DONE
     except JetJobsError as error:
         number = exit_code(error)
-        state.out.error(str(error), error.hint, number)
+        hint = error.hint
+        if number == UNREACHABLE and state.from_dev_file:
+            hint = "remove .jetjobs/dev.json if no `jetjobs dev` runs here"
+        state.out.error(str(error), hint, number)
         return number
     except AppImportError as error:
         assert error.__cause__ is not None
@@ -106,11 +116,17 @@ def run(arguments: Sequence[str]) -> int:
         return USAGE
 
 
+def _before_dashes(arguments: list[str]) -> list[str]:
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
 def hoist(arguments: Sequence[str]) -> list[str]:
     """Move global options to the front, where the parser wants them.
 
     >>> hoist(["enqueue", "greet", "name=Ada", "--json"])
     ['--json', 'enqueue', 'greet', 'name=Ada']
+    >>> hoist(["queues", "list", "-q"]), hoist(["worker", "-q", "mail"])
+    (['-q', 'queues', 'list'], ['worker', '-q', 'mail'])
     """
     front: list[str] = []
     rest: list[str] = []
@@ -118,6 +134,8 @@ def hoist(arguments: Sequence[str]) -> list[str]:
     for item in items:
         if item == "--":
             rest.extend([item, *items])
+        elif item == "-q":
+            (rest if rest and rest[0] in _OWN_Q else front).append(item)
         elif item in _WITHOUT or (item.startswith("--") and item.partition("=")[0] in _WITH_VALUE and "=" in item):
             front.append(item)
         elif item in _WITH_VALUE:

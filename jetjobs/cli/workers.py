@@ -6,11 +6,15 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.cli.completion import queue_names, worker_names
 from jetjobs.cli.state import run_async
 
 commands = typer.Typer(help="Workers: what they do; quiet or stop them.", no_args_is_help=True)
 
-Names = Annotated[list[str] | None, typer.Argument(help="Names of workers, as `workers list` has them.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="Names of workers, as `workers list` has them.", autocompletion=worker_names),
+]
 All = Annotated[bool, typer.Option("--all", help="All workers, instead of single names.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -21,7 +25,9 @@ def add_to(tree: typer.Typer) -> None:
 
 @commands.command("list")
 def list_workers(
-    queue: Annotated[str | None, typer.Option(help="Only those that work on this queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(help="Only those that work on this queue.", autocompletion=queue_names)
+    ] = None,
 ) -> None:
     """List the workers that live. One that stopped is gone at once, one that died within 15 s."""
     from jetjobs.cli.run_workers import list_command
@@ -30,7 +36,9 @@ def list_workers(
 
 
 @commands.command()
-def show(name: Annotated[str, typer.Argument(help="Name of the worker.")]) -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="Name of the worker.", autocompletion=worker_names)],
+) -> None:
     """Show one worker: its slots, its tasks, what it runs."""
     from jetjobs.cli.run_workers import show_command
 

@@ -18,9 +18,6 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import QueueNotFound, TopologyMissing
 from jetjobs.model.names import Names
 
-_NEWEST = 5_000
-"""Where there is too much for later to read it all, retries are looked for among so many newest messages."""
-
 
 class LaneLook(NamedTuple):
     """The consumer of one lane at one moment, by the server's clock."""
@@ -96,8 +93,8 @@ async def look_at_later(
 ) -> Backlog:
     """How many wait for their time, and how many of them for another attempt: only a header tells that.
 
-    Up to `most` all are read. Beyond that what is in no lane is for later, and retries are looked for among the
-    newest messages only, where most of them stand: they were published when an attempt failed.
+    Up to `most` all are read. Beyond that what is in no lane is for later, and retries are looked for among
+    half as many newest messages only, where most of them stand: they were published when an attempt failed.
     """
     stream, subject = names.work_stream(queue), names.lane_filter(queue, n.LATER)
     state, others = await asyncio.gather(
@@ -109,8 +106,8 @@ async def look_at_later(
         if not found or not found[-1].following:
             return Backlog(len(found), _retrying(found), exact=True)
         left = max(left, len(found) + found[-1].following)
-    start = max(int(state["first_seq"]), int(state["last_seq"]) - max(_NEWEST, most))
-    newest = await page(connection, stream, subject, start, most)
+    start = max(int(state["first_seq"]), int(state["last_seq"]) - most // 2)
+    newest = await page(connection, stream, subject, start, most // 2)
     return Backlog(left, _retrying(newest), exact=False)
 
 

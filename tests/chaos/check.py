@@ -59,9 +59,15 @@ class Checker:
     """Holds the three sources; `check` goes through the invariants one by one."""
 
     def __init__(
-        self, history: History, lines: list[Line], facts: Facts, blocked: list[tuple[int, float, float]]
+        self,
+        history: History,
+        lines: list[Line],
+        facts: Facts,
+        blocked: list[tuple[int, float, float]],
+        unrecorded: frozenset[str] = frozenset(),
     ) -> None:
         self._history = history
+        self._unrecorded = unrecorded
         self._facts = facts
         self._lines = lines
         self._explain = Explainer(history, lines, blocked)
@@ -129,7 +135,9 @@ class Checker:
     def _without_record(self, sent: Sent, last: Line) -> str:
         if sent.task == "quiet":
             return QUIET
-        return UNRECORDED if self._explain.storage_was_full(last.at) else LOST
+        # It may have finished while the server was away, and met the full storage only when that was back.
+        told = sent.id in self._unrecorded
+        return UNRECORDED if told or self._explain.storage_was_full(last.at) else LOST
 
     def _replayed_by_source(self, sent: Sent) -> bool:
         ids = {one.id for one in self._history.replays if one.id.endswith(f"-{sent.sequence}")}

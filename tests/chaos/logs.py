@@ -42,6 +42,16 @@ def blocked(logs: list[Path]) -> list[tuple[int, float, float]]:
     return found
 
 
+def unrecorded(logs: list[Path]) -> frozenset[str]:
+    """Ids of jobs that a worker has done and acked without a record, for storage was full by then."""
+    found = set()
+    for path in logs:
+        for line in path.read_text(errors="replace").splitlines():
+            if '"job.record_dropped"' in line:
+                found.add(str(json.loads(line)["job_id"]))
+    return frozenset(found)
+
+
 def about(logs: list[Path], job_id: str) -> list[str]:
     return [
         f"{path.stem} {line[:600]}"

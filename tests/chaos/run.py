@@ -41,7 +41,8 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         found = await facts.gather(world.truth, tasks.app.task_queues)
         (folder / "history").write_text(str(history) + "\n")
         lines = journal.read(folder / "journal")
-        checker = Checker(history, lines, found, logs.blocked(world.fleet.logs))
+        written = world.fleet.logs
+        checker = Checker(history, lines, found, logs.blocked(written), logs.unrecorded(written))
         for job in left:
             checker.found.violate("QUIET", f"still under way after {QUIET_S:.0f} s: {job.subject}", job.id)
         for trouble in history.producer_trouble:

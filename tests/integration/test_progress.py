@@ -156,7 +156,7 @@ async def test_it_is_throttled_and_the_last_gets_through(opened: JetJobs, truth:
 
         await eventually(ended, 30)
     # One for each tick, and the last. A tick is never shorter than that.
-    assert 1 < len(heard) <= took / TICK_S + 2
+    assert len(heard) <= took / TICK_S + 2
     records = (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"]
     assert records <= took / TICK_S + 3  # and the one that takes the record away
 

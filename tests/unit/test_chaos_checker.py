@@ -59,6 +59,12 @@ def test_a_job_that_finished_without_the_record_it_should_have_is_lost() -> None
     assert check([sent()], RAN).lost == 1
 
 
+def test_a_job_whose_worker_says_that_its_record_was_refused_is_not_lost() -> None:
+    history = History(started=0.0, sent=[sent()])
+    assert Checker(history, RAN, Facts(), [], frozenset({"a"})).check([]).lost == 0
+    assert Checker(history, [], Facts(), [], frozenset({"a"})).check([]).lost == 1  # said, and not done
+
+
 def test_a_job_that_finished_without_a_record_while_storage_was_full_is_not_lost() -> None:
     assert broken(check([sent()], RAN, spans=[Span("fill_storage", 0.5, 2.0)])) == []
 

@@ -36,6 +36,7 @@ COMMANDS = [
     *(["queues", word] for word in ("list", "show", "pause", "resume", "purge", "stats")),
     ["workers"],
     *(["workers", word] for word in ("list", "show", "quiet", "stop")),
+    ["doctor"],
     ["setup"],
     ["setup", "plan"],
     ["setup", "apply"],
@@ -68,6 +69,11 @@ def jetjobs_cli(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
         (["worker", "--stop-timeout=5s"], ["worker", "--stop-timeout=5s"]),
         (["worker", "-s"], ["-s", "worker"]),
         (["worker", "--jsonx"], ["worker", "--jsonx"]),
+        (["queues", "list", "-q"], ["-q", "queues", "list"]),
+        (["enqueue", "t", "--quiet", "--jsonl"], ["--quiet", "--jsonl", "enqueue", "t"]),
+        (["worker", "-q", "mail"], ["worker", "-q", "mail"]),  # there it is --queues
+        (["setup", "plan", "-q", "mail"], ["setup", "plan", "-q", "mail"]),
+        (["-q", "worker"], ["-q", "worker"]),
     ],
 )
 def test_global_options_may_stand_anywhere(given: list[str], ordered: list[str]) -> None:
@@ -89,6 +95,8 @@ WORDS = st.sampled_from(
         "-c",
         "5",
         "--timeout",
+        "-q",
+        "--jsonl",
     ]
 )
 

@@ -11,7 +11,9 @@ import pytest
 
 import jetjobs.cli.output
 import jetjobs.cli.run_dead
+import jetjobs.cli.run_doctor
 import jetjobs.cli.tree
+import jetjobs.doctor.finding
 import jetjobs.jetstream.protocol
 import jetjobs.model
 
@@ -20,6 +22,8 @@ MODULES: list[ModuleType] = [
     jetjobs.cli.tree,
     jetjobs.cli.output,
     jetjobs.cli.run_dead,
+    jetjobs.cli.run_doctor,
+    jetjobs.doctor.finding,
     *(
         importlib.import_module(f"jetjobs.model.{found.name}")
         for found in pkgutil.iter_modules(jetjobs.model.__path__)

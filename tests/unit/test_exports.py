@@ -30,6 +30,7 @@ PUBLIC = [
     "EnqueueReport",
     "EnqueueUnconfirmed",
     "Event",
+    "Finding",
     "INJECTED",
     "InvalidArguments",
     "InvalidProgress",

@@ -39,6 +39,7 @@ TOP = {
     "app": "top",
     "bulk": "top",
     "dead": "top",
+    "doctor": "top",
     "enqueueing": "top",
     "jobs": "top",
     "cancel": "top",

@@ -1,10 +1,14 @@
-"""Tables: whole in a pipe, cut to the width of a terminal."""
+"""Tables: whole in a pipe, cut to the width of a terminal. JSON, names alone, colour."""
 
 from __future__ import annotations
 
+import json
+import sys
+from datetime import UTC, datetime
+
 import pytest
 
-from jetjobs.cli.output import fit, shorten
+from jetjobs.cli.output import Output, drop, fit, shorten
 from jetjobs.cli.run_dead import one_line, printable
 
 
@@ -30,3 +34,103 @@ def test_what_is_cut_says_so() -> None:
 def test_text_of_an_error_cannot_steer_a_terminal() -> None:
     assert printable("a\x1b[2J\x07\r\n\tb") == "a\\x1b[2J\\x07\\r\n\tb"
     assert one_line("a\n\x1b b" + "c" * 500) == "a \\x1b b" + "c" * 195
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (120, [32, 9, 7, 5, 7]),  # fits as it is
+        (60, [32, 9, 7, 5]),
+        (57, [32, 9, 7]),
+        (51, [32, 9]),
+        (42, [32, 8]),
+        (40, [32, 6]),  # the second is cut before it goes
+        (38, [32]),
+        (20, [20]),
+        (1, [8]),
+    ],
+)
+def test_columns_go_from_the_right(room: int, expected: list[int]) -> None:
+    assert drop([32, 9, 7, 5, 7], room) == expected
+
+
+def test_a_long_name_gives_way_to_other_columns() -> None:
+    assert drop([100, 9, 7], 200) == [100, 9, 7]
+    assert drop([100, 9, 7], 80) == [60, 9, 7]
+    assert drop([100, 9, 7], 50) == [36, 9]
+
+
+HEAD, ROWS = ["ID", "STATE", "QUEUE", "TASK"], [["a" * 32, "running", "default", "greet"]]
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def test_a_table_fits_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, 40)
+    Output().table(HEAD, ROWS)
+    assert capsys.readouterr().out.splitlines() == [f"{'ID':<32}  STATE", "a" * 32 + "  runni…"]
+
+
+def test_nothing_is_cut_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    Output().table(HEAD, ROWS, shrink=(3,))
+    assert capsys.readouterr().out.splitlines()[1] == "a" * 32 + "  running  default  greet"
+
+
+def test_quiet_prints_names_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_terminal(monkeypatch, 20)
+    Output(quiet=True).table(HEAD, ROWS)
+    assert capsys.readouterr().out == "a" * 32 + "\n"
+    Output(quiet=True).table(HEAD, ROWS, name=None)  # a table without names
+    assert capsys.readouterr().out.startswith("ID")
+
+
+def test_json_lines_are_the_items_of_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    document = {"items": [{"id": "a", "at": moment}, {"id": "b"}], "cursor": None}
+    Output(lines=True).json(document)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in lines] == [{"id": "a", "at": "2026-01-02T00:00:00+00:00"}, {"id": "b"}]
+    Output(as_json=True).json(document)
+    assert len(json.loads(capsys.readouterr().out)["items"]) == 2
+    Output(lines=True).json({"id": "a"})
+    assert json.loads(capsys.readouterr().out) == {"id": "a"}
+    Output(lines=True).json({"items": [], "cursor": None})
+    assert capsys.readouterr().out == ""
+
+
+def test_json_goes_before_quiet() -> None:
+    both = Output(as_json=True, quiet=True)
+    assert (both.as_json, both.quiet) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("variables", "terminal", "flag", "expected"),
+    [
+        ({}, True, True, True),
+        ({}, False, True, False),
+        ({"NO_COLOR": "1"}, True, True, False),
+        ({"NO_COLOR": ""}, True, True, True),
+        ({"TERM": "dumb"}, True, True, False),
+        ({"FORCE_COLOR": "1"}, False, True, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, True, True),
+        ({"FORCE_COLOR": "1"}, True, False, False),  # --no-color is the last word
+        ({}, True, False, False),
+    ],
+)
+def test_colour(
+    variables: dict[str, str], terminal: bool, flag: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert Output(colour=flag).colour is expected

@@ -1,0 +1,163 @@
+"""Names that the shell completes, asked of the server: within 300 ms, kept for 30 s, silent on failure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jetjobs.app import JetJobs
+
+LIMIT_S = 0.3
+KEPT_S = 30.0
+MOST = 200
+"""Ids of dead letters that are offered."""
+
+
+def queue_names(incomplete: str) -> list[str]:
+    return _names("queues", incomplete)
+
+
+def task_names(incomplete: str) -> list[str]:
+    return _names("tasks", incomplete)
+
+
+def worker_names(incomplete: str) -> list[str]:
+    return _names("workers", incomplete)
+
+
+def dead_ids(incomplete: str) -> list[str]:
+    return _names("dead", incomplete)
+
+
+def priorities(incomplete: str) -> list[str]:
+    return [word for word in ("high", "normal", "low") if word.startswith(incomplete)]
+
+
+def states(incomplete: str) -> list[str]:
+    from jetjobs.model.job import JobState
+
+    return [str(word) for word in JobState if word.startswith(incomplete)]
+
+
+def _names(what: str, incomplete: str) -> list[str]:
+    """Whatever goes wrong, the shell is told of nothing: it could only spoil the line that is being typed."""
+    with contextlib.suppress(Exception):
+        return [name for name in _known(what) if name.startswith(incomplete)]
+    return []
+
+
+def _known(what: str) -> list[str]:
+    from jetjobs.model.settings import Settings
+
+    settings: Settings = _settings()
+    kept = _cache_file(what, settings)
+    with contextlib.suppress(OSError, ValueError):
+        age = time.time() - kept.stat().st_mtime
+        if 0 <= age < KEPT_S:
+            return [str(name) for name in json.loads(kept.read_text())]
+    found = _ask(what, settings)
+    if found is None:
+        return []
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = kept.with_suffix(f".{os.getpid()}")
+        fresh.touch(mode=0o600)
+        fresh.write_text(json.dumps(found))
+        fresh.replace(kept)
+    return found
+
+
+def _settings() -> Any:
+    """The settings that the typed line would have, global options wherever they stand."""
+    from jetjobs.cli.tree import hoist
+    from jetjobs.config import load_settings
+
+    typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    try:
+        words = shlex.split(typed)
+    except ValueError:  # a quote that is still open
+        words = typed.split()
+    given: dict[str, str] = {}
+    front = iter(hoist(words[1:]))
+    for word in front:
+        name, equals, value = word.partition("=")
+        key = {"-s": "server", "--server": "server"}.get(name, name.lstrip("-"))
+        if name in ("-s", "--server", "--creds", "--context", "--config"):
+            given[key] = value if equals else next(front, "")
+    flags = {"nats.url": given.get("server"), "nats.creds": given.get("creds")}
+    config = Path(given["config"]) if given.get("config") else None
+    return load_settings(flags, config=config, context=given.get("context")).settings
+
+
+def _cache_file(what: str, settings: Any) -> Path:
+    import hashlib
+
+    # Another user or server may show other names.
+    nats = settings.nats
+    asked = repr((what, settings.queues.namespace, nats.url, nats.user, nats.creds))
+    mark = hashlib.sha256(asked.encode()).hexdigest()[:24]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "jetjobs" / f"names-{mark}.json"
+
+
+def _ask(what: str, settings: Any) -> list[str] | None:
+    """Ask in a thread that is left behind when time is up: a server that hangs must not hold up the shell."""
+    import asyncio
+    import logging
+
+    from jetjobs.app import JetJobs
+
+    logging.disable()
+    found: list[list[str]] = []
+    done = threading.Event()
+
+    async def ask() -> None:
+        async with JetJobs("jetjobs-completion", settings=settings) as app:
+            found.append(await _ASKED[what](app))
+            done.set()
+
+    def work() -> None:
+        with contextlib.suppress(BaseException):
+            asyncio.run(ask())
+        done.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    done.wait(LIMIT_S)
+    return found[0] if found else None
+
+
+async def _queues(app: JetJobs) -> list[str]:
+    return await app.queues.names()
+
+
+async def _tasks(app: JetJobs) -> list[str]:
+    return sorted({task for worker in await app.workers.list() for task in worker.tasks})
+
+
+async def _workers(app: JetJobs) -> list[str]:
+    return [worker.key for worker in await app.workers.list()]
+
+
+async def _dead(app: JetJobs) -> list[str]:
+    found: dict[str, None] = {}
+    async for letter in app.dead.list():
+        found[letter.id] = None
+        if len(found) == MOST:
+            break
+    return list(found)
+
+
+_ASKED: dict[str, Callable[[JetJobs], Coroutine[Any, Any, list[str]]]] = {
+    "queues": _queues,
+    "tasks": _tasks,
+    "workers": _workers,
+    "dead": _dead,
+}

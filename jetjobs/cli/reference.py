@@ -1,0 +1,124 @@
+"""The page docs/reference/cli.md, made from the tree of commands: `python -m jetjobs.cli.reference` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import typer
+
+HEAD = """# Reference of the command line
+
+<!-- Made by `make docs` from the code. Do not edit. -->
+
+Every command with its arguments and options. [The guide](../cli.md) says what they are for,
+[cli-json.md](cli-json.md) what `--json` prints. `jetjobs dlq` is another name of `jetjobs dead`.
+"""
+
+
+class Command(NamedTuple):
+    """One command that can be run."""
+
+    words: tuple[str, ...]
+    click: Any
+    """As typer has made it."""
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.words)
+
+
+def commands() -> Iterator[Command]:
+    """Every command of the tree, in the order of its help; other names for the same are left out."""
+    yield from _walk((), _root())
+
+
+def markdown() -> str:
+    """The whole page."""
+    parts = [
+        HEAD,
+        _section("jetjobs", "", "Global options, which may stand before or after the command.", _root()),
+    ]
+    group = ""
+    for command in commands():
+        if len(command.words) > 1 and command.words[0] != group:
+            group = command.words[0]
+            parts.append(f"## `jetjobs {group}`\n\n{_root().commands[group].help}\n")
+        usage = " ".join(["jetjobs", *command.words, *(_usage(p) for p in _arguments(command.click))])
+        level = "###" if len(command.words) > 1 else "##"
+        parts.append(_section(f"jetjobs {command.name}", usage, command.click.help, command.click, level))
+    return "\n".join(parts)
+
+
+def _root() -> Any:
+    from jetjobs.cli.tree import tree
+
+    return typer.main.get_command(tree)
+
+
+def _walk(words: tuple[str, ...], found: Any) -> Iterator[Command]:
+    for name, inner in found.commands.items():
+        if inner.hidden:
+            continue
+        if getattr(inner, "commands", None):
+            yield from _walk((*words, name), inner)
+        else:
+            yield Command((*words, name), inner)
+
+
+def _section(title: str, usage: str, text: str, command: Any, level: str = "##") -> str:
+    lines = [f"{level} `{title}`", ""]
+    if usage and usage != title:
+        lines += ["```", usage, "```", ""]
+    lines += [" ".join(part.split()) + "\n" for part in text.split("\n\n")]
+    arguments = [[f"`{_usage(p)}`", p.help or ""] for p in _arguments(command)]
+    if arguments:
+        lines += [_table(["Argument", "Meaning"], arguments), ""]
+    options = [[_spelling(p), *_default(p)] for p in _options(command)]
+    if options:
+        lines += [_table(["Option", "Default", "Meaning"], options), ""]
+    return "\n".join(lines)
+
+
+def _arguments(command: Any) -> list[Any]:
+    return [p for p in command.params if not p.opts[0].startswith("-")]
+
+
+def _options(command: Any) -> list[Any]:
+    return [p for p in command.params if p.opts[0].startswith("-") and not p.hidden]
+
+
+def _usage(argument: Any) -> str:
+    if argument.metavar:
+        return str(argument.metavar)
+    text = argument.name.upper() + ("..." if argument.nargs == -1 else "")
+    return text if argument.required else f"[{text}]"
+
+
+def _spelling(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    if option.is_flag:
+        return names
+    number = option.type_descriptor.annotation in (int, float)
+    return f"{names[:-1]} {option.metavar or ('N' if number else option.opts[-1].strip('-').upper())}`"
+
+
+def _default(option: Any) -> tuple[str, str]:
+    """The default, and the meaning. A default that is a setting's is named in the help."""
+    text = option.help or ""
+    if " [default: " in text:
+        meaning, _, default = text.partition(" [default: ")
+        return default.rstrip("]"), meaning
+    if option.secondary_opts:
+        return f"`{(option.opts if option.default else option.secondary_opts)[0]}`", text
+    unsaid = option.is_flag or option.default in (None, "", 0)
+    return "" if unsaid else f"`{option.default}`", text
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,86 @@
+"""What the `doctor` command does."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.output import DONE, FAILED, AppImportError
+from jetjobs.cli.state import state
+from jetjobs.config import Loaded
+from jetjobs.doctor.examination import areas, examine
+from jetjobs.doctor.finding import Finding, count
+from jetjobs.model.errors import ConfigError, JetJobsError
+
+COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skip": "2"}
+INDENT = 18
+"""Where the text of a line begins: behind its level and its area."""
+
+
+async def doctor_command(name: str | None, only: str | None, *, strict: bool) -> int:
+    wanted = None if only is None else [area.strip() for area in only.split(",") if area.strip()]
+    areas(wanted)  # a wrong word is told before anything is looked at
+    loaded = state.settings()
+    app, trouble = _find(name, loaded)
+    found = await examine(loaded.settings, app, only=wanted, trouble=trouble)
+    counts = count(found)
+    if state.out.as_json:
+        state.out.json({"items": [finding.to_json() for finding in found], **counts})
+    else:
+        for finding in found:
+            for line in lines_of(finding, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
+                state.out.data(_painted(line, finding.level))
+        state.out.data(summary(counts))
+    return FAILED if counts["failed"] or (strict and counts["warnings"]) else DONE
+
+
+def _find(name: str | None, loaded: Loaded) -> tuple[JetJobs | None, Finding | None]:
+    """The app, or why there is none. The server can be looked at without it."""
+    try:
+        return state.load_app(name, loaded), None
+    except AppImportError as error:
+        cause = error.__cause__
+        text = f"the app {str(error)!r} cannot be imported: {type(cause).__name__}: {cause}"
+        return None, Finding("fail", "app", text, "jetjobs worker shows the traceback", "import")
+    except ConfigError as error:
+        if name or loaded.settings.app:
+            return None, Finding("fail", "app", str(error), error.hint or "", "import")
+        return None, Finding("skip", "app", f"tasks: {error}", error.hint or "", "import")
+    except JetJobsError as error:
+        return None, Finding("fail", "app", f"the app cannot be imported: {error}", error.hint or "", "import")
+
+
+def lines_of(finding: Finding, columns: int | None) -> list[str]:
+    """One line; on a terminal that is too narrow for it, as many as it takes.
+
+    >>> lines_of(Finding("warn", "topology", "lane a/high is missing", "jetjobs setup apply"), None)
+    ['warn  topology    lane a/high is missing  → jetjobs setup apply']
+    """
+    head = f"{finding.level:<6}{finding.area:<12}"
+    hint = f"→ {finding.hint}" if finding.hint else ""
+    whole = f"{head}{finding.text}  {hint}".rstrip()
+    if columns is None or len(whole) <= columns:
+        return [whole.replace("\n", " ")]
+    room = max(20, columns - INDENT)
+    parts = [
+        *textwrap.wrap(finding.text, room),
+        *(textwrap.wrap(hint, room, subsequent_indent="  ") if hint else []),
+    ]
+    return [head + parts[0], *(" " * INDENT + part for part in parts[1:])]
+
+
+def summary(counts: dict[str, int]) -> str:
+    """The closing line.
+
+    >>> summary({"failed": 1, "warnings": 2, "ok": 14, "left_out": 1})
+    '1 failed, 2 warnings, 14 ok, 1 left out'
+    """
+    warnings = "1 warning" if counts["warnings"] == 1 else f"{counts['warnings']} warnings"
+    left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
+    return f"{counts['failed']} failed, {warnings}, {counts['ok']} ok{left_out}"
+
+
+def _painted(line: str, level: str) -> str:
+    return state.out.paint(level, COLOURS[level]) + line[len(level) :] if line.startswith(level) else line

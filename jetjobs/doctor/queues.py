@@ -1,0 +1,146 @@
+"""Checks of what stands in the queues: paused, unserved, overdue, given up, about to be thrown away."""
+
+from __future__ import annotations
+
+from jetjobs.doctor.finding import Check, Finding, Look, many, size
+from jetjobs.jetstream.inspection import stream_info, undelivered
+from jetjobs.jetstream.pausing import pause_of
+from jetjobs.jetstream.queue_facts import look_at_lanes, now_of
+from jetjobs.jetstream.reads import parse_time
+from jetjobs.jetstream.registry import workers_on
+from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.topology import NS
+from jetjobs.model import names as n
+from jetjobs.model.durations import show_duration
+from jetjobs.worker.overdue import LATE_S, due_time
+from jetjobs.worker.worker import Phase
+
+PAUSED_LONG_S = 3600.0
+MOST_LATER = 10_000
+"""So many jobs for later are looked at in each queue."""
+LETTERS_OLD = 0.8
+"""Part of its time after which a dead letter is about to be thrown away."""
+LARGE = 0.75
+"""Part of the inline limit above which the jobs of a queue are large."""
+
+
+async def paused(look: Look) -> list[Finding]:
+    connection, names = look.jetstream.connection, look.jetstream.names
+    found = []
+    for queue in look.queues:
+        lanes = await look_at_lanes(connection, names, queue)
+        pause = await pause_of(connection, names, queue, lanes)
+        if pause is None:
+            continue
+        for_s = now_of(lanes) - pause.at
+        if not pause.at:
+            text = f"queue {queue} is paused, by other means than jetjobs"
+        elif for_s > PAUSED_LONG_S:
+            text = f"queue {queue} has been paused for {show_duration(for_s)}"
+        else:
+            continue
+        text += f" ({pause.reason})" if pause.reason else ""
+        found.append(Finding("warn", "queues", text, f"jetjobs queues resume {queue}", "paused"))
+    return found or [Finding("ok", "queues", "none is paused for long", check="paused")]
+
+
+async def unserved(look: Look) -> list[Finding]:
+    connection, names = look.jetstream.connection, look.jetstream.names
+    workers = [w for w in await workers_on(connection, names) if w.phase in (Phase.READY, Phase.STARTING)]
+    served = {queue for worker in workers for queue in worker.queues}
+    found = []
+    for queue in sorted(set(look.queues) - served):
+        lanes = await look_at_lanes(connection, names, queue)
+        waiting = sum(lane.pending for lane in lanes if lane.lane in n.PULLED)
+        if waiting:
+            text = f"queue {queue}: {many(waiting)} waiting, and no worker takes any"
+            found.append(Finding("warn", "queues", text, f"jetjobs worker -q {queue}", "unserved"))
+    return found or [Finding("ok", "queues", "no job waits without a worker", check="unserved")]
+
+
+async def overdue(look: Look) -> list[Finding]:
+    """Jobs for later that the server's clock has passed by."""
+    names, connection = look.jetstream.names, look.jetstream.connection
+    found = []
+    for queue in look.queues:
+        stream = names.work_stream(queue)
+        if (info := await stream_info(connection, stream)) is None:
+            continue
+        now, late, latest_s = parse_time(info["ts"]), 0, 0.0
+        async for message in scan(connection, stream, names.lane_filter(queue, n.LATER), limit=MOST_LATER):
+            due_at = due_time(message)
+            if due_at is not None and now - due_at > LATE_S:
+                late, latest_s = late + 1, max(latest_s, now - due_at)
+        if late:
+            text = (
+                f"queue {queue}: {many(late)} for later should have started, up to {show_duration(latest_s)} ago"
+            )
+            hint = "a worker mends it within 10 minutes; free storage if it was full"
+            found.append(Finding("warn", "queues", text, hint, "overdue"))
+    return found or [Finding("ok", "queues", "no job for later is overdue", check="overdue")]
+
+
+async def stranded(look: Look) -> list[Finding]:
+    """Jobs past `max_deliver`, which the server keeps and delivers no more."""
+    names, found = look.jetstream.names, []
+    for queue in look.queues:
+        stream = names.work_stream(queue)
+        there = {lane.lane for lane in await look_at_lanes(look.jetstream.connection, names, queue)}
+        count = 0
+        for lane in n.PULLED:
+            if lane in there:
+                subject = names.lane_filter(queue, lane)
+                count += await undelivered(look.jetstream.connection, stream, lane, subject)
+        if count:
+            text = f"queue {queue}: {many(count)} that the server delivers no more"
+            hint = "a worker buries them as dead letters: jetjobs worker"
+            found.append(Finding("fail", "queues", text, hint, "stranded"))
+    return found or [Finding("ok", "queues", "every job can be delivered", check="stranded")]
+
+
+async def lost(look: Look) -> list[Finding]:
+    """What the server said it gave up, and no worker has looked at yet."""
+    found = []
+    for queue in look.queues:
+        lanes = await look_at_lanes(look.jetstream.connection, look.jetstream.names, queue)
+        waiting = sum(lane.pending for lane in lanes if lane.lane == n.LOST)
+        if waiting:
+            text = f"queue {queue}: the server gave up {many(waiting)}, and no worker has taken note"
+            found.append(Finding("warn", "queues", text, f"jetjobs worker -q {queue}", "lost"))
+    return found or [Finding("ok", "queues", "no job was given up", check="lost")]
+
+
+async def letters(look: Look) -> list[Finding]:
+    """Dead letters that the server will soon throw away."""
+    names = look.jetstream.names
+    info = await stream_info(look.jetstream.connection, names.dead_stream)
+    if info is None:
+        return []  # the plan says so
+    state, most_s = info["state"], int(info["config"].get("max_age", 0)) / NS
+    if int(state["messages"]) and most_s:
+        age_s = parse_time(info["ts"]) - parse_time(state["first_ts"])
+        if age_s > LETTERS_OLD * most_s:
+            left = show_duration(max(0.0, most_s - age_s))
+            text = f"the oldest of {many(int(state['messages']), 'dead letter')} is thrown away in {left}"
+            hint = "jetjobs dead list; replay, export or delete them"
+            return [Finding("warn", "queues", text, hint, "letters")]
+    return [Finding("ok", "queues", many(int(state["messages"]), "dead letter"), check="letters")]
+
+
+async def large(look: Look) -> list[Finding]:
+    """Jobs near the size above which they go by way of the object store."""
+    limit = look.jetstream.connection.inline_limit
+    found = []
+    for queue in look.queues:
+        info = await stream_info(look.jetstream.connection, look.jetstream.names.work_stream(queue))
+        if info is None or int(info["state"]["messages"]) < 2:
+            continue
+        mean = int(info["state"]["bytes"]) / (int(info["state"]["messages"]) - 1)  # the pin is no job
+        if mean > LARGE * limit:
+            text = f"queue {queue}: a job has {size(mean)} on average, and {size(limit)} fit into a message"
+            hint = "store large things elsewhere and enqueue a reference"
+            found.append(Finding("warn", "queues", text, hint, "large"))
+    return found or [Finding("ok", "queues", "jobs are well below max_payload", check="large")]
+
+
+CHECKS: tuple[Check, ...] = (paused, unserved, overdue, stranded, lost, letters, large)

@@ -1,0 +1,125 @@
+"""Looks at the server that change nothing: for those who ask whether all is well."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, NamedTuple
+
+import nats.errors
+
+from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import from_exception
+from jetjobs.jetstream.reads import parse_time
+from jetjobs.jetstream.scan import count_on
+from jetjobs.model import names as n
+from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
+
+_NEVER = str(2**53 - 1)
+"""A sequence that no stream reaches: a publish that expects it is refused, once permissions were checked."""
+
+
+class Share(NamedTuple):
+    """How much of something the account uses, and how much it may: -1 for no limit of its own."""
+
+    what: str
+    used: int
+    most: int
+
+
+async def round_trip_s(connection: Connection, enough_s: float, tries: int = 10) -> float:
+    """The shortest way there and back of a few, so that a busy machine does not count as a slow network."""
+    best = float("inf")
+    for _ in range(tries):
+        started = time.perf_counter()
+        try:
+            await connection.nc.flush(5)
+        except (TimeoutError, nats.errors.Error) as error:
+            raise from_exception(error, "ping") from error
+        best = min(best, time.perf_counter() - started)
+        if best < enough_s:
+            break
+    return best
+
+
+async def shares(connection: Connection) -> list[Share]:
+    """What the account uses of JetStream, in each tier where it has tiers."""
+    info = await connection.api("INFO")
+    tiers: dict[str, dict[str, Any]] = info.get("tiers") or {"": info}
+    found = []
+    for name, tier in tiers.items():
+        limits, of = tier.get("limits") or {}, f" of tier {name}" if name else ""
+        for what, used, most in (
+            ("file storage", "storage", "max_storage"),
+            ("memory storage", "memory", "max_memory"),
+            ("streams", "streams", "max_streams"),
+            ("consumers", "consumers", "max_consumers"),
+        ):
+            found.append(Share(what + of, int(tier.get(used, 0)), int(limits.get(most, -1))))
+    return found
+
+
+async def stream_info(connection: Connection, stream: str) -> dict[str, Any] | None:
+    """All that the server says of a stream; None when it is not there."""
+    try:
+        return await connection.api(f"STREAM.INFO.{stream}")
+    except TopologyMissing:
+        return None
+
+
+async def skew_s(connection: Connection, stream: str) -> float | None:
+    """How far the server's clock is ahead of ours at the least; None when no stream can tell."""
+    before = time.time()
+    info = await stream_info(connection, stream)
+    if info is None:
+        return None
+    after, there = time.time(), parse_time(info["ts"])
+    return min(0.0, there - before) if there < before else max(0.0, there - after)
+
+
+async def may_publish(connection: Connection, subject: str) -> bool | None:
+    """Whether this user may publish to `subject`; None when nobody takes it. Nothing is stored."""
+    try:
+        await connection.ask(subject, b"", {n.EXPECTED_LAST_SUBJECT_SEQ: _NEVER}, 3.0)
+    except AccessDenied:
+        return False
+    except BrokerError as error:
+        if error.code == 503:
+            return None
+        raise
+    return True
+
+
+async def consumers_of(connection: Connection, stream: str) -> list[dict[str, Any]]:
+    """Every consumer of a stream, as the server describes it."""
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = await connection.api(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
+        page = answer.get("consumers") or []
+        found += page
+        if not page or len(found) >= int(answer.get("total", 0)):
+            return found
+
+
+async def undelivered(connection: Connection, stream: str, lane: str, subject: str, looks: int = 3) -> int:
+    """How many messages stand in a lane that its consumer neither has to deliver nor has delivered.
+
+    Count and consumer are told one after the other while jobs come and go. So the consumer is asked before and
+    after the count, the kinder answer taken, and a doubt looked at again.
+    """
+    least = 0
+    for look in range(looks):
+        if look:
+            await asyncio.sleep(0.1)
+        before = await _known(connection, stream, lane)
+        stored = await count_on(connection, stream, subject)
+        missing = stored - max(before, await _known(connection, stream, lane))
+        least = missing if not look else min(least, missing)
+        if least <= 0:
+            return 0
+    return least
+
+
+async def _known(connection: Connection, stream: str, lane: str) -> int:
+    info = await connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+    return int(info["num_pending"]) + int(info["num_ack_pending"])

@@ -1,0 +1,144 @@
+"""`jetjobs doctor` as an operator runs it, on a single server and on a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jetjobs import Finding, JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+from tests.support.cluster import Cluster
+from tests.support.probe import eventually
+from tests.support.processes import run
+from tests.support.terminal import Terminal
+
+pytestmark = pytest.mark.timeout(240)  # several processes each, on a machine that may be busy
+
+TASKS = """
+from jetjobs import JetJobs
+app = JetJobs("demo")
+
+@app.task
+async def greet(name: str) -> str:
+    return f"Hello, {name}!"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    return tmp_path
+
+
+def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedServer) -> None:
+    there = ("-s", server.url, "--timeout", "30s")
+
+    bare = run(["doctor", *there], folder, timeout=50)
+    assert bare.returncode == 1, bare.stderr
+    assert "queue default is not on the server: greet cannot be enqueued  → jetjobs setup apply" in bare.stdout
+    assert "7 are missing: dead-letter stream jobs-dead, " in bare.stdout
+    assert run(["setup", "apply", *there], folder, timeout=50).returncode == 0
+
+    well = run(["doctor", "--strict", *there], folder, timeout=50)
+    assert (well.returncode, well.stderr) == (0, "")
+    lines = well.stdout.splitlines()
+    assert lines[-1] == f"0 failed, 0 warnings, {len(lines) - 2} ok, 1 left out"
+    assert {line[:6].strip() for line in lines[:-1]} == {"ok", "skip"}
+    assert "\x1b" not in well.stdout
+
+    assert run(["enqueue", "greet", "name=Ada", *there], folder, timeout=50).returncode == 0
+    warned = run(["doctor", *there], folder, timeout=50)
+    assert warned.returncode == 0
+    expected = (
+        "warn  queues      queue default: 1 job waiting, and no worker takes any  → jetjobs worker -q default"
+    )
+    assert expected in warned.stdout.splitlines()
+    assert run(["doctor", "--strict", *there], folder, timeout=50).returncode == 1
+
+    asked = run(["doctor", "--only", "queues,app", "--json", *there], folder, timeout=50)
+    document = json.loads(asked.stdout)
+    assert list(document) == ["items", "failed", "warnings", "ok", "left_out"]
+    assert (document["failed"], document["warnings"], document["left_out"]) == (0, 1, 0)
+    assert document["ok"] == len(document["items"]) - 1
+    assert {item["area"] for item in document["items"]} == {"queues", "app"}
+    assert [item for item in document["items"] if item["level"] != "ok"] == [
+        {
+            "level": "warn",
+            "area": "queues",
+            "check": "unserved",
+            "text": "queue default: 1 job waiting, and no worker takes any",
+            "hint": "jetjobs worker -q default",
+        }
+    ]
+
+
+def test_an_app_that_cannot_be_imported_or_is_not_there(folder: Path, server: EmbeddedServer) -> None:
+    there = ("-s", server.url, "--timeout", "30s", "--only", "app")
+    (folder / "broken.py").write_text("1 / 0\n")
+    broken = run(["doctor", "broken:app", *there], folder, timeout=50)
+    assert broken.returncode == 1
+    assert "fail  app         the app 'broken:app' cannot be imported: ZeroDivisionError" in broken.stdout
+    assert run(["doctor", "nowhere:app", *there], folder, timeout=50).returncode == 1
+    (folder / "tasks.py").unlink()
+    without = run(["doctor", *there], folder, timeout=50)
+    assert without.returncode == 0
+    assert "skip  app         tasks: no app found in tasks.py" in without.stdout
+
+
+def test_a_wrong_area_is_a_usage_error(folder: Path) -> None:
+    wrong = run(["doctor", "--only", "nats,quues"], folder)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "there is no area 'quues'" in wrong.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_no_line_is_wider_than_the_terminal(folder: Path, columns: int) -> None:
+    arguments = ["doctor", "-s", "nats://127.0.0.1:1", "--timeout", "1s"]
+    with Terminal(arguments, folder, {"NO_COLOR": "1"}, columns=columns) as terminal:
+        assert terminal.end(60) == 1
+        assert max(map(len, terminal.lines)) <= columns, terminal.text
+        shown = " ".join(" ".join(terminal.lines).split())
+        assert shown.startswith("fail nats no NATS server at nats://127.0.0.1:1 within 1 s:")
+        assert "→ start one with `jetjobs dev`, or name another with --server or NATS_URL" in shown
+        assert "1 failed, 0 warnings, 1 ok, 3 left out" in shown
+
+
+def bad(findings: list[Finding]) -> list[tuple[str, str]]:
+    return sorted((finding.check, finding.level) for finding in findings if finding.level in ("warn", "fail"))
+
+
+async def test_copies_are_looked_at_in_a_cluster(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+
+        def app_of(**queues: object) -> JetJobs:
+            nats = {"url": cluster.url, "connect_timeout": "30s"}
+            app = JetJobs("test", settings=build_settings({"nats": nats, "queues": queues}))
+
+            @app.task
+            async def work() -> None: ...
+
+            return app
+
+        async with app_of() as app:
+            await app.provision()
+
+            async def well() -> bool:
+                return bad(await app.doctor(only=["nats", "topology"])) == []
+
+            await eventually(well, 60)  # a cluster that has just begun may still elect leaders
+            async with app_of(namespace="single", replicas=1) as single:
+                await single.provision()
+            found = await app_of(namespace="single").doctor(only=["topology"])
+            assert bad(found) == [("copies", "warn"), ("copies", "warn")], found
+
+            cluster.nodes[2].kill()
+
+            async def noticed() -> list[Finding] | None:
+                found = await app.doctor(only=["topology"])
+                return found if ("copies", "warn") in bad(found) else None
+
+            found = await eventually(noticed, 90)
+            assert any("the copy on n3 is behind" in finding.text for finding in found), found

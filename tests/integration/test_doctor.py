@@ -1,0 +1,468 @@
+"""The doctor finds each planted fault by the right check, and nothing where all is well."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetjobs import Finding, JetJobs
+from jetjobs.devserver import EmbeddedServer, announce
+from jetjobs.doctor.examination import CHECKS, examine
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.letters import bury
+from tests.support.probe import eventually
+from tests.support.proxy import Frames, Proxy
+from tests.support.server import Truth
+
+STREAM = "jobs-work-default"
+SOON = timedelta(seconds=40)
+Plant = Callable[[JetJobs, Truth], Awaitable[None]]
+
+
+def declare(app: JetJobs) -> JetJobs:
+    @app.task
+    async def work(text: str = "") -> int:
+        return len(text)
+
+    @app.task
+    async def fails() -> None:
+        raise LookupError
+
+    return app
+
+
+@pytest.fixture
+async def ready(app: JetJobs) -> AsyncIterator[JetJobs]:
+    """An app that is set up and open."""
+    async with declare(app):
+        await app.provision()
+        yield app
+
+
+def bad(findings: list[Finding]) -> list[tuple[str, str]]:
+    return sorted((finding.check, finding.level) for finding in findings if finding.level in ("warn", "fail"))
+
+
+def told(findings: list[Finding]) -> str:
+    return "\n".join(map(str, findings))
+
+
+async def everything(truth: Truth) -> dict[str, Any]:
+    """All streams and consumers, with their state and without what changes by looking."""
+    found: dict[str, Any] = {}
+    for stream in (await truth.api("STREAM.LIST"))["streams"]:
+        name = stream["config"]["name"]
+        consumers = (await truth.api(f"CONSUMER.LIST.{name}"))["consumers"] or []
+        lanes = {c["name"]: (c["config"], c["num_pending"], c["delivered"]["consumer_seq"]) for c in consumers}
+        found[name] = (stream["config"], stream["state"]["messages"], stream["state"]["last_seq"], lanes)
+    return found
+
+
+# All is well
+
+
+async def test_nothing_is_found_where_all_is_well(ready: JetJobs, truth: Truth) -> None:
+    async with running(ready.worker(slots=4)):
+        handle = await ready.tasks["work"].enqueue(text="x")
+        assert await handle.result(SOON) == 1
+        await ready.tasks["work"].options(delay=timedelta(hours=1)).enqueue()
+        await bury(ready, "fails", [b"{}"])
+        await ready.queues.pause("default", for_=timedelta(minutes=30), reason="deploying")
+
+        async def well() -> list[Finding] | None:
+            found = await ready.doctor()
+            # A machine that is busy with other tests may hold up a loop; the next beat tells otherwise.
+            return None if bad(found) == [("lag", "warn")] else found
+
+        found = await eventually(well, 40)
+    assert bad(found) == [], told(found)
+    assert {finding.check for finding in found} >= {check.__name__ for of in CHECKS.values() for check in of}
+    assert [finding.check for finding in found if finding.level == "skip"] == ["durability"]
+    assert all(finding.text for finding in found)
+
+
+async def test_nothing_is_found_without_a_worker_and_nothing_is_changed(ready: JetJobs, truth: Truth) -> None:
+    before = await everything(truth)
+    found = await ready.doctor()
+    assert bad(found) == [], told(found)
+    assert await everything(truth) == before
+
+
+async def test_the_areas_can_be_chosen(ready: JetJobs) -> None:
+    assert {finding.area for finding in await ready.doctor(only=["queues", "app"])} == {"queues", "app"}
+    with pytest.raises(ConfigError, match="no area 'quues'"):
+        await ready.doctor(only=["quues"])
+
+
+async def test_without_an_app_the_server_is_looked_at_and_what_was_left_out_is_said(ready: JetJobs) -> None:
+    found = await examine(ready.settings)
+    assert bad(found) == [], told(found)
+    assert ("skip", "app", "tasks: no app was given") in [f[:3] for f in found]
+    assert {finding.area for finding in found} == {"nats", "topology", "queues", "workers", "app"}
+
+
+# Faults on the server, each planted by hand
+
+
+async def change_lane(truth: Truth, lane: str, **changes: Any) -> None:
+    config = {**(await truth.consumer(lane))["config"], **changes}
+    subject = f"CONSUMER.CREATE.{STREAM}.{lane}.{config['filter_subject']}"
+    answer = await truth.api(subject, {"stream_name": STREAM, "config": config})
+    assert "error" not in answer, answer
+
+
+async def change_stream(truth: Truth, stream: str, **changes: Any) -> None:
+    config = {**(await truth.api(f"STREAM.INFO.{stream}"))["config"], **changes}
+    answer = await truth.api(f"STREAM.UPDATE.{stream}", config)
+    assert "error" not in answer, answer
+
+
+async def worker_record(truth: Truth, key: str, **changes: Any) -> None:
+    record = {
+        "name": key,
+        "version": "1.0.0",
+        "phase": "ready",
+        "queues": {"default": {"busy": 0, "total": 10}},
+        "slots": {"busy": 0, "total": 10},
+        **changes,
+    }
+    await truth.js.publish(f"$KV.jobs-workers.{key}", json.dumps(record).encode(), headers={"Nats-TTL": "300s"})
+
+
+async def letters_go_early(app: JetJobs, truth: Truth) -> None:
+    await change_stream(truth, "jobs-dead", max_age=86400 * 10**9)
+
+
+async def a_bucket_is_gone(app: JetJobs, truth: Truth) -> None:
+    await truth.js.delete_stream("KV_jobs-running")
+
+
+async def a_lane_is_gone(app: JetJobs, truth: Truth) -> None:
+    await truth.api(f"CONSUMER.DELETE.{STREAM}.high")
+
+
+async def leases_end_between_heartbeats(app: JetJobs, truth: Truth) -> None:
+    await change_lane(truth, "normal", ack_wait=5 * 10**9)
+
+
+async def leases_are_short(app: JetJobs, truth: Truth) -> None:
+    await change_lane(truth, "normal", ack_wait=20 * 10**9)
+
+
+async def the_server_gives_up_early(app: JetJobs, truth: Truth) -> None:
+    await change_lane(truth, "low", max_deliver=2)
+
+
+async def a_lane_is_narrow(app: JetJobs, truth: Truth) -> None:
+    await change_lane(truth, "normal", max_ack_pending=5)
+
+
+async def more_slots_than_the_lanes_fill(app: JetJobs, truth: Truth) -> None:
+    await worker_record(truth, "huge", queues={"default": {"busy": 0, "total": 20_000}})
+
+
+async def duplicates_are_forgotten(app: JetJobs, truth: Truth) -> None:
+    await change_stream(truth, STREAM, duplicate_window=10 * 10**9)
+
+
+async def the_pin_is_gone(app: JetJobs, truth: Truth) -> None:
+    await truth.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": 1})
+
+
+async def a_lock_never_ends(app: JetJobs, truth: Truth) -> None:
+    await truth.js.publish("$KV.jobs-locks.leader", b'{"holder": "gone"}')
+
+
+async def a_stranger_consumes(app: JetJobs, truth: Truth) -> None:
+    config = {"durable_name": "mine", "ack_policy": "explicit", "filter_subject": "jobs.work.default.later.>"}
+    answer = await truth.api(
+        f"CONSUMER.CREATE.{STREAM}.mine.jobs.work.default.later.>", {"stream_name": STREAM, "config": config}
+    )
+    assert "error" not in answer, answer
+
+
+async def a_job_is_stranded(app: JetJobs, truth: Truth) -> None:
+    """Delivered as often as the server does it, and its word about that is lost."""
+    await app.tasks["work"].enqueue()
+    pulling = await truth.js.pull_subscribe_bind("normal", STREAM)
+    for _ in range((await truth.consumer())["config"]["max_deliver"]):
+        [message] = await pulling.fetch(1, timeout=20)
+        await message.nak()
+
+    async def given_up() -> bool:
+        with pytest.raises(TimeoutError):
+            await pulling.fetch(1, timeout=0.3)  # the server gives it up when somebody asks for more
+        state, lost = await truth.consumer(), await truth.consumer("lost")
+        return bool(state["num_ack_pending"] == state["num_pending"] == 0 and lost["num_pending"] >= 1)
+
+    await eventually(given_up, 30)
+    advisories = f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{STREAM}.>"
+    await truth.api(f"STREAM.PURGE.{STREAM}", {"filter": advisories})
+    await worker_record(truth, "w")
+
+
+async def nobody_hears_what_was_given_up(app: JetJobs, truth: Truth) -> None:
+    await truth.js.publish(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{STREAM}.normal", b"{}")
+
+
+async def a_pause_was_forgotten(app: JetJobs, truth: Truth) -> None:
+    await app.queues.pause("default", reason="deploying")
+    note = {"until": 0.0, "reason": "deploying", "by": "ada", "at": time.time() - 7200}
+    await truth.js.publish("$KV.jobs-locks.pause.default", json.dumps(note).encode())
+
+
+async def a_pause_by_other_means(app: JetJobs, truth: Truth) -> None:
+    await truth.api(f"CONSUMER.PAUSE.{STREAM}.normal", {"pause_until": "2199-01-01T00:00:00Z"})
+
+
+async def nobody_works(app: JetJobs, truth: Truth) -> None:
+    await app.tasks["work"].enqueue()
+
+
+async def only_the_quiet_work(app: JetJobs, truth: Truth) -> None:
+    await app.tasks["work"].enqueue()
+    await worker_record(truth, "w", phase="quiet")
+
+
+async def jobs_are_large(app: JetJobs, truth: Truth) -> None:
+    await app.tasks["work"].enqueue(text="x" * 900_000)
+    await worker_record(truth, "w")
+
+
+async def versions_are_mixed(app: JetJobs, truth: Truth) -> None:
+    await worker_record(truth, "a")
+    await worker_record(truth, "b", version="2.0.0")
+
+
+async def signatures_are_mixed(app: JetJobs, truth: Truth) -> None:
+    await worker_record(truth, "a", tasks={"other": "1111", "work": ""})
+    await worker_record(truth, "b", tasks={"other": "2222"})
+
+
+async def a_worker_is_of_another_day(app: JetJobs, truth: Truth) -> None:
+    await worker_record(truth, "a", tasks={"work": "0000"})
+
+
+async def a_loop_is_blocked(app: JetJobs, truth: Truth) -> None:
+    await worker_record(truth, "a", lag_s=12.5)
+
+
+async def a_queue_was_never_set_up(app: JetJobs, truth: Truth) -> None:
+    @app.task(queue="nowhere")
+    async def new() -> None: ...
+
+
+FAULTS: list[tuple[Plant, str, str, str]] = [
+    (letters_go_early, "plan", "fail", "dead-letter stream jobs-dead: max_age is 1d0h, planned 30d0h"),
+    (a_bucket_is_gone, "plan", "fail", "bucket jobs-running is missing"),
+    (a_lane_is_gone, "plan", "fail", "lane default/high is missing"),
+    (leases_end_between_heartbeats, "lease", "fail", "ack_wait 5.0 s < 3 × heartbeat 10.0 s"),
+    (leases_are_short, "lease", "warn", "ack_wait 20.0 s < 3 × heartbeat 10.0 s"),
+    (the_server_gives_up_early, "deliveries", "fail", "lane default/low: max_deliver is 2"),
+    (a_lane_is_narrow, "capacity", "warn", "max_ack_pending is 5, planned 10000"),
+    (more_slots_than_the_lanes_fill, "capacity", "warn", "20,000 slots"),
+    (duplicates_are_forgotten, "duplicates", "warn", "duplicate_window is 10.0 s"),
+    (the_pin_is_gone, "pin", "warn", "queue default: the pin"),
+    (a_lock_never_ends, "locks", "fail", "lock leader never ends"),
+    (a_stranger_consumes, "orphans", "warn", "consumer mine on work stream jobs-work-default"),
+    (a_job_is_stranded, "stranded", "fail", "1 job that the server delivers no more"),
+    (nobody_hears_what_was_given_up, "lost", "warn", "gave up 1 job"),
+    (a_pause_was_forgotten, "paused", "warn", "paused for 2h00m (deploying)"),
+    (a_pause_by_other_means, "paused", "warn", "by other means"),
+    (nobody_works, "unserved", "warn", "1 job waiting, and no worker"),
+    (only_the_quiet_work, "unserved", "warn", "1 job waiting, and no worker"),
+    (jobs_are_large, "large", "warn", "kB on average, and 983.0 kB fit"),
+    (versions_are_mixed, "versions", "warn", "1.0.0 (a), 2.0.0 (b)"),
+    (signatures_are_mixed, "schemas", "warn", "task other takes other arguments on a than on b"),
+    (a_worker_is_of_another_day, "schemas", "warn", "task work takes other arguments on a than on this app"),
+    (a_loop_is_blocked, "lag", "warn", "event loop of a stood still for 12.5 s"),
+    (a_queue_was_never_set_up, "tasks", "fail", "queue nowhere is not on the server: new cannot"),
+]
+
+
+@pytest.mark.parametrize(("plant", "check", "level", "text"), FAULTS, ids=[f[0].__name__ for f in FAULTS])
+async def test_each_planted_fault_is_found_by_its_check_and_no_other(
+    ready: JetJobs, truth: Truth, plant: Plant, check: str, level: str, text: str
+) -> None:
+    await plant(ready, truth)
+    before = await everything(truth)
+    found = await ready.doctor()
+    assert bad(found) == [(check, level)], told(found)
+    [problem] = [finding for finding in found if finding.level in ("warn", "fail")]
+    assert text in problem.text
+    assert problem.hint
+    assert await everything(truth) == before
+
+
+# Faults between us and the server
+
+
+YEARS_ON = re.compile(rb'"ts":"\d{4}')
+
+
+async def test_clocks_that_differ_are_found(ready: JetJobs, server: EmbeddedServer) -> None:
+    async with Proxy(server.url).running() as proxy:
+        proxy.to_client = lambda data: YEARS_ON.sub(b'"ts":"2199', data)
+        found = await examine(_through(ready, proxy), ready, only=["nats"])
+    assert bad(found) == [("clock", "warn")], told(found)
+    assert "ahead of" in told(found)
+
+
+async def test_jobs_that_the_clock_has_passed_by_and_old_letters_are_found(
+    ready: JetJobs, server: EmbeddedServer
+) -> None:
+    await ready.tasks["work"].options(delay=timedelta(hours=1)).enqueue()
+    await bury(ready, "fails", [b"{}"])
+    async with Proxy(server.url).running() as proxy:
+        proxy.to_client = lambda data: YEARS_ON.sub(b'"ts":"2199', data)
+        found = await examine(_through(ready, proxy), ready, only=["queues"])
+    assert bad(found) == [("letters", "warn"), ("overdue", "warn")], told(found)
+    assert "1 job for later should have started" in told(found)
+    assert "the oldest of 1 dead letter is thrown away" in told(found)
+
+
+async def test_a_server_with_known_faults_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
+    async with Proxy(server.url).running() as proxy:
+        proxy.to_client = lambda data: re.sub(rb'"version":"2\.\d+\.\d+"', b'"version":"2.14.4"', data)
+        found = await examine(_through(ready, proxy), ready, only=["nats"])
+        assert bad(found) == [("version", "warn")], told(found)
+        assert "run 2.14.5 or newer" in told(found)
+        proxy.to_client = lambda data: re.sub(rb'"version":"2\.\d+\.\d+"', b'"version":"2.11.9"', data)
+        found = await examine(_through(ready, proxy), ready, only=["nats"])
+        assert bad(found) == [("reach", "fail")], told(found)
+
+
+async def test_a_long_way_to_the_server_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
+    async with Proxy(server.url).running() as proxy:
+        proxy.delay = lambda: 0.06
+        found = await examine(_through(ready, proxy), ready, only=["nats"])
+    assert bad(found) == [("round_trip", "warn")], told(found)
+
+
+async def test_a_check_that_hangs_is_a_finding_and_the_others_go_on(
+    ready: JetJobs, server: EmbeddedServer
+) -> None:
+    async with Proxy(server.url).running() as proxy:
+        proxy.to_server = Frames(r"\$JS\.API\.CONSUMER\.LIST\.\S+", r".*?", lambda: True, times=1000)
+        found = await examine(_through(ready, proxy), ready, only=["topology"], limit_s=4.0)
+    [hanging] = [finding for finding in found if finding.check == "orphans"]
+    assert (hanging.level, hanging.text) == ("fail", "orphans: no answer within 4 s")
+    assert {finding.check for finding in found} >= {"plan", "pin", "locks", "orphans"}
+
+
+def _through(app: JetJobs, proxy: Proxy) -> Any:
+    return build_settings({"nats": {"url": proxy.url, "connect_timeout": "20s"}})
+
+
+# Faults of the set-up
+
+
+async def test_no_server_is_a_finding_and_the_rest_is_left_out(make_app: MakeApp, server: EmbeddedServer) -> None:
+    app = declare(make_app(nats={"connect_timeout": "1s"}))
+    server.stop()
+    found = await app.doctor()
+    assert bad(found) == [("reach", "fail")], told(found)
+    assert [f.area for f in found if f.level == "skip"] == ["topology", "queues", "workers"]
+
+
+async def test_jetstream_that_is_off_is_a_finding() -> None:
+    with EmbeddedServer(jetstream=False) as plain:
+        found = await examine(build_settings({"nats": {"url": plain.url}}))
+    assert bad(found) == [("reach", "fail")], told(found)
+    assert "JetStream is not enabled" in told(found)
+
+
+async def test_a_server_that_was_never_set_up_is_a_finding(app: JetJobs) -> None:
+    found = await declare(app).doctor(only=["app"])
+    assert bad(found) == [("tasks", "fail")], told(found)
+    found = await examine(app.settings, only=["topology"])
+    assert ("queues", "warn") in bad(found)
+    assert {finding.check for finding in found if finding.level == "fail"} == {"plan"}
+
+
+USERS = """
+max_payload: %s
+accounts {
+  A {
+    jetstream: { max_file: 2MB, max_mem: 1MB }
+    users: [
+      { user: all, password: p }
+      { user: producer, password: p,
+        permissions: { publish: { deny: ["jobs.dead.>", "$KV.jobs-done-default.>"] } } }
+      { user: nobody, password: p, permissions: { publish: { deny: ["jobs.>"] } } }
+      { user: blind, password: p,
+        permissions: { publish: { deny: ["$JS.API.CONSUMER.LIST.>", "$JS.API.STREAM.NAMES"] } } }
+    ]
+  }
+}
+"""
+
+
+async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text(USERS % "200KB")
+    with EmbeddedServer(extra=("-c", str(config))) as server:
+
+        def user(name: str) -> JetJobs:
+            login = {"url": server.url, "user": name, "password": "p"}
+            return declare(JetJobs("test", settings=build_settings({"nats": login})))
+
+        app = user("all")
+        async with app:
+            await app.provision()
+            found = await app.doctor()
+            assert bad(found) == [("payload_limit", "warn")], told(found)
+            size = [("payload_limit", "warn")]
+            assert bad(await user("producer").doctor()) == [*size, ("permissions", "warn")]
+            assert bad(await user("nobody").doctor()) == [*size, ("permissions", "fail")]
+            found = await user("blind").doctor()
+            assert bad(found) == size, told(found)
+            skipped = {finding.check for finding in found if finding.level == "skip"}
+            assert skipped == {"queues", "orphans", "durability"}
+            found = await user("wrong").doctor()
+            assert bad(found) == [("reach", "fail")], told(found)
+            assert "refused the credentials" in told(found)
+
+            await bury(app, "fails", [b"x" * 100_000 for _ in range(17)])
+            found = await app.doctor(only=["nats"])
+            assert bad(found) == [*size, ("storage", "warn")], told(found)
+            await bury(app, "fails", [b"x" * 100_000 for _ in range(3)])
+            found = await app.doctor(only=["nats"])
+            assert bad(found) == [*size, ("storage", "fail")], told(found)
+
+
+async def test_a_queue_in_memory_is_found(make_app: MakeApp) -> None:
+    async with declare(make_app(queues={"storage": "memory"})) as app:
+        await app.provision()
+        assert bad(await app.doctor()) == []
+    found = await declare(make_app()).doctor()
+    assert {check for check, _ in bad(found)} == {"durability"}, told(found)
+    found = await declare(make_app(queues={"storage": "memory"}, env="production")).doctor()
+    assert bad(found) == [("durability", "warn")], told(found)
+
+
+async def test_the_dev_server_in_production_is_found(
+    make_app: MakeApp, ready: JetJobs, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce(tmp_path, server.url, os.getpid())
+    monkeypatch.chdir(tmp_path)
+    assert bad(await ready.doctor()) == []
+    found = await declare(make_app(env="production")).doctor()
+    assert bad(found) == [("dev_server", "fail")], told(found)
+
+
+async def test_two_doctors_at_once_do_not_disturb_each_other(ready: JetJobs) -> None:
+    for found in await asyncio.gather(*(ready.doctor() for _ in range(3))):
+        assert bad(found) == [], told(found)
