@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.letter import DeadLetter, LetterFilter
+    from jetjobs.model.live import LiveEvent
     from jetjobs.model.presence import WorkerRecord
     from jetjobs.model.queue import QueueState
     from jetjobs.model.retry import RetryPolicy
@@ -98,6 +99,7 @@ __all__ = [
     "JobTimeout",
     "JobTooLarge",
     "LetterFilter",
+    "LiveEvent",
     "Middleware",
     "Observer",
     "QueueNotFound",
@@ -169,6 +171,7 @@ _HOMES = {
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
+    "jetjobs.model.live": ("LiveEvent",),
     "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
     "jetjobs.model.presence": ("WorkerRecord",),
     "jetjobs.model.queue": ("QueueState",),

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,9 +24,11 @@ from jetjobs.enqueueing import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.waiting import Waiting
+from jetjobs.jetstream.watching import Watching
 from jetjobs.jobs import Jobs
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
+from jetjobs.model.live import LiveEvent, make_wish
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
@@ -212,6 +214,22 @@ class JetJobs(Router):
     def workers(self) -> Workers:
         """The workers that live: look, quiet, stop."""
         return Workers(self.jetstream)
+
+    def events(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        kinds: Sequence[str] | str = (),
+        begun: Callable[[int], None] = lambda workers: None,
+    ) -> AsyncGenerator[LiveEvent, None]:
+        """What happens to jobs and workers, from now on and without end: `async for event in app.events()`.
+
+        `kinds` are patterns such as `job.*`. With a queue or a task it is of jobs only. Not stored: what happens
+        during an outage is missed. `begun` is called once, with how many workers tell by then.
+        """
+        wish = make_wish(queue, task, kinds)
+        return Watching(self.jetstream.connection, self.jetstream.names, wish).events(begun)
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""

@@ -15,7 +15,7 @@ from jetjobs.jetstream.shelves import Shelf, read_arguments, shelves
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNotFound, TopologyMissing
 from jetjobs.model.ids import is_id
-from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.job import NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
 from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
 from jetjobs.moving import MoveAnswer, Mover
@@ -138,6 +138,11 @@ class Jobs:
         queues = await queues_on(connection, names)
         infos = await asyncio.gather(*(connection.api(f"STREAM.INFO.{names.work_stream(q)}") for q in queues))
         return {queue: str(info["created"]) for queue, info in zip(queues, infos, strict=True)}
+
+    async def running(self) -> list[JobStatus]:
+        """The jobs that run and have lasted a quarter of a second, longest first, with their progress."""
+        found = [running_status(job_id, record) for job_id, record in (await self._running()).items() if record]
+        return sorted(found, key=lambda status: status.started_at or NEVER)
 
     async def _running(self) -> dict[str, Any]:
         """The running records by job id."""

@@ -14,6 +14,7 @@ from jetjobs.jetstream.queue_facts import (
     Backlog,
     LaneLook,
     count_dead,
+    count_later,
     look_at_lanes,
     look_at_later,
     now_of,
@@ -35,6 +36,9 @@ LOOK_LIST = 1_000
 LOOK_ONE = 10_000
 """So many jobs for later are looked at to tell retries from schedules: in a list, and of a single queue."""
 
+Glances = dict[str, Sequence[LaneLook]]
+"""What the last glance has seen of each queue."""
+
 
 class Queues:
     """The queues of one namespace, as they stand on the server."""
@@ -54,10 +58,15 @@ class Queues:
         any_dead = await self._any_dead()
         looks = (self._look(queue, workers, rates_s, LOOK_LIST, any_dead) for queue in queues)
         found = await asyncio.gather(*looks, return_exceptions=True)
-        for state in found:
-            if isinstance(state, BaseException) and not isinstance(state, QueueNotFound):
-                raise state
-        return [state for state in found if isinstance(state, QueueState)]  # but those deleted meanwhile
+        return _but_deleted(found)
+
+    async def glance(self, before: Glances, workers: Sequence[WorkerRecord]) -> Sequence[QueueState]:
+        """All of them, by what the server counts anyway: for a look every second. Jobs for later are not told
+        apart. Rates are those since the last glance, which `before` keeps; give it an empty dict at first."""
+        queues, any_dead = await asyncio.gather(self.names(), self._any_dead())
+        looks = (self._glance(queue, before, workers, any_dead) for queue in queues)
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        return _but_deleted(found)
 
     async def get(self, queue: str, *, rates_s: float = 5 * RATES_S) -> QueueState:
         """One of them, looked at more closely. QueueNotFound when there is none of that name."""
@@ -117,6 +126,25 @@ class Queues:
             rates = _rates(lanes, await look_at_lanes(connection, names, queue))
         return _state(queue, lanes, later, oldest, dead, paused, rates, workers)
 
+    async def _glance(
+        self,
+        queue: str,
+        before: Glances,
+        workers: Sequence[WorkerRecord],
+        any_dead: bool,
+    ) -> QueueState:
+        connection, names = self._connection, self._names
+        lanes = await look_at_lanes(connection, names, queue)
+        later, oldest, dead, paused = await asyncio.gather(
+            count_later(connection, names, queue, lanes),
+            oldest_due(connection, names, queue, lanes),
+            count_dead(connection, names, queue) if any_dead else _none(),
+            pause_of(connection, names, queue, lanes),
+        )
+        earlier, before[queue] = before.get(queue), lanes
+        rates = _rates(earlier, lanes) if earlier is not None else (None, None)
+        return _state(queue, lanes, Backlog(later, 0, exact=False), oldest, dead, paused, rates, workers)
+
     async def _any_dead(self) -> bool:
         """To count nothing is cheap: most of the time there are no dead letters at all."""
         try:
@@ -129,7 +157,15 @@ async def _none() -> int:
     return 0
 
 
-def _rates(before: list[LaneLook], after: list[LaneLook]) -> tuple[float | None, float | None]:
+def _but_deleted(found: Sequence[QueueState | BaseException]) -> list[QueueState]:
+    """The states; a queue that was deleted meanwhile is left out, any other fault raised."""
+    for state in found:
+        if isinstance(state, BaseException) and not isinstance(state, QueueNotFound):
+            raise state
+    return [state for state in found if isinstance(state, QueueState)]
+
+
+def _rates(before: Sequence[LaneLook], after: Sequence[LaneLook]) -> tuple[float | None, float | None]:
     """Jobs that came into the lanes and left them, a second."""
     earlier = {lane.lane: lane for lane in before}
     pairs = [(earlier[lane.lane], lane) for lane in after if lane.lane in earlier and lane.lane in n.PULLED]

@@ -46,14 +46,14 @@ async def _draw(handle: JobHandle[Any], to: TextIO) -> None:
 def line(status: JobStatus, columns: int) -> str:
     """The state, or bar, per cent and message, within so many columns."""
     if status.progress is None:
-        return _cut(str(status.state or ""), columns - 1)
+        return cut(str(status.state or ""), columns - 1)
     width = max(4, min(WIDEST, columns // 3))
     full = int(status.progress * width)
     bar = f"[{'#' * full}{'·' * (width - full)}]"
-    return _cut(f"{bar} {int(status.progress * 100):3} %  {status.message or ''}".rstrip(), columns - 1)
+    return cut(f"{bar} {int(status.progress * 100):3} %  {status.message or ''}".rstrip(), columns - 1)
 
 
-def _cut(text: str, columns: int) -> str:
+def cut(text: str, columns: int) -> str:
     """So much of it as fits into one line; a message may hold anything."""
     used, kept = 0, ""
     for character in text:

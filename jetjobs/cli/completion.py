@@ -47,6 +47,12 @@ def states(incomplete: str) -> list[str]:
     return [str(word) for word in JobState if word.startswith(incomplete)]
 
 
+def event_kinds(incomplete: str) -> list[str]:
+    from jetjobs.model.live import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
 def _names(what: str, incomplete: str) -> list[str]:
     """Whatever goes wrong, the shell is told of nothing: it could only spoil the line that is being typed."""
     with contextlib.suppress(Exception):

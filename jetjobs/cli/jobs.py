@@ -73,6 +73,18 @@ def wait(
 
 
 @commands.command()
+def watch(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of jobs. [default: all that run, live]")] = None,
+    queue: Queue = None,
+    task: TaskName = None,
+) -> None:
+    """Follow jobs until all have ended. Exit code 0 if all succeeded, else 1. Without ids: what runs, live."""
+    from jetjobs.cli.run_watch import watch_command
+
+    raise typer.Exit(run_async(lambda: watch_command(ids or [], queue, task)))
+
+
+@commands.command()
 def cancel(
     ids: Ids,
     queue: Queue = None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from jetjobs import __version__
-from jetjobs.cli import config, dead, dev, doctor, enqueue, jobs, queues, setup, worker, workers
+from jetjobs.cli import config, dead, dev, doctor, enqueue, jobs, live, queues, setup, worker, workers
 from jetjobs.cli.output import (
     APP_BROKEN,
     DONE,
@@ -39,6 +39,7 @@ jobs.add_to(tree)
 queues.add_to(tree)
 workers.add_to(tree)
 dead.add_to(tree)
+live.add_to(tree)
 setup.add_to(tree)
 doctor.add_to(tree)
 config.add_to(tree)

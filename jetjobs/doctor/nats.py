@@ -100,18 +100,21 @@ async def permissions(look: Look) -> list[Finding]:
     names, connection = look.jetstream.names, look.jetstream.connection
     found = []
     token = new_uid()
+    # Who may enter himself into the registry is to run jobs; producers and operators are not.
+    works = await may_publish(connection, kv_subject(names.workers_bucket, token))
     for queue in look.queues:
         if await may_publish(connection, names.job(queue, "normal", "_doctor", "-", token)) is False:
             text = f"this user may not publish to queue {queue}: it can neither enqueue nor run jobs"
             found.append(Finding("fail", "nats", text, f"permit {names.queue_filter(queue)}", "permissions"))
             continue
         done = kv_subject(names.done_bucket(queue), names.done_key("_doctor", token))
-        needed = (names.dead(queue, "_doctor", token), done)
+        needed = (names.dead(queue, "_doctor", token), done) if works else ()
         if False in [await may_publish(connection, subject) for subject in needed]:
-            text = f"this user may enqueue to queue {queue}, and not run its jobs"
+            text = f"this user runs jobs, and may not put away those of queue {queue} that have ended"
             places = f"{names.dead_of(queue)} and {kv_subject(names.done_bucket(queue), '>')}"
-            found.append(Finding("warn", "nats", text, f"a worker needs to publish to {places}", "permissions"))
-    return found or [Finding("ok", "nats", "this user may enqueue and run jobs", check="permissions")]
+            found.append(Finding("fail", "nats", text, f"permit {places}", "permissions"))
+    text = "this user may enqueue and run jobs" if works else "this user may enqueue; it is not one of a worker"
+    return found or [Finding("ok", "nats", text, check="permissions")]
 
 
 async def payload_limit(look: Look) -> list[Finding]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from jetjobs.doctor.finding import Check, Finding, Look, many, size
-from jetjobs.jetstream.inspection import stream_info, undelivered
+from jetjobs.jetstream.inspection import check_read, live_workers, stream_info, undelivered
 from jetjobs.jetstream.pausing import pause_of
 from jetjobs.jetstream.queue_facts import look_at_lanes, now_of
 from jetjobs.jetstream.reads import parse_time
-from jetjobs.jetstream.registry import workers_on
 from jetjobs.jetstream.scan import scan
 from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
@@ -46,7 +45,7 @@ async def paused(look: Look) -> list[Finding]:
 
 async def unserved(look: Look) -> list[Finding]:
     connection, names = look.jetstream.connection, look.jetstream.names
-    workers = [w for w in await workers_on(connection, names) if w.phase in (Phase.READY, Phase.STARTING)]
+    workers = [w for w in await live_workers(connection, names) if w.phase in (Phase.READY, Phase.STARTING)]
     served = {queue for worker in workers for queue in worker.queues}
     found = []
     for queue in sorted(set(look.queues) - served):
@@ -66,6 +65,7 @@ async def overdue(look: Look) -> list[Finding]:
         stream = names.work_stream(queue)
         if (info := await stream_info(connection, stream)) is None:
             continue
+        await check_read(connection, stream)
         now, late, latest_s = parse_time(info["ts"]), 0, 0.0
         async for message in scan(connection, stream, names.lane_filter(queue, n.LATER), limit=MOST_LATER):
             due_at = due_time(message)

@@ -8,9 +8,8 @@ from typing import Any
 
 from jetjobs.doctor.finding import Check, Finding, Level, Look, many
 from jetjobs.jetstream import topology
-from jetjobs.jetstream.inspection import consumers_of, stream_info
+from jetjobs.jetstream.inspection import check_read, consumers_of, live_workers, stream_info
 from jetjobs.jetstream.reads import at_sequence
-from jetjobs.jetstream.registry import workers_on
 from jetjobs.jetstream.scan import scan
 from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
@@ -84,7 +83,7 @@ async def capacity(look: Look) -> list[Finding]:
     """More slots than the lanes of a queue hand out stay empty."""
     connection, names = look.jetstream.connection, look.jetstream.names
     slots: dict[str, int] = {}
-    for worker in await workers_on(connection, names):
+    for worker in await live_workers(connection, names):
         for queue, of in worker.queues.items():
             slots[queue] = slots.get(queue, 0) + of.total
     most = look.settings.queues.max_running
@@ -156,6 +155,7 @@ async def locks(look: Look) -> list[Finding]:
     prefix = kv_subject(bucket, "")
     if await stream_info(look.jetstream.connection, kv_stream(bucket)) is None:
         return []  # the plan says so
+    await check_read(look.jetstream.connection, kv_stream(bucket))
     found = []
     async for message in scan(look.jetstream.connection, kv_stream(bucket), prefix + ">", limit=1000):
         key = message.subject.removeprefix(prefix)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 
 from jetjobs.doctor.finding import Check, Finding, Look, many
-from jetjobs.jetstream.registry import workers_on
+from jetjobs.jetstream.inspection import live_workers
 from jetjobs.model.durations import show_duration
 
 LAG_S = 2.0
 
 
 async def versions(look: Look) -> list[Finding]:
-    workers = await workers_on(look.jetstream.connection, look.jetstream.names)
+    workers = await live_workers(look.jetstream.connection, look.jetstream.names)
     by_version = defaultdict(list)
     for worker in workers:
         by_version[worker.version].append(worker.key)
@@ -33,7 +33,7 @@ async def versions(look: Look) -> list[Finding]:
 async def schemas(look: Look) -> list[Finding]:
     """One task with two shapes of arguments: a job may meet the worker that cannot read it."""
     shapes: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for worker in await workers_on(look.jetstream.connection, look.jetstream.names):
+    for worker in await live_workers(look.jetstream.connection, look.jetstream.names):
         for task, shape in worker.tasks.items():
             if shape:
                 shapes[task][shape].append(worker.key)
@@ -56,7 +56,7 @@ async def schemas(look: Look) -> list[Finding]:
 
 async def lag(look: Look) -> list[Finding]:
     found = []
-    for worker in await workers_on(look.jetstream.connection, look.jetstream.names):
+    for worker in await live_workers(look.jetstream.connection, look.jetstream.names):
         if worker.lag_s >= LAG_S:
             text = f"the event loop of {worker.key} stood still for {show_duration(worker.lag_s)}"
             hint = 'a task blocks it: make it a plain def, or isolation="process"'

@@ -29,7 +29,8 @@ class Following:
         """Each status that differs from the one before. Ends with the job, or when it is nowhere."""
         told: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
         sid = await self._connection.nc.listen(
-            self._names.event("*", queue, job_id), lambda subject, reply, data, headers: _put_newest(told, data)
+            self._names.job_event("*", queue, task, job_id),
+            lambda subject, reply, data, headers: _put_newest(told, data),
         )
         last: JobStatus | None = None
         try:

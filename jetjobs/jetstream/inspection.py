@@ -11,9 +11,12 @@ import nats.errors
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.reads import parse_time
+from jetjobs.jetstream.registry import workers_on
 from jetjobs.jetstream.scan import count_on
 from jetjobs.model import names as n
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
+from jetjobs.model.names import Names, kv_stream
+from jetjobs.model.presence import WorkerRecord
 
 _NEVER = str(2**53 - 1)
 """A sequence that no stream reaches: a publish that expects it is refused, once permissions were checked."""
@@ -90,6 +93,21 @@ async def may_publish(connection: Connection, subject: str) -> bool | None:
     return True
 
 
+async def check_read(connection: Connection, stream: str) -> None:
+    """AccessDenied when this user may not read the stream in pages: a page that is denied only seems slow."""
+    try:
+        await connection.ask(f"$JS.API.DIRECT.GET.{stream}", b'{"seq":1}', None, 5.0)
+    except BrokerError as error:
+        if error.code != 503:  # no such stream: whoever reads it says so
+            raise
+
+
+async def live_workers(connection: Connection, names: Names) -> list[WorkerRecord]:
+    """As the registry has them; AccessDenied at once for who may not look."""
+    await check_read(connection, kv_stream(names.workers_bucket))
+    return await workers_on(connection, names)
+
+
 async def consumers_of(connection: Connection, stream: str) -> list[dict[str, Any]]:
     """Every consumer of a stream, as the server describes it."""
     found: list[dict[str, Any]] = []
@@ -107,6 +125,7 @@ async def undelivered(connection: Connection, stream: str, lane: str, subject: s
     Count and consumer are told one after the other while jobs come and go. So the consumer is asked before and
     after the count, the kinder answer taken, and a doubt looked at again.
     """
+    await check_read(connection, stream)
     least = 0
     for look in range(looks):
         if look:

@@ -97,10 +97,7 @@ async def look_at_later(
     half as many newest messages only, where most of them stand: they were published when an attempt failed.
     """
     stream, subject = names.work_stream(queue), names.lane_filter(queue, n.LATER)
-    state, others = await asyncio.gather(
-        state_of(connection, stream), count_on(connection, stream, names.lane_filter(queue, n.TICK))
-    )
-    left = max(0, int(state["messages"]) - others - sum(lane.pending + lane.running for lane in lanes))
+    state, left = await _in_no_lane(connection, names, queue, lanes)
     if left <= most:
         found = await page(connection, stream, subject, 1, most)
         if not found or not found[-1].following:
@@ -109,6 +106,21 @@ async def look_at_later(
     start = max(int(state["first_seq"]), int(state["last_seq"]) - most // 2)
     newest = await page(connection, stream, subject, start, most // 2)
     return Backlog(left, _retrying(newest), exact=False)
+
+
+async def count_later(connection: Connection, names: Names, queue: str, lanes: list[LaneLook]) -> int:
+    """About how many wait for their time: what is in the stream and in no lane."""
+    return (await _in_no_lane(connection, names, queue, lanes))[1]
+
+
+async def _in_no_lane(
+    connection: Connection, names: Names, queue: str, lanes: list[LaneLook]
+) -> tuple[dict[str, Any], int]:
+    stream = names.work_stream(queue)
+    state, others = await asyncio.gather(
+        state_of(connection, stream), count_on(connection, stream, names.lane_filter(queue, n.TICK))
+    )
+    return state, max(0, int(state["messages"]) - others - sum(lane.pending + lane.running for lane in lanes))
 
 
 def _retrying(found: list[StoredMessage]) -> int:

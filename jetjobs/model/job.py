@@ -125,6 +125,25 @@ class JobStatus(NamedTuple):
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
 
 
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def running_status(job_id: str, record: Mapping[str, Any]) -> JobStatus:
+    """What the running record of a job tells."""
+    return JobStatus(
+        job_id,
+        JobState.RUNNING,
+        str(record.get("queue", "")),
+        str(record.get("task", "")),
+        attempt=int(record.get("attempt", 0)),
+        started_at=at(record.get("started_at", 0.0)),
+        worker=record.get("worker"),
+        run=str(record.get("run", "")),
+        progress=record.get("progress"),
+        message=record.get("message"),
+    )
+
+
 def at(seconds: float) -> datetime | None:
     """An aware UTC time, or None for 0."""
     return datetime.fromtimestamp(seconds, UTC) if seconds else None

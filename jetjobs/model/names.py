@@ -232,9 +232,17 @@ class Names:
         """Subject of a control message, on core NATS."""
         return f"{self.namespace}.control.{word}"
 
-    def event(self, word: str, queue: str, job_id: str) -> str:
+    def job_event(self, word: str, queue: str, task: str, job_id: str) -> str:
         """Subject of what is told of a job while it happens, on core NATS; each part may be `*`."""
-        return f"{self.namespace}.events.{word}.{queue}.{job_id}"
+        return f"{self.namespace}.events.job.{word}.{queue}.{task}.{job_id}"
+
+    def worker_event(self, word: str, worker: str) -> str:
+        """Subject of what a worker tells of itself, by its name; each part may be `*`."""
+        return f"{self.namespace}.events.worker.{word}.{worker if worker == '*' else token_of(worker)}"
+
+    def kind_of_event(self, subject: str) -> str:
+        """`job.succeeded`, from the subject of such an event."""
+        return ".".join(subject.removeprefix(f"{self.namespace}.events.").split(".")[:2])
 
     @property
     def control_workers(self) -> str:

@@ -183,7 +183,7 @@ class Leases:
             self._tell(job, report, self._record(attempt, job, report))
 
     def _tell(self, job: Job, report: Report, record: bytes) -> None:
-        report.sent = self._connection.post(self._names.event(n.PROGRESS, job.queue, job.id), record)
+        report.sent = self._connection.post(self._names.job_event(n.PROGRESS, job.queue, job.task, job.id), record)
 
     def _record(self, attempt: Attempt, job: Job, report: Report | None) -> bytes:
         record: dict[str, object] = {

@@ -19,6 +19,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader import LeaderLock
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
+from jetjobs.model.live import WATCH
 from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
@@ -37,6 +38,7 @@ from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.slots import Slots
 from jetjobs.worker.sweeps import OVERDUE, sweeps
+from jetjobs.worker.telling import Telling
 
 CALL_AGAIN_S = 10.0
 RELEASE_GRACE_S = 5.0
@@ -87,7 +89,7 @@ class Worker:
         self.options = options
         self._jetstream = jetstream
         self._settings = settings
-        self._observe = observe
+        self._observe = observe = self.telling = Telling(jetstream, self.name, observe)
         lease_s = settings.queues.lease.total_seconds()
         caps = {queue: cap for queue, cap in options.queues.items() if cap is not None}
         self.slots = Slots(options.slots, caps)
@@ -106,6 +108,7 @@ class Worker:
         self.control.on("quiet", lambda request: self.hush())
         self.control.on("stop", self._asked_to_stop)
         self.control.on("cancel", lambda request: cancel_here(self._leases, self.registry, request))
+        self.control.on(WATCH, self.telling.hear)
         self.control.on("holds", lambda request: holds_here(self._leases, request))
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +148,7 @@ def test_every_command_prints_what_the_page_says(
     with Process(["worker", "-s", server.url, "--app", "snapshot_tasks:app", "--name", "snap"], folder) as worker:
         worker.wait_for("worker ready", timeout=60)
         enqueue_and_look(told)
+        events(told, folder, server.url)
         move(told)
         letters(told)
         the_rest(told)
@@ -170,11 +172,27 @@ def enqueue_and_look(told: Session) -> None:
     told.plain("enqueue", "hold", "--id", "runs")
     told.until("jobs", "show", "runs", where=lambda job: job["state"] == "running")
     told("jobs show", "runs")
+    told.until("top", where=lambda found: [job["id"] for job in found["running"]] == ["runs"])
+    told("top")
+    told("jobs watch")
+    told("jobs watch", "ended")
     told.until("workers", "show", "snap", where=lambda worker: worker["running"])
     told("workers list")
     told("workers show", "snap")
     told("jobs cancel", "runs")
     told.check("errors", told.plain("jobs", "show", "nobody", code=5))
+
+
+def events(told: Session, folder: Path, url: str) -> None:
+    """They do not end by themselves: another process follows them, and is interrupted."""
+    with Process(["events", "-s", url, "--json"], folder) as following:
+        following.wait_for("heard us", timeout=60)
+        give_up = time.monotonic() + 60
+        while not (ended := [line for line in list(following.lines) if "job.succeeded" in line]):
+            assert time.monotonic() < give_up, following.lines
+            told.plain("enqueue", "greet", "name=Ada", "--wait")  # again, until the worker has heard of us
+        told.check("events", json.loads(ended[0]))
+        assert following.end(signal.SIGINT, 60) == 130
 
 
 def move(told: Session) -> None:
@@ -204,6 +222,7 @@ def the_rest(told: Session) -> None:
     told("queues show", "default")
     told("queues purge", "default", "--yes")
     told("queues resume", "default")
+    told("doctor")
     told("config show")
     told("config path")
 

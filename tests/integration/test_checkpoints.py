@@ -617,7 +617,7 @@ async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_pa
                     if status.progress == 0.5:
                         seen_it.set()
                 assert await handle.result(SOON) == 3
-        assert told == [f"jobs.events.progress.default.{handle.id}"]
+        assert told == [f"jobs.events.job.progress.default.work.{handle.id}"]
         async with app_of("setup") as setup:
             info = await setup.jetstream.connection.api(f"STREAM.INFO.KV_{BUCKET}")
             assert (info["state"]["messages"], info["state"]["last_seq"]) == (0, 1)

@@ -24,6 +24,7 @@ from tests.conftest import MakeApp
 from tests.support.letters import bury
 from tests.support.probe import eventually
 from tests.support.proxy import Frames, Proxy
+from tests.support.roles import roles_config
 from tests.support.server import Truth
 
 STREAM = "jobs-work-default"
@@ -56,7 +57,7 @@ def bad(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def told(findings: list[Finding]) -> str:
-    return "\n".join(map(str, findings))
+    return "\n".join(f"{f.level} {f.check}: {f.text} → {f.hint}" for f in findings)
 
 
 async def everything(truth: Truth) -> dict[str, Any]:
@@ -425,7 +426,7 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
             found = await app.doctor()
             assert bad(found) == [("payload_limit", "warn")], told(found)
             size = [("payload_limit", "warn")]
-            assert bad(await user("producer").doctor()) == [*size, ("permissions", "warn")]
+            assert bad(await user("producer").doctor()) == [*size, ("permissions", "fail")]
             assert bad(await user("nobody").doctor()) == [*size, ("permissions", "fail")]
             found = await user("blind").doctor()
             assert bad(found) == size, told(found)
@@ -441,6 +442,25 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
             await bury(app, "fails", [b"x" * 100_000 for _ in range(3)])
             found = await app.doctor(only=["nats"])
             assert bad(found) == [*size, ("storage", "fail")], told(found)
+
+
+async def test_the_roles_of_the_example_are_well_as_far_as_each_may_look(tmp_path: Path) -> None:
+    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as server:
+
+        def app_of(role: str) -> JetJobs:
+            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+            return declare(JetJobs("test", settings=build_settings({"nats": {"url": server.url, **login}})))
+
+        async with app_of("setup") as app:
+            await app.provision()
+        for role in ("operator", "worker", "producer"):
+            found = await app_of(role).doctor()
+            assert bad(found) == [], (role, told(found))
+            left_out = {finding.check for finding in found if finding.level == "skip"}
+            if role == "operator":
+                assert left_out == {"durability"}, told(found)
+        found = await app_of("setup").doctor(only=["nats"])
+        assert bad(found) == [("permissions", "fail")], told(found)
 
 
 async def test_a_queue_in_memory_is_found(make_app: MakeApp) -> None:

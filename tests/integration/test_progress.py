@@ -81,7 +81,7 @@ async def test_the_status_shows_it_wherever_the_task_runs(
         go_on.touch()
         await handle.result(SOON)
     subjects, events = zip(*heard, strict=True)
-    assert set(subjects) == {f"jobs.events.progress.default.{handle.id}"}
+    assert set(subjects) == {f"jobs.events.job.progress.default.{handle.task}.{handle.id}"}
     assert events[0].keys() == record.keys()
     assert progress in {event["progress"] for event in events if event["attempt"] == 1}
 

@@ -47,6 +47,7 @@ PUBLIC = [
     "JobTimeout",
     "JobTooLarge",
     "LetterFilter",
+    "LiveEvent",
     "Middleware",
     "Observer",
     "PERMANENT",

@@ -212,6 +212,7 @@ def test_no_import_cycle_even_counting_typing_and_local_imports() -> None:
         pytest.fail(f"import cycle: {' -> '.join(reversed(error.args[1]))}")
 
 
+@pytest.mark.timeout(240)  # every module anew: half a minute where other tests load the machine
 def test_every_module_can_be_the_first_one_imported() -> None:
     script = (
         "import sys, importlib\n"

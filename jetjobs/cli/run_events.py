@@ -1,0 +1,61 @@
+"""What `jetjobs events` does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from datetime import datetime
+
+from jetjobs.cli.run_workers import reader
+from jetjobs.cli.state import state
+from jetjobs.model.durations import show_duration
+from jetjobs.model.live import LiveEvent, make_wish
+
+_COLOURS = {
+    "job.succeeded": "32", "job.retried": "33", "job.snoozed": "33", "job.dead_lettered": "31",
+    "job.lease_lost": "31", "job.suspected": "33",
+}  # fmt: skip
+
+
+async def events_command(queue: str | None, task: str | None, kinds: list[str]) -> None:
+    make_wish(queue, task, kinds)  # a wrong one is told without a server
+    as_json = state.out.as_json or not sys.stdout.isatty()
+    async with (
+        reader() as app,
+        contextlib.aclosing(app.events(queue=queue, task=task, kinds=kinds, begun=_note)) as following,
+    ):
+        async for event in following:
+            print(json.dumps(event.as_dict()) if as_json else line(event), flush=True)
+
+
+def _note(workers: int) -> None:
+    state.out.note(f"{workers or 'no'} worker{'s' * (workers != 1)} heard us; Ctrl-C ends")
+
+
+def line(event: LiveEvent) -> str:
+    """One event for people. Texts of others are kept to one line, and from painting the terminal."""
+    kind = state.out.paint(f"{event.kind:<17}", _COLOURS.get(event.kind, "0"))
+    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    where = f"{event.queue}/{event.task}  {event.job_id}  " if event.job_id else ""
+    text = "  ".join(part for part in (f"{where}{event.worker}", *_facts(event)) if part)
+    return f"{clock}  {kind}  " + "".join(c if c.isprintable() else " " for c in text)
+
+
+def _facts(event: LiveEvent) -> list[str]:
+    facts = [event.detail, event.reason]
+    if event.attempt > 1:
+        facts.append(f"attempt {event.attempt}")
+    if event.kind == "job.started" and event.wait_s is not None:
+        facts.append(f"waited {show_duration(event.wait_s)}")
+    if event.run_s is not None:
+        facts.append(f"ran {show_duration(event.run_s)}")
+    if event.retry_in_s is not None:
+        facts.append(f"again in {show_duration(event.retry_in_s)}")
+    if event.progress is not None:
+        facts.append(f"{int(event.progress * 100)} % {event.message}".rstrip())
+    if event.error_type:
+        facts.append(f"{event.error_type}: {event.error}")
+    if event.skipped:
+        facts.append(f"({event.skipped:,} before it were left out)")
+    return facts

@@ -1,0 +1,119 @@
+"""Events as they go over the wire, wishes, and the view of `top`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs.cli.run_events import line
+from jetjobs.cli.top_view import Snapshot, shares, view
+from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
+from jetjobs.model.job import running_status
+from jetjobs.model.live import KINDS, LiveEvent, Wish, live_event, make_wish, read_live, read_wish
+from jetjobs.model.names import Names
+from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.queue import LaneState, QueueState
+
+DEAD = JobFinished(
+    "mail", "send", "j1", 3, "dead_lettered", 1.5, 0.25, "exhausted", 0.0, ErrorInfo("ValueError", "no" * 500)
+)
+
+
+def test_an_event_comes_back_as_it_went() -> None:
+    for event in (
+        DEAD,
+        JobStarted("mail", "send", "j1", 1, 1, 0.5),
+        LeaseLostEvent("mail", "", ""),
+        WorkerChanged("ready", "10 slots"),
+    ):
+        told = live_event(event, "w1", 12.5)
+        assert told is not None
+        assert told.kind in KINDS
+        assert read_live(told.kind, told.to_wire(), 99.0) == told
+
+
+def test_what_has_its_default_is_not_sent_and_texts_are_cut() -> None:
+    told = live_event(DEAD, "w1", 12.5)
+    assert told is not None
+    wire = json.loads(told.to_wire())
+    assert wire.keys() == {
+        "at", "worker", "queue", "task", "job_id", "attempt", "wait_s", "run_s", "reason", "error_type", "error",
+    }  # fmt: skip
+    assert len(wire["error"]) == 300
+    assert live_event(ConnectionLost("gone"), "w1", 1.0) is None
+
+
+@given(st.binary(max_size=60) | st.builds(lambda v: json.dumps(v).encode(), st.dictionaries(
+    st.sampled_from(["at", "worker", "attempt", "run_s", "skipped", "id", "progress"]),
+    st.none() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2),
+)))  # fmt: skip
+def test_whatever_comes_is_read_or_dropped(data: bytes) -> None:
+    event = read_live("job.succeeded", data, 5.0)
+    assert event is None or json.dumps(event.as_dict())
+    if event is not None:
+        assert "\n" not in line(event)
+
+
+def test_wishes() -> None:
+    wish = make_wish("mail", None, ["job.s*", "job.dead_lettered"])
+    assert wish.wants("job.succeeded", "mail", "send")
+    assert not wish.wants("job.retried", "mail", "send")
+    assert not wish.wants("job.succeeded", "other", "send")
+    assert Wish().wants("worker.ready", "", "")
+    assert not Wish(queue="mail").wants("worker.ready", "", "")
+    assert read_wish({"queue": "mail", "kinds": ["a"], "for_s": 1e9}) == (Wish("mail", "", ("a",)), 30.0)
+    wrong: list[dict[str, object]] = [{"for_s": float("nan")}, {"for_s": "1"}, {"kinds": {"a": 1}}]
+    for request in wrong:
+        with pytest.raises(ValueError, match="for_s"):
+            read_wish(request)
+
+
+def test_subjects_of_events() -> None:
+    names = Names("jobs")
+    subject = names.job_event("succeeded", "mail", "send", "j1")
+    assert subject == "jobs.events.job.succeeded.mail.send.j1"
+    assert names.kind_of_event(subject) == "job.succeeded"
+    assert names.worker_event("ready", "web.1 a") == "jobs.events.worker.ready.web-1-a"
+    assert names.worker_event("*", "*") == "jobs.events.worker.*.*"
+
+
+def test_a_line_for_people_is_one_line() -> None:
+    event = LiveEvent("job.retried", 1.0, "w\x1b[2J1", "mail", "send", "j1", 2, 0.1, 0.5, 3.0, "", "E", "a\nb")
+    shown = line(event)
+    assert shown.isprintable()
+    for text in ("job.retried", "mail/send  j1", "attempt 2", "ran 500 ms", "again in 3.0 s", "E: a b"):
+        assert text in shown
+
+
+def _snapshot(queues: int, jobs: int) -> Snapshot:
+    lanes = (LaneState("normal", 5, 1, 0),)
+    states = [
+        QueueState(f"queue-{i}", 1.0, None, lanes, 3, 0, False, 0, 2.0, 1.0, 0.0, 1, 1, 4) for i in range(queues)
+    ]
+    record = {"queue": "queue-0", "task": "count", "started_at": 1.0, "progress": 0.5, "message": "half\n"}
+    return Snapshot(10.0, states, [running_status(f"{i:032}", record) for i in range(jobs)], [])
+
+
+@given(st.integers(1, 200), st.integers(1, 80), st.integers(0, 60), st.integers(0, 60))
+def test_the_view_has_exactly_the_rows_there_are(columns: int, rows: int, queues: int, jobs: int) -> None:
+    lines = view(_snapshot(queues, jobs), columns, rows, "foot")
+    assert len(lines) == rows
+    assert lines[-1] == "foot"
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=4), st.integers(0, 100))
+def test_shares_fill_the_room_and_no_more(wanted: list[int], room: int) -> None:
+    given_ = shares(wanted, room)
+    assert all(g <= w for g, w in zip(given_, wanted, strict=True))
+    assert sum(given_) == min(room, sum(wanted))
+
+
+def test_the_filter_keeps_what_has_the_text_in_a_name() -> None:
+    shown = _snapshot(12, 2).filtered("QUEUE-1")
+    assert [queue.queue for queue in shown.queues] == ["queue-1", "queue-10", "queue-11"]
+    assert shown.running == []
+    assert len(_snapshot(3, 2).only("queue-0", "count").running) == 2
+    assert "… 5 more" in "\n".join(view(_snapshot(8, 0), 80, 12, ""))
