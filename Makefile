@@ -30,7 +30,7 @@ test: $(STAMP) $(PROMTOOL) ## run all tests; narrow with ARGS="tests/unit -k ret
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
 	$(BIN)/python -m pytest -q -m alone
 endif
 
