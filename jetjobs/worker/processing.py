@@ -86,12 +86,13 @@ class Processing:
                     self._count_stuck(stuck - before[0], full - before[1])
                 await asyncio.sleep(SETTLE_AGAIN_S)
         finally:
-            self._count_stuck(-stuck, -full)
+            if stuck:
+                self._count_stuck(-stuck, -full)
 
     def _count_stuck(self, stuck: int, full: int) -> None:
+        self._stuck += stuck
+        self._full += full
         if stuck or full:
-            self._stuck += stuck
-            self._full += full
             self._on_stuck(self._stuck, self._full)
 
     def _settle_failed(self, attempt: Attempt, error: Exception) -> None:

@@ -115,12 +115,8 @@ class Runner:
         if refused is not None:
             return job, refused
         suspicious = delivery.delivered > 1 or job.crashes
-        if suspicious:
-            early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
-            if early is None and not attempt.owned():
-                early = LetGo(ack=False)  # the look outlasted the lease: another may run it by now
-            if early is not None:
-                return job, early
+        if suspicious and (early := await self._look_first(attempt, job)) is not None:
+            return job, early
         now = time.time()
         if job.deadline and now >= job.deadline:
             late = ErrorInfo("Expired", f"not started by its deadline, {now - job.deadline:.1f} s ago")
@@ -176,6 +172,13 @@ class Runner:
         except MalformedJob as error:
             return salvage(attempt.delivery, attempt.queue, attempt.lane, created), refuse(error)
         return job, None
+
+    async def _look_first(self, attempt: Attempt, job: Job) -> Outcome | None:
+        """What follows without a run, if anything; see `_after_crash`."""
+        early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
+        if early is None and not attempt.owned():
+            return LetGo(ack=False)  # the look outlasted the lease: another may run it by now
+        return early
 
     async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
         """Delivered before: perhaps only the ack was lost; perhaps it kills whoever runs it."""

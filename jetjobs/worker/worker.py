@@ -361,6 +361,9 @@ class Worker:
             await self._processing.process(attempt)
         finally:
             self._leases.let_go(attempt)
+            # The task knows its context, and that the attempt: left as a ring, each job would wait for the
+            # garbage collector, which costs a fifth of the throughput.
+            attempt.runner = None
             self.slots.give_back(attempt.queue)
             self._dispatcher.slot_freed(attempt, time.monotonic() - attempt.received_at)
 
