@@ -30,7 +30,9 @@ def hoist(arguments: Sequence[str]) -> list[str]:
         elif item in _WITHOUT or (item.startswith("--") and item.partition("=")[0] in _WITH_VALUE and "=" in item):
             front.append(item)
         elif item in _WITH_VALUE:
-            front.extend([item, *[value for value in [next(items, None)] if value is not None]])
+            value = next(items, None)
+            # Without a value it stays where it is: in front it would take the command for one.
+            (rest if value is None else front).extend([item] if value is None else [item, value])
         else:
             rest.append(item)
     return front + rest

@@ -151,6 +151,6 @@ def _number(told: Mapping[str, Any], key: str) -> float | None:
     value = told.get(key)
     if value is None:
         return None
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"{key} is not finite")
+    if not abs(number := float(value)) < _LAST_MOMENT:  # NaN too: nothing takes that long
+        raise ValueError(f"{key} is no number of seconds")
     return number
