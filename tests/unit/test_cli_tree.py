@@ -71,7 +71,7 @@ def jetjobs_cli(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
         (["enqueue", "t", "--", "--json", "-s"], ["enqueue", "t", "--", "--json", "-s"]),
         (["enqueue", "t", "--wait-timeout", "5s"], ["enqueue", "t", "--wait-timeout", "5s"]),
         (["worker", "--stop-timeout=5s"], ["worker", "--stop-timeout=5s"]),
-        (["worker", "-s"], ["-s", "worker"]),
+        (["worker", "-s"], ["worker", "-s"]),  # no value: nothing is taken for one
         (["worker", "--jsonx"], ["worker", "--jsonx"]),
         (["queues", "list", "-q"], ["-q", "queues", "list"]),
         (["enqueue", "t", "--quiet", "--jsonl"], ["--quiet", "--jsonl", "enqueue", "t"]),
