@@ -33,6 +33,7 @@ from jetjobs.model.names import Names, check_token
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.queues import Queues
+from jetjobs.schedules import Schedules
 from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
 from jetjobs.workers import Workers
 
@@ -193,17 +194,25 @@ class JetJobs(Router):
     async def job(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobHandle[Any]:
         """The handle of a job from its id alone. JobNotFound, or JobAmbiguous when two jobs have the id."""
         found_queue, found_task = await self.jobs.locate(job_id, queue, task)
-        known = self.tasks.get(found_task)
+        return self._handle(job_id, found_queue, found_task)
+
+    def _handle(self, job_id: str, queue: str, task: str, run: str = "") -> JobHandle[Any]:
+        known = self.tasks.get(task)
         handle: JobHandle[Any] = JobHandle(
             job_id,
-            found_queue,
-            found_task,
-            run="",
+            queue,
+            task,
+            run=run,
             stores_result=known.store_result if known is not None else True,
-            duplicate=True,
+            duplicate=not run,
         )
         decode = known.signature.decode_result if known is not None else json.loads
         return handle.attach(self._waiting, decode)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the namespace: look, put, pause, resume, delete, run now."""
+        return Schedules(self.jetstream, self, lambda job: self._handle(job.id, job.queue, job.task, job.run))
 
     @property
     def queues(self) -> Queues:
@@ -265,14 +274,19 @@ class JetJobs(Router):
         name: str = "",
         burst: bool = False,
         max_jobs: int = 0,
+        schedules: bool = True,
     ) -> Worker:
-        """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped."""
+        """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped.
+
+        With `schedules` it is also a candidate for the lead: one of all candidates plans the schedules."""
         options = WorkerOptions(
             queues=dict.fromkeys(self.task_queues) if queues is None else queues,
             slots=slots or self.settings.worker.slots,
             name=name,
             burst=burst,
             max_jobs=max_jobs,
+            app=self.name,
+            schedules=schedules,
             middlewares=self.middlewares,
             lifespans=tuple(self._lifespans),
             classifiers=dict(self.classifiers),

@@ -8,13 +8,14 @@ import time
 from collections.abc import Awaitable, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from pydantic import TypeAdapter
 
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, at
+from jetjobs.model.names import OF_SCHEDULE, SLOT
 
 T = TypeVar("T")
 
@@ -35,6 +36,13 @@ class Desk(Protocol):
     def load(self, held: Any) -> Awaitable[bytes | None]: ...
 
     def load_sync(self, held: Any) -> bytes | None: ...
+
+
+class TickOf(NamedTuple):
+    """Which tick of which schedule a job is."""
+
+    name: str
+    slot: datetime
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
@@ -95,6 +103,17 @@ class Context:
     @property
     def enqueued_at(self) -> datetime | None:
         return at(self.job.enqueued_at)
+
+    @property
+    def schedule(self) -> TickOf | None:
+        """The schedule that this job is a tick of, and its slot; None for any other job."""
+        name, slot = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SLOT)
+        if not name or not slot:
+            return None
+        try:
+            return TickOf(name, datetime.fromisoformat(slot))
+        except ValueError:
+            return None  # written by hand
 
     @property
     def deadline(self) -> datetime:

@@ -13,6 +13,7 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task, TaskOptions
 from jetjobs.model.errors import DefinitionError, UnknownTask
 from jetjobs.model.names import check_token
+from jetjobs.model.schedule import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +36,7 @@ class Router:
     def __init__(self, *, queue: str = "default") -> None:
         self.default_queue = check_token("queue", queue)
         self.tasks: dict[str, Task[Any, Any]] = {}
+        self.schedules_declared: dict[str, Schedule] = {}
         self._outlet: Send | None = None
         self._parents: list[Router] = []
 
@@ -60,7 +62,7 @@ class Router:
             if not callable(function) or isinstance(function, Task):
                 raise DefinitionError(f"{function!r} is no function to make a task of")
             kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-            task = cast("Task[Any, Any]", kind(function, self._send, options))
+            task = cast("Task[Any, Any]", kind(function, self._send, options, self._declare))
             self._add(task)
             return task
 
@@ -73,7 +75,10 @@ class Router:
         """
         if router in self._upward():
             raise DefinitionError("a router cannot include itself, nor one that includes it")
+        self._check_schedules(*router.schedules_declared)
         self._add(*router.tasks.values())
+        for each in self._upward():
+            each.schedules_declared.update(router.schedules_declared)
         router._parents.append(self)
         router._outlet = self._send
 
@@ -101,6 +106,20 @@ class Router:
                 )
         for router in routers:
             router.tasks.update((task.name, task) for task in tasks)
+
+    def _declare(self, schedule: Schedule) -> None:
+        """A schedule of one of the tasks."""
+        self._check_schedules(schedule.name)
+        for router in self._upward():
+            router.schedules_declared[schedule.name] = schedule
+
+    def _check_schedules(self, *names: str) -> None:
+        for name in names:
+            if any(name in router.schedules_declared for router in self._upward()):
+                raise DefinitionError(
+                    f"schedule {name!r} is declared twice",
+                    hint="give one of them another name: cron(..., name=...)",
+                )
 
     def _upward(self) -> set[Router]:
         """This router and all that include it, directly or not."""

@@ -9,6 +9,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, NotRequired, get_args, get_origin
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -60,6 +61,8 @@ class Signature:
             else:
                 fields[name] = NotRequired[hints[name]]
         self.names = tuple(fields)
+        self.takes_slot = "slot" in fields and hints["slot"] in (datetime, datetime | None)
+        """Whether a schedule fills in the argument `slot`."""
         self._positional = [
             name for name in fields if self.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
         ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from jetjobs.define.depends import check as check_dependency
 from jetjobs.define.handle import JobHandle
@@ -14,6 +15,7 @@ from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.ids import check_job_id
 from jetjobs.model.names import SECRET, check_header, check_lane, check_token, has_wire_form
 from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.schedule import Misfire, Overlap, Schedule, make_schedule
 from jetjobs.model.secrets import write_paths
 
 P = ParamSpec("P")
@@ -65,6 +67,30 @@ class EnqueueOptions(TypedDict, total=False):
     headers: Mapping[str, str]
 
 
+class ScheduleOptions(TypedDict, total=False):
+    """What may be said of a schedule, apart from its rule."""
+
+    name: str
+    args: Mapping[str, Any]
+    """The task's arguments. One named `slot`, of type datetime, is filled in with the time of the tick."""
+    queue: str
+    priority: str
+    tz: str
+    """IANA name of the time zone that a cron expression speaks of; UTC by default."""
+    anchor: datetime
+    """From where an interval counts."""
+    start: datetime
+    end: datetime
+    jitter: timedelta
+    """Each tick is due up to so much after its slot."""
+    misfire: Misfire
+    """Of slots that nobody could plan in time: only the last (the default), all up to misfire_limit, or skip."""
+    misfire_limit: int
+    overlap: Overlap
+    """skip: no tick runs while an earlier one of the schedule is alive."""
+    paused: bool
+
+
 class JobRequest(NamedTuple, Generic[R]):
     """A checked call, ready to be stored: `task.bind(...)` makes one."""
 
@@ -77,12 +103,15 @@ class JobRequest(NamedTuple, Generic[R]):
 
 
 Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
+Declare = Callable[[Schedule], None]
 
 
 class Task(Generic[P, R]):
     """A registered function. Calling it runs the plain function; `enqueue` stores a job."""
 
-    def __init__(self, function: Callable[..., Any], send: Send, options: TaskOptions) -> None:
+    def __init__(
+        self, function: Callable[..., Any], send: Send, options: TaskOptions, declare: Declare | None = None
+    ) -> None:
         self.function = function
         self.name = check_token("task", options.get("name", getattr(function, "__name__", "")))
         self.queue = check_token("queue", options.get("queue", "default"))
@@ -110,6 +139,7 @@ class Task(Generic[P, R]):
         self.own_headers = {SECRET: write_paths(self.signature.secrets)} if self.signature.secrets else {}
         """Headers that each job of the task carries: which of its arguments are secret."""
         self._send = send
+        self._declare = declare
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -175,6 +205,21 @@ class Task(Generic[P, R]):
     async def send(self, request: JobRequest[R]) -> JobHandle[R]:
         return await self._send(request)
 
+    def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> Self:
+        """Run it by the calendar: `report.cron("0 9 * * 1-5", tz="Europe/Berlin")`. DefinitionError for a rule or
+        arguments that cannot work. The schedule has the task's name unless it is given one."""
+        return self._recurring({"cron": expression}, options)
+
+    def every(self, interval: timedelta, **options: Unpack[ScheduleOptions]) -> Self:
+        """Run it every so often, from one second on: `ping.every(timedelta(minutes=5))`."""
+        return self._recurring({"every": interval}, options)
+
+    def _recurring(self, rule: Mapping[str, Any], options: ScheduleOptions) -> Self:
+        if self._declare is None:
+            raise DefinitionError(f"task {self.name!r} belongs to no app or router")
+        self._declare(schedule_of(self, self.name, {**rule, **options}))
+        return self
+
     def __repr__(self) -> str:
         return f"<Task {self.name} queue={self.queue}>"
 
@@ -214,7 +259,29 @@ class TaskCall(Generic[P, R]):
         return await self.task.send(self.bind(*args, **kwargs))
 
 
+def schedule_of(task: Task[Any, Any], name: str, options: Mapping[str, Any]) -> Schedule:
+    """A schedule of the task, with its arguments checked. DefinitionError or InvalidArguments."""
+    if unknown := options.keys() - _SCHEDULE_KNOWN:
+        known = ", ".join(sorted(_SCHEDULE_KNOWN))
+        raise DefinitionError(f"unknown schedule option {sorted(unknown)[0]!r}", hint=f"known: {known}")
+    args = options.get("args", {})
+    _check_type("args", args, Mapping)
+    fills_in = task.signature.takes_slot and "slot" not in args
+    body = task.request({}, (), {**args, "slot": datetime.now(UTC)} if fills_in else args).body
+    values = {"name": name, "queue": task.queue, "priority": task.priority, **options}
+    return make_schedule(
+        {
+            **values,
+            "task": task.name,
+            "args": {k: v for k, v in json.loads(body).items() if not (fills_in and k == "slot")},
+            "takes_slot": fills_in,
+            "headers": task.own_headers,
+        }
+    )
+
+
 _KNOWN = frozenset(EnqueueOptions.__annotations__)
+_SCHEDULE_KNOWN = frozenset(ScheduleOptions.__annotations__) | {"cron", "every"}
 
 
 def check_options(options: EnqueueOptions) -> None:

@@ -12,8 +12,12 @@ from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.publisher import Publisher
 from jetjobs.jetstream.replay_marks import ReplayMarks
 from jetjobs.jetstream.results import Results
+from jetjobs.jetstream.schedule_edits import ScheduleEdits
+from jetjobs.jetstream.schedules import ScheduleStore
+from jetjobs.jetstream.server_clock import ServerClock
+from jetjobs.jetstream.ticks import Ticks
 from jetjobs.model.events import Observer
-from jetjobs.model.names import Names
+from jetjobs.model.names import Names, kv_stream
 from jetjobs.model.settings import Settings
 
 
@@ -34,6 +38,10 @@ class JetStreamClient:
         self.cancel_marks = CancelMarks(self.connection, self.publisher, self.names)
         self.places = Places(self.connection, self.publisher, self.results, self.dead, self.payloads, self.names)
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
+        self.schedules = ScheduleStore(self.connection, self.publisher, self.names)
+        self.ticks = Ticks(self.connection, self.publisher, self.names)
+        self.server_clock = ServerClock(self.connection, kv_stream(self.names.schedules_bucket))
+        self.schedule_edits = ScheduleEdits(self.schedules, self.ticks, self.server_clock)
         self.following = Following(self.connection, self.places, self.names)
 
     async def open(self) -> None:

@@ -5,18 +5,25 @@ third of the TTL by one that expects the revision written last; so a stale holde
 over. A holder trusts itself until TTL - 1 s after the *sending* of its last good publish, by its own monotonic
 clock: a late answer never extends that. The lock only saves work: what a leader does is harmless if two do it.
 
+A holder that stops deletes the key: the others hear of that and need not wait for the TTL. Its expiry nobody hears
+of; for that they ask again every few seconds.
+
 Written with plain publishes: nats-py's `kv.update` drops the TTL and would leave an immortal lock.
 """
 
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
+
+import nats.errors
 
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import last_on
 from jetjobs.model import names as n
+from jetjobs.model.clock import SYSTEM, Clock
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.ids import new_uid
 from jetjobs.model.names import kv_stream, kv_subject
@@ -31,24 +38,33 @@ _KEY = "leader"
 class LeaderLock:
     """One candidate for the lock."""
 
-    def __init__(self, connection: Connection, publisher: Publisher, bucket: str, holder: str) -> None:
+    def __init__(
+        self, connection: Connection, publisher: Publisher, bucket: str, holder: str, clock: Clock = SYSTEM
+    ) -> None:
         self._connection = connection
         self._publisher = publisher
         self._stream = kv_stream(bucket)
         self._subject = kv_subject(bucket, _KEY)
         # Two workers may have one name; the token tells them apart.
         self._value = json.dumps({"holder": holder, "token": new_uid()}).encode()
+        self._clock = clock
         self._revision = 0
+        self._taken_at = 0
         self._trusted_until = 0.0
 
     @property
     def held(self) -> bool:
-        return time.monotonic() < self._trusted_until
+        return self._clock.monotonic() < self._trusted_until
+
+    @property
+    def term(self) -> int:
+        """The revision it was taken at, which is higher for each holder; 0 while we do not hold it."""
+        return self._taken_at if self.held else 0
 
     async def try_lock(self) -> bool:
         """Take or renew it. False when another has it; BrokerError when that is not known."""
         for _ in range(2):
-            started = time.monotonic()
+            started = self._clock.monotonic()
             headers = {n.TTL: f"{TTL_S:.0f}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(self._revision)}
             message = Outgoing(self._subject, self._value, headers)
             try:
@@ -57,23 +73,39 @@ class LeaderLock:
             except Taken:
                 written = False
             there = await last_on(self._connection, self._stream, self._subject)
+            free = there is None or n.KV_OPERATION in there.headers
             ours = there is not None and there.data == self._value
-            self._revision = there.sequence if there is not None and ours else 0
+            self._revision = there.sequence if there is not None and (ours or free) else 0
             if written and ours:
+                self._taken_at = self._taken_at if self.held else self._revision
                 self._trusted_until = started + TTL_S - _MARGIN_S
                 return True
-            if there is not None and not ours:
+            if not ours and not free:
                 self._trusted_until = 0.0
                 return False
-            # The key has just expired, or an answer of ours was lost: now we know the revision to expect.
+            # The key has just expired or was given up, or an answer of ours was lost: now we know what to expect.
         return False
+
+    async def listen(self, freed: Callable[[], None]) -> int:
+        """Hear when a holder gives it up; the id to `unlisten`."""
+        try:
+            return await self._connection.nc.listen(
+                self._subject, lambda subject, reply, data, headers: None if data else freed()
+            )
+        except nats.errors.Error as error:
+            raise from_exception(error, "listen for the leader lock") from error
 
     async def release(self) -> None:
         """Give it up at once, so that another need not wait for the TTL."""
         if not self.held:
             return
         self._trusted_until = 0.0
+        headers = {
+            n.KV_OPERATION: "DEL",
+            n.TTL: f"{TTL_S:.0f}s",
+            n.EXPECTED_LAST_SUBJECT_SEQ: str(self._revision),
+        }
         try:
-            await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": self._subject}, timeout_s=1.0)
-        except BrokerError:
+            await self._publisher.store(self._stream, Outgoing(self._subject, b"", headers), timeout_s=1.0)
+        except (BrokerError, Taken):
             return  # then it expires

@@ -190,8 +190,9 @@ class Publisher:
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
-    async def store_batch(self, stream: str, messages: Sequence[Staged], message_id: str = "") -> None:
-        """Store all or none. Unconfirmed when time is up; then none or all are stored. Taken on a failed guard.
+    async def store_batch(self, stream: str, messages: Sequence[Staged], message_id: str = "") -> int:
+        """Store all or none; the sequence of the last, those before it stand right before it (0 when the answer to
+        that was lost). Unconfirmed when time is up; then none or all are stored. Taken on a failed guard.
 
         A batch with a message id of the caller's may be refused for one that somebody else stored: he must look.
         """
@@ -205,11 +206,10 @@ class Publisher:
         while True:
             try:
                 self._check_connected()
-                await self._send_batch(messages, message_id)
-                return
+                return await self._send_batch(messages, message_id)
             except BrokerError as error:
                 if error.code == BATCH_DUPLICATE and sent_before and own_id:
-                    return  # the earlier try was stored, only its answer was lost
+                    return 0  # the earlier try was stored, only its answer was lost
                 if not is_transient(error):
                     raise
                 if error.code == 503:
@@ -220,7 +220,7 @@ class Publisher:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
 
-    async def _send_batch(self, messages: Sequence[Staged], message_id: str) -> None:
+    async def _send_batch(self, messages: Sequence[Staged], message_id: str) -> int:
         batch = new_run()
         first, last = messages[0], messages[-1]
         extra = f"{n.MSG_ID}: {message_id}\r\n"
@@ -240,6 +240,7 @@ class Publisher:
         reply = await self._connection.ask(last.subject, last.body, commit, 10.0)
         if b'"error"' in reply:
             _raise_refusal(reply, last.subject)
+        return int(json.loads(reply)["seq"])
 
     async def _check_bound(self, stream: str, subject: str) -> None:
         """Nobody answered: tell a stream that is not there from one that has no leader just now."""

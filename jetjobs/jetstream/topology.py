@@ -55,6 +55,7 @@ def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas:
         _bucket(names.cancelled_bucket, shared),
         _bucket(names.workers_bucket, shared),
         _bucket(names.checkpoints_bucket, shared),
+        _bucket(names.schedules_bucket, shared),
         _payloads(names, shared),
     ]
     for queue in sorted(set(queues)):

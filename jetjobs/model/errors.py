@@ -38,6 +38,8 @@ JetJobsError
     CheckpointTooLarge      over 64 KiB as JSON
   LetterNotFound          there is no dead letter of that id
   LetterAmbiguous         there are several, of different queues or tasks
+  ScheduleNotFound        there is no schedule of that name
+  ScheduleConflict        somebody else has changed the schedule meanwhile
   WorkerNotFound          there is no live worker of that name
   WorkerSilent            it is registered, and did not answer
 
@@ -253,6 +255,14 @@ class LetterAmbiguous(JetJobsError):
     def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.places = places
+
+
+class ScheduleNotFound(JetJobsError):
+    """There is no schedule of that name."""
+
+
+class ScheduleConflict(JetJobsError):
+    """The schedule is not as the caller knew it: somebody else has changed it meanwhile."""
 
 
 class WorkerNotFound(JetJobsError):

@@ -48,6 +48,10 @@ OBJECT: Final = "Jetjobs-Object"
 CAUSE: Final = "Jetjobs-Cause"
 SOURCE: Final = "Jetjobs-Source"
 REPLAY: Final = "Jetjobs-Replay"
+OF_SCHEDULE: Final = "Jetjobs-Schedule"
+SLOT: Final = "Jetjobs-Slot"
+OVERLAP: Final = "Jetjobs-Overlap"
+GENERATION: Final = "Jetjobs-Generation"
 
 # Headers of the server's.
 MSG_ID: Final = "Nats-Msg-Id"
@@ -89,6 +93,12 @@ def check_lane(lane: str) -> str:
     if check_token("lane", lane) in RESERVED_LANES:
         raise DefinitionError(f"lane {lane!r} is reserved")
     return lane
+
+
+def check_schedule_name(name: str) -> str:
+    if check_token("schedule", name).startswith("_"):
+        raise DefinitionError(f"schedule {name!r} begins with '_'", hint="such names are ours")
+    return name
 
 
 def token_of(text: str) -> str:
@@ -176,6 +186,14 @@ class Names:
         """Stored together with a replayed job; each part may be `*`. ADR 17."""
         return f"{self.namespace}.work.{queue}.{TICK}._replay.{run}"
 
+    def tick(self, queue: str, schedule: str) -> str:
+        """How far a schedule has been planned; `*` for all of the queue."""
+        return f"{self.namespace}.work.{queue}.{TICK}.{schedule}"
+
+    def planned(self, queue: str, key: str) -> str:
+        """Matches the jobs of that key that wait in lane `later`, of whatever task."""
+        return self.job(queue, LATER, "*", key, "*")
+
     def lost_filter(self, queue: str) -> str:
         """What the server says when it gives a message up: stored by the work stream itself."""
         return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self.work_stream(queue)}.>"
@@ -211,6 +229,10 @@ class Names:
     @property
     def locks_bucket(self) -> str:
         return f"{self.namespace}-locks"
+
+    @property
+    def schedules_bucket(self) -> str:
+        return f"{self.namespace}-schedules"
 
     @property
     def checkpoints_bucket(self) -> str:

@@ -49,17 +49,24 @@ class Leader:
         self._lock = lock
         self._duties = {duty.name: duty for duty in duties}
         self._woken = asyncio.Event()
+        self._freed = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled. What fails is logged and done again at its next time."""
         working: asyncio.Task[None] | None = None
         try:
+            with contextlib.suppress(BrokerError):
+                await self._lock.listen(self._freed.set)  # without it we hear later, by asking
             while True:
+                self._freed.clear()
                 if not await self._try_lock():
                     return
                 if self._lock.held and (working is None or working.done()):
                     working = asyncio.create_task(self._work())
-                await asyncio.sleep(RENEW_S * random.uniform(0.8, 1.0))
+                # Not wait_for: before Python 3.12 it may swallow a cancellation.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RENEW_S * random.uniform(0.8, 1.0)):
+                        await self._freed.wait()
         finally:
             if working is not None:
                 working.cancel()

@@ -94,6 +94,7 @@ class Runner:
         self._places = jetstream.places
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
+        self._ticks = jetstream.ticks
         self._observe = observe
         self._config = config
         self._created = config.streams_created
@@ -136,6 +137,8 @@ class Runner:
             return job, refuse(error)
         if self._marks and (mark := self._marks.find(job.id, job.run)) is not None:
             return job, Cancelled(mark.by, mark.why)
+        if n.OVERLAP in job.headers and await self._overlaps(attempt, job):
+            return job, Cancelled("schedule", "an earlier tick of the schedule is still alive")
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         return job, await self._attempt(attempt, job, task, arguments, body)
@@ -155,6 +158,10 @@ class Runner:
             _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
             return Snoozed(FETCH_AGAIN_S)
         return body if attempt.owned() else LetGo(ack=False)
+
+    async def _overlaps(self, attempt: Attempt, job: Job) -> bool:
+        """Whether a tick must give way to an earlier one. Decided at its first attempt only: then it runs."""
+        return job.attempt == 1 and await _patiently(attempt, lambda: self._ticks.earlier(job))
 
     def if_cancelled(self, job: Job, outcome: Outcome) -> Outcome:
         """A job that was marked while it ran does not run again. A success stays one."""

@@ -16,7 +16,6 @@ from typing import Any
 from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.leader import LeaderLock
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
 from jetjobs.model.live import WATCH
@@ -25,19 +24,18 @@ from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.cancelling import cancel_here, holds_here
-from jetjobs.worker.counting import QueueCounting
+from jetjobs.worker.declared import sync_declared
 from jetjobs.worker.dispatch import Dispatcher
-from jetjobs.worker.duties import Leader
 from jetjobs.worker.lanes import Lanes
+from jetjobs.worker.leading import Leadership
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.lost import LostJobs
 from jetjobs.worker.membership import Membership
-from jetjobs.worker.overdue import LATE_S
 from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.slots import Slots
-from jetjobs.worker.sweeps import OVERDUE, sweeps
+from jetjobs.worker.sweeps import OVERDUE
 from jetjobs.worker.telling import Telling
 
 CALL_AGAIN_S = 10.0
@@ -65,6 +63,10 @@ class WorkerOptions:
     name: str = ""
     burst: bool = False
     max_jobs: int = 0
+    app: str = ""
+    """Whose schedules the registry declares."""
+    schedules: bool = True
+    """Whether to be a candidate for the lead, and so for planning schedules."""
     middlewares: Sequence[Middleware] = ()
     lifespans: Sequence[Lifespan] = field(default_factory=tuple)
     classifiers: Mapping[type[BaseException], Classifier] = field(default_factory=dict)
@@ -121,7 +123,7 @@ class Worker:
         """Jobs that were cancelled and released when the stop deadline passed."""
         self.count_queues = False
         """Whether to count all queues while it leads. Set before `run`, where somebody asks for the counts."""
-        self._counting: QueueCounting | None = None
+        self._leadership: Leadership | None = None
         self.recycling = False
         """Whether it stops by itself, because of threads that do not end: start another in its place."""
 
@@ -238,15 +240,20 @@ class Worker:
     @property
     def queue_counts(self) -> list[QueueCounts]:
         """How all queues stand, while this worker leads and `count_queues` is set; else none."""
-        return self._counting.counts if self._counting is not None else []
+        return self._leadership.counting.counts if self._leadership is not None else []
 
     @property
     def queue_workers(self) -> Mapping[str, int]:
-        return self._counting.workers if self._counting is not None else {}
+        return self._leadership.counting.workers if self._leadership is not None else {}
 
     @property
     def count_errors(self) -> int:
-        return self._counting.errors if self._counting is not None else 0
+        return self._leadership.counting.errors if self._leadership is not None else 0
+
+    @property
+    def schedule_lateness(self) -> Mapping[str, float]:
+        """By schedule, while this worker leads: how late its next slot is, in seconds."""
+        return self._leadership.planner.lateness() if self._leadership is not None else {}
 
     @property
     def ready(self) -> bool:
@@ -279,28 +286,10 @@ class Worker:
         await self._lanes.open(self._dispatcher, lost)
         stack.callback(connection.on_reconnect(lambda: self._spawn(self._after_reconnect())))
         await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
-        await stack.enter_async_context(self._leading(lost))
-
-    @contextlib.asynccontextmanager
-    async def _leading(self, lost: LostJobs) -> AsyncIterator[None]:
-        """Be a candidate for the leader's duties, and hear when one is called for."""
-        jetstream, names = self._jetstream, self._jetstream.names
-        duties = sweeps(jetstream, lost, self._leases.lease_s)
-        lock = LeaderLock(jetstream.connection, jetstream.publisher, names.locks_bucket, self.name)
-        leader = Leader(lock, duties)
-        sid = await jetstream.connection.nc.listen(
-            names.control(OVERDUE), lambda *_: leader.hasten(OVERDUE, LATE_S + 1.0)
-        )
-        tasks = [asyncio.create_task(leader.run())]
-        if self.count_queues:
-            self._counting = QueueCounting(jetstream, lambda: lock.held)
-            tasks.append(asyncio.create_task(self._counting.run()))
-        try:
-            yield
-        finally:
-            await _cancel(tasks)
-            with contextlib.suppress(Exception):
-                await jetstream.connection.nc.unlisten(sid)
+        if self.options.schedules:
+            await sync_declared(self._jetstream, self.options.app, self.registry.schedules_declared)
+            self._leadership = Leadership(self._jetstream, self.name, lost, self._leases.lease_s)
+            await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
 
     async def _after_reconnect(self) -> None:
         """First hear what was cancelled meanwhile, then ask for jobs again."""

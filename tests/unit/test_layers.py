@@ -45,6 +45,7 @@ TOP = {
     "cancel": "top",
     "moving": "top",
     "queues": "top",
+    "schedules": "top",
     "workers": "top",
     "letter_files": "top",
     "replay": "top",

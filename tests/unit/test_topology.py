@@ -53,6 +53,7 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
         "bucket jobs-cancelled",
         "bucket jobs-workers",
         "bucket jobs-checkpoints",
+        "bucket jobs-schedules",
         "object store jobs-payloads",
         "work stream jobs-work-mail",
         "lane mail/high",

@@ -1,0 +1,270 @@
+"""A schedule: which task, with what, by which rule of the calendar. Values and their checks; no clock is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from jetjobs.model.cron import Cron, zone_of
+from jetjobs.model.durations import parse_duration
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.ids import key_token
+from jetjobs.model.names import check_lane, check_schedule_name, check_token
+
+MAX_ARGUMENTS = 64 * 1024
+MAX_JITTER = timedelta(hours=1)
+MAX_EVERY = timedelta(days=3660)
+MAX_CATCH_UP = 500
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
+_LAST = datetime(2261, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+
+Misfire = Literal["last", "all", "skip"]
+Overlap = Literal["allow", "skip"]
+
+
+def _duration(value: Any) -> Any:
+    # ISO 8601 is how pydantic writes one, the short form how people do.
+    if isinstance(value, str) and not value.startswith(("P", "-P")):
+        return parse_duration(value)
+    return value
+
+
+def _moment(value: datetime) -> datetime:
+    if value.utcoffset() is None:
+        raise ValueError("has no time zone: use an aware datetime, such as datetime.now(UTC)")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is out of range") from None
+    if not _FIRST <= utc <= _LAST:
+        raise ValueError("is not within the years 1970 to 2260")
+    return utc
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Moment = Annotated[datetime, AfterValidator(_moment)]
+
+
+class Rule(Protocol):
+    """Tells the slots of a schedule: whole seconds in UTC, each one later than the one before."""
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first slot after the moment."""
+
+    def before(self, moment: datetime) -> datetime | None:
+        """The last slot at the moment or before it."""
+
+
+class Calendar(NamedTuple):
+    """By the wall clock of a time zone."""
+
+    cron: Cron
+    zone: ZoneInfo
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self.cron.after(moment, self.zone)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return self.cron.before(moment, self.zone)
+
+
+class Interval(NamedTuple):
+    """Every so often, counted from an anchor in both directions. By elapsed time: clock changes do not matter."""
+
+    every: timedelta
+    anchor: datetime
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self._slot((moment - self.anchor) // self.every + 1)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return self._slot((moment - self.anchor) // self.every)
+
+    def _slot(self, number: int) -> datetime | None:
+        try:
+            return self.anchor + number * self.every
+        except OverflowError:
+            return None
+
+
+class Schedule(BaseModel):
+    """A rule that enqueues a task. Made by `task.cron`, `task.every` or `app.schedules.put`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")  # a newer version may have stored more
+
+    name: Annotated[str, AfterValidator(check_schedule_name)]
+    task: Annotated[str, AfterValidator(lambda token: check_token("task", token))]
+    queue: Annotated[str, AfterValidator(lambda token: check_token("queue", token))] = "default"
+    args: dict[str, Any] = Field(default={}, repr=False)
+    """The task's arguments, as JSON."""
+    priority: Annotated[str, AfterValidator(check_lane)] = "normal"
+    cron: str | None = None
+    every: Duration | None = None
+    anchor: Moment | None = None
+    """From where `every` counts; 1970 by default, so that all hours of the day stay what they are."""
+    tz: str = "UTC"
+    """IANA name of the time zone that `cron` speaks of."""
+    start: Moment | None = None
+    """No slot before this."""
+    end: Moment | None = None
+    """No slot after this."""
+    jitter: Duration = timedelta(0)
+    """Each tick is due up to so much after its slot: the same for the same slot."""
+    misfire: Misfire = "last"
+    """Of slots that nobody could plan in time: only the last, all up to the limit, or none."""
+    misfire_limit: int = Field(default=100, ge=1, le=MAX_CATCH_UP)
+    """With misfire="all": so many of them at most, the newest."""
+    overlap: Overlap = "allow"
+    """skip: a tick that comes to run while an earlier one of the schedule is alive is cancelled."""
+    paused: bool = False
+
+    # Kept by jetjobs
+    takes_slot: bool = False
+    """Whether the task has an argument `slot` that is to be filled in."""
+    headers: dict[str, str] = {}
+    """What each job of the task carries, such as which of its arguments are secret."""
+    declared_by: str = ""
+    """The app whose code declares it; empty for one that was made at run time."""
+    generation: str = ""
+    """Changes with the definition. Ticks that were planned for another one are removed."""
+    since: Moment = _FIRST
+    """When this generation began: earlier slots are none of its."""
+    last: Moment | None = None
+    """Slot of the last tick before this generation."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        of = f"schedule {self.name!r}: "
+        if (self.cron is None) == (self.every is None):
+            raise DefinitionError(f"{of}give either cron or every")
+        if self.cron is not None:
+            _named(of, Cron.parse, self.cron)
+            if self.anchor is not None:
+                raise DefinitionError(f"{of}anchor goes with every, not with cron")
+        _named(of, zone_of, self.tz)
+        if self.every is not None:
+            _check_every(of, self.every)
+        if self.anchor is not None and self.anchor.microsecond:
+            raise DefinitionError(f"{of}anchor must be a whole second")
+        if not timedelta(0) <= self.jitter <= MAX_JITTER:
+            raise DefinitionError(f"{of}jitter must be from nothing to one hour")
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise DefinitionError(f"{of}it ends before it starts")
+        if len(json.dumps(self.args)) > MAX_ARGUMENTS:
+            raise DefinitionError(f"{of}the arguments are over {MAX_ARGUMENTS:,} bytes")
+        return self
+
+    @cached_property
+    def rule(self) -> Rule:
+        if self.every is not None:
+            return Interval(self.every, self.anchor or EPOCH)
+        assert self.cron is not None
+        return Calendar(Cron.parse(self.cron), zone_of(self.tz))
+
+    @cached_property
+    def key(self) -> str:
+        return schedule_key(self.name)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first slot after the moment, within start and end."""
+        if self.start is not None and moment < self.start:
+            moment = self.start - _SECOND
+        slot = self.rule.after(moment)
+        return slot if slot is not None and (self.end is None or slot <= self.end) else None
+
+    def before(self, moment: datetime) -> datetime | None:
+        """The last slot at the moment or before it, within start and end."""
+        slot = self.rule.before(moment if self.end is None else min(moment, self.end))
+        return slot if slot is not None and (self.start is None or slot >= self.start) else None
+
+    def due(self, slot: datetime) -> datetime:
+        """When the tick of a slot is to run."""
+        if not self.jitter:
+            return slot
+        digest = hashlib.sha256(f"{self.name} {slot_token(slot)}".encode()).digest()
+        return slot + self.jitter * (int.from_bytes(digest[:4]) / 2**32)
+
+    @property
+    def rule_text(self) -> str:
+        """The rule as one short text."""
+        if self.every is not None:
+            return f"every {_short(self.every)}"
+        return f"{self.cron}" if self.tz == "UTC" else f"{self.cron} {self.tz}"
+
+    def same_as(self, other: Schedule) -> bool:
+        """Whether both say the same, but for what only the server's copy knows."""
+        return self._said() == other._said()
+
+    def _said(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"paused", "generation", "since", "last"})
+
+
+def make_schedule(values: dict[str, Any]) -> Schedule:
+    """DefinitionError names what is wrong."""
+    try:
+        return Schedule.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "it"
+        text = str(problem["msg"]).removeprefix("Value error, ")
+        raise DefinitionError(f"schedule {values.get('name', '')!r}: {where}: {text}") from None
+
+
+def read_schedule(data: bytes) -> Schedule | None:
+    """A stored definition; None for what is none, or cannot be used any more."""
+    try:
+        return Schedule.model_validate_json(data)
+    except (ValidationError, DefinitionError, RecursionError):
+        return None
+
+
+def schedule_key(name: str) -> str:
+    """The key token of a schedule's ticks. Callers' keys cannot hold a NUL, so none of them is the same."""
+    return key_token(f"schedule\0{name}")
+
+
+def slot_token(slot: datetime) -> str:
+    """A slot as the second part of a job's id: sorts by time.
+
+    >>> slot_token(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
+    '20260329T013000Z'
+    """
+    return slot.strftime("%Y%m%dT%H%M%SZ")
+
+
+def _named(of: str, check: Any, value: str) -> None:
+    try:
+        check(value)
+    except DefinitionError as error:
+        raise DefinitionError(f"{of}{error}", hint=error.hint) from None
+
+
+def _check_every(of: str, every: timedelta) -> None:
+    if every < _SECOND:
+        raise DefinitionError(f"{of}every must be at least one second")
+    if every % _SECOND:
+        raise DefinitionError(f"{of}every must be whole seconds")
+    if every > MAX_EVERY:
+        raise DefinitionError(f"{of}every must be at most ten years")
+
+
+def _short(every: timedelta) -> str:
+    seconds = int(every.total_seconds())
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number)

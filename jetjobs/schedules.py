@@ -1,0 +1,243 @@
+"""`app.schedules`: which schedules there are, how they stand, and how to change them at run time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Unpack
+
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.registry import Router
+from jetjobs.define.task import ScheduleOptions, Task, schedule_of
+from jetjobs.enqueueing import queue_not_found, unconfirmed
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.publisher import Unconfirmed
+from jetjobs.jetstream.schedules import Definition
+from jetjobs.jetstream.ticks import Marker, tick_job
+from jetjobs.model import names as n
+from jetjobs.model.errors import DefinitionError, ScheduleConflict, TopologyMissing
+from jetjobs.model.ids import JobId, new_run
+from jetjobs.model.job import Job
+from jetjobs.model.names import check_schedule_name
+from jetjobs.model.planning import Tick, settled
+from jetjobs.model.schedule import Schedule, slot_token
+from jetjobs.model.secrets import mask, read_paths
+
+_TRIES = 5
+
+
+class PutOptions(ScheduleOptions, total=False):
+    """What may be said of a schedule: its rule, which is cron or every, and all else."""
+
+    cron: str
+    every: timedelta
+
+
+class ScheduleInfo(NamedTuple):
+    """A schedule as it stands."""
+
+    schedule: Schedule
+    revision: int
+    """Of the definition: hand it to `put` to change only what you have seen."""
+    last: datetime | None
+    """Slot of the newest tick that is due; None when there was none, or it was missed."""
+    next: datetime | None
+    """The slot that comes next; None when it is paused or has ended."""
+    late_s: float = 0.0
+    """For how long a slot has been due that nobody has planned: 0 while a scheduler works."""
+    missed: int = 0
+    """Slots that were passed over so far, because nobody could plan them in time."""
+
+    @property
+    def last_job(self) -> str | None:
+        """The id of the job of the last tick."""
+        return str(JobId(self.schedule.key, slot_token(self.last))) if self.last is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with secret arguments masked."""
+        shown = self.schedule.model_dump(
+            mode="json", exclude={"headers", "generation", "since", "last", "takes_slot", "every", "jitter"}
+        )
+        every = self.schedule.every
+        return {
+            **shown,
+            "args": mask(shown["args"], read_paths(self.schedule.headers.get(n.SECRET, ""))),
+            "every_s": every.total_seconds() if every is not None else None,
+            "jitter_s": self.schedule.jitter.total_seconds(),
+            "revision": self.revision,
+            "last": self.last.isoformat() if self.last is not None else None,
+            "last_job": self.last_job,
+            "next": self.next.isoformat() if self.next is not None else None,
+            "late_s": round(self.late_s, 3),
+            "missed": self.missed,
+        }
+
+
+class Schedules:
+    """The schedules of one namespace."""
+
+    def __init__(
+        self, jetstream: JetStreamClient, registry: Router, handle: Callable[[Job], JobHandle[Any]]
+    ) -> None:
+        self._jetstream = jetstream
+        self._registry = registry
+        self._handle = handle
+
+    # Looking
+
+    async def list(self) -> list[ScheduleInfo]:
+        """All that can be read, by name."""
+        definitions = await self._jetstream.schedules.all()
+        markers: dict[str, dict[str, Marker]] = {}
+        for queue in {d.schedule.queue for d in definitions if d.schedule is not None}:
+            try:
+                markers[queue] = await self._jetstream.ticks.markers(queue)
+            except TopologyMissing:
+                markers[queue] = {}
+        now = await self._jetstream.server_clock.now()
+        return [
+            _info(definition, schedule, markers[schedule.queue].get(schedule.name), now)
+            for definition in definitions
+            if (schedule := definition.schedule) is not None
+        ]
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """ScheduleNotFound unless it is there."""
+        return await self._look(await self._find(name))
+
+    def slots(self, schedule: Schedule, after: datetime) -> Iterator[datetime]:
+        """The slots that follow a moment, in UTC."""
+        slot = schedule.after(after)
+        while slot is not None:
+            yield slot
+            slot = schedule.after(slot)
+
+    # Changing
+
+    async def put(
+        self,
+        name: str,
+        task: Task[Any, Any] | str,
+        /,
+        *,
+        revision: int | None = None,
+        **options: Unpack[PutOptions],
+    ) -> ScheduleInfo:
+        """Make a schedule, or put another in its place: what is not given has its default.
+
+        With a `revision`, as `get` told it (0: there is none), ScheduleConflict unless that still stands. Refused
+        for one that the code of an app declares. DefinitionError, InvalidArguments or UnknownTask for what cannot
+        work, before anything is stored.
+        """
+        check_schedule_name(name)
+        known = self._registry.find(task) if isinstance(task, str) else task
+        if "name" in options:
+            raise DefinitionError("the name is the first argument")
+        wanted = schedule_of(known, name, options)
+        there = await self._jetstream.schedules.get(name)
+        standing = there.revision if there is not None and not there.deleted else 0
+        if revision is not None and revision != standing:
+            raise ScheduleConflict(
+                f"schedule {name!r} was changed meanwhile: its revision is {standing or 'none'}, not {revision}",
+                hint="look at it as it is now, and change it again",
+            )
+        _check_free(there, "change")
+        return await self._look(await self._jetstream.schedule_edits.put(wanted, there))
+
+    async def pause(self, name: str) -> ScheduleInfo:
+        """Plan no more ticks, and take back those that have not fired. It stays paused through deploys."""
+        return await self._set_paused(name, True)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Plan its ticks again, from now on: the slots of the pause are not missed, they are none."""
+        return await self._set_paused(name, False)
+
+    async def delete(self, name: str) -> None:
+        """Delete it, and take back the ticks that have not fired. Refused for one that the code declares."""
+        definition = await self._find(name)
+        _check_free(definition, "delete")
+        await self._jetstream.schedule_edits.delete(definition)
+
+    async def run_now(self, name: str) -> JobHandle[Any]:
+        """Enqueue a job of it at once, besides its ticks and whether it is paused or not."""
+        definition = await self._find(name)
+        schedule = _readable(definition)
+        job = _extra_job(schedule, await self._jetstream.server_clock.now())
+        publisher = self._jetstream.publisher
+        try:
+            await publisher.store(self._jetstream.names.work_stream(job.queue), publisher.outgoing(job))
+        except TopologyMissing as error:
+            raise queue_not_found(job.queue, error) from error
+        except Unconfirmed as error:
+            raise unconfirmed(job.id, error) from error
+        return self._handle(job)
+
+    # Parts
+
+    async def _set_paused(self, name: str, paused: bool) -> ScheduleInfo:
+        for tries_left in reversed(range(_TRIES)):
+            definition = await self._find(name)
+            schedule = _readable(definition)
+            if schedule.paused is paused:
+                break
+            try:
+                last = (await self._look(definition)).last
+                wanted = schedule.model_copy(update={"paused": paused, "last": last})
+                definition = await self._jetstream.schedule_edits.put(wanted, definition)
+                break
+            except ScheduleConflict:
+                if not tries_left:
+                    raise
+        return await self._look(definition)
+
+    async def _find(self, name: str) -> Definition:
+        return await self._jetstream.schedule_edits.find(check_schedule_name(name))
+
+    async def _look(self, definition: Definition) -> ScheduleInfo:
+        schedule = _readable(definition)
+        try:
+            marker = await self._jetstream.ticks.marker(schedule.queue, schedule.name)
+        except TopologyMissing:
+            marker = None
+        return _info(definition, schedule, marker, await self._jetstream.server_clock.now())
+
+
+def _info(definition: Definition, schedule: Schedule, marker: Marker | None, now: datetime) -> ScheduleInfo:
+    progress = marker.progress if marker is not None else None
+    upto = settled(schedule, progress)
+    last = schedule.before(min(now, upto))
+    if last is not None and (last <= schedule.since or (progress and progress.passed and last <= progress.passed)):
+        last = schedule.last
+    if schedule.paused:
+        return ScheduleInfo(schedule, definition.revision, last, None, 0.0, progress.missed if progress else 0)
+    first = schedule.after(upto)
+    late_s = max(0.0, (now - first).total_seconds()) if first is not None else 0.0
+    missed = progress.missed if progress is not None else 0
+    return ScheduleInfo(schedule, definition.revision, last, schedule.after(now), late_s, missed)
+
+
+def _readable(definition: Definition) -> Schedule:
+    if definition.schedule is None:
+        raise DefinitionError(
+            f"schedule {definition.name!r} cannot be read: a newer version or somebody's hand has written it",
+            hint="put or delete it",
+        )
+    return definition.schedule
+
+
+def _check_free(definition: Definition | None, word: str) -> None:
+    """ScheduleConflict for one that an app's code declares: the next deploy would undo the change."""
+    if definition is not None and definition.schedule is not None and definition.schedule.declared_by:
+        raise ScheduleConflict(
+            f"schedule {definition.name!r} is declared in the code of app {definition.schedule.declared_by!r}",
+            hint=f"{word} it there, or pause it",
+        )
+
+
+def _extra_job(schedule: Schedule, now: datetime) -> Job:
+    slot = now.replace(microsecond=0)
+    job = tick_job(schedule, Tick(slot, slot), time.time())
+    headers = {name: value for name, value in job.headers.items() if name != n.OVERLAP}
+    uid = f"{slot_token(slot)}-{new_run()}"
+    return job._replace(id=str(JobId(schedule.key, uid)), due_at=0.0, headers=headers)

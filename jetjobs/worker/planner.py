@@ -1,0 +1,307 @@
+"""The leader plans: it knows all schedules and places their ticks up to a minute ahead. The server fires them.
+
+Definitions are read once and heard of as they change; a heap tells which is to be looked at next, so ten thousand
+of them cost nothing while none is near. What it knows may be out of date: the marker in the stream decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.schedule_edits import GONE
+from jetjobs.jetstream.ticks import BATCH_BYTES, Marker, Placing, batches
+from jetjobs.jetstream.topology import queues_on
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, TopologyMissing
+from jetjobs.model.planning import Plan, plan
+from jetjobs.model.schedule import Schedule
+
+IDLE_S = 0.25
+AGAIN = timedelta(seconds=2)
+"""After something failed."""
+TIDY_S = 300.0
+FORGET_S = 600.0
+"""A marker of a deleted schedule stays so long, against leaders that have not heard of it yet."""
+_AT_ONCE = 500
+
+_log = logging.getLogger("jetjobs.schedules")
+
+
+@dataclass(slots=True)
+class _Known:
+    schedule: Schedule
+    marker: Marker
+    turn: int = 0
+    """Which entry of the heap is its own."""
+    following: datetime | None = None
+    complained: bool = False
+
+
+class Planner:
+    """Plans while `term` says that we lead; else does nothing and knows nothing."""
+
+    def __init__(self, jetstream: JetStreamClient, term: Callable[[], int]) -> None:
+        """`term` is the number of our time as the leader, 0 while we do not lead."""
+        self._jetstream = jetstream
+        self._clock = jetstream.server_clock
+        self._term = term
+        self._known: dict[str, _Known] = {}
+        self._heap: list[tuple[datetime, int, str]] = []
+        self._turns = itertools.count(1)
+        self._changed: set[str] = set()
+        self._woken = asyncio.Event()
+        self._now: datetime | None = None
+
+    # For the metrics, from another thread
+
+    def lateness(self) -> dict[str, float]:
+        """By schedule: for how many seconds a slot has been due that is not placed. None of them while we do not
+        lead."""
+        now = self._now
+        if now is None or not self._term():
+            return {}
+        return {
+            name: max(0.0, (now - known.following).total_seconds()) if known.following is not None else 0.0
+            for name, known in tuple(self._known.items())
+        }
+
+    # Life
+
+    async def run(self) -> None:
+        """Until cancelled. What fails is logged and tried again."""
+        while True:
+            try:
+                if self._term():
+                    await self._lead()
+            except BrokerError as error:
+                extra = {"event": "schedule.unknown", "error": str(error)}
+                level = logging.DEBUG if isinstance(error, BrokerUnavailable) else logging.WARNING
+                _log.log(level, "schedules cannot be planned just now", extra=extra)
+                await asyncio.sleep(AGAIN.total_seconds())
+            except Exception as error:
+                _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
+                await asyncio.sleep(AGAIN.total_seconds())
+            await asyncio.sleep(IDLE_S)
+
+    async def _lead(self) -> None:
+        jetstream = self._jetstream
+        self._known, self._heap, self._changed = {}, [], set()
+        sid = await jetstream.schedules.listen(self._hear)
+        forget = jetstream.connection.on_reconnect(self._missed_something)
+        try:
+            await self._load()
+            tidy_at = asyncio.get_running_loop().time() + TIDY_S
+            while self._term():
+                await self._take_in()
+                await self._plan_due()
+                if asyncio.get_running_loop().time() >= tidy_at:
+                    await self._load()
+                    await self._tidy()
+                    tidy_at = asyncio.get_running_loop().time() + TIDY_S
+                await self._wait()
+        finally:
+            self._known, self._now = {}, None
+            forget()
+            with contextlib.suppress(Exception):
+                await jetstream.connection.nc.unlisten(sid)
+
+    def _hear(self, name: str) -> None:
+        self._changed.add(name)
+        self._woken.set()
+
+    def _missed_something(self) -> None:
+        """Changes made while we were away were not heard of: look at all again."""
+        self._hear("")
+
+    async def _wait(self) -> None:
+        self._woken.clear()
+        if self._changed:
+            return
+        wait_s = IDLE_S
+        if self._heap:
+            wait_s = (self._heap[0][0] - await self._clock.now()).total_seconds()
+        # Not wait_for: before Python 3.12 it may swallow a cancellation.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(max(wait_s, 0.02), IDLE_S)):
+                await self._woken.wait()
+
+    # What there is
+
+    async def _load(self) -> None:
+        """Read all definitions and markers."""
+        definitions = await self._jetstream.schedules.all()
+        queues = {d.schedule.queue for d in definitions if d.schedule is not None}
+        markers: dict[str, dict[str, Marker]] = {}
+        for queue in queues:
+            with contextlib.suppress(TopologyMissing):
+                markers[queue] = await self._jetstream.ticks.markers(queue)
+        for definition in definitions:
+            schedule = definition.schedule
+            if schedule is None:
+                extra = {"event": "schedule.unreadable", "schedule": definition.name}
+                _log.warning("a schedule cannot be read; it is not planned", extra=extra)
+                continue
+            marker = markers.get(schedule.queue, {}).get(schedule.name)
+            if marker is None or marker.generation != schedule.generation:
+                self._changed.add(schedule.name)  # one of the two is old: ask the leaders
+            else:
+                self._adopt(schedule, marker)
+        for name in self._known.keys() - {d.name for d in definitions}:
+            self._changed.add(name)
+
+    async def _take_in(self) -> None:
+        """Those that were changed, as they stand with the bucket's leader."""
+        if "" in self._changed:
+            self._changed.discard("")
+            await self._load()
+        while self._changed and self._term():
+            name = self._changed.pop()
+            try:
+                await self._look(name)
+            except BrokerError:
+                self._changed.add(name)
+                raise
+
+    async def _look(self, name: str) -> None:
+        jetstream = self._jetstream
+        definition = await jetstream.schedules.get(name)
+        schedule = definition.schedule if definition is not None else None
+        if schedule is None:
+            self._known.pop(name, None)
+            return
+        known = self._known.get(name)
+        if known is not None and known.schedule.generation == schedule.generation:
+            return
+        try:
+            marker = await jetstream.ticks.marker(schedule.queue, name)
+            if marker.generation != schedule.generation:
+                await jetstream.ticks.take_back(schedule.queue, name, schedule.generation, await self._clock.now())
+                marker = await jetstream.ticks.marker(schedule.queue, name)
+        except TopologyMissing as error:
+            marker = Marker(None, 0)
+            self._complain(name, error)
+        self._adopt(schedule, marker)
+
+    def _adopt(self, schedule: Schedule, marker: Marker) -> None:
+        known = self._known.get(schedule.name)
+        if known is not None and known.schedule.generation == schedule.generation:
+            return  # what we hold came from the stream's leader
+        self._known[schedule.name] = _Known(schedule, marker)
+        self._look_at(schedule.name, schedule.since)
+
+    def _look_at(self, name: str, moment: datetime) -> None:
+        known = self._known[name]
+        known.turn = next(self._turns)
+        heapq.heappush(self._heap, (moment, known.turn, name))
+
+    # Planning
+
+    async def _plan_due(self) -> None:
+        """Plan all that are to be looked at by now."""
+        self._now = now = await self._clock.now()
+        by_queue: dict[str, list[Placing]] = defaultdict(list)
+        for known in self._due(now):
+            schedule = known.schedule
+            todo = plan(schedule, known.marker.progress, now).first(_portion(schedule))
+            known.following = todo.following
+            if todo.upto is None:
+                if todo.look_at is not None:
+                    self._look_at(schedule.name, todo.look_at)
+                continue
+            by_queue[schedule.queue].append(Placing(schedule, todo, known.marker))
+        for queue, placings in by_queue.items():
+            for portion in batches(placings):
+                await self._place(queue, portion, now)
+
+    def _due(self, now: datetime) -> Iterable[_Known]:
+        for _ in range(_AT_ONCE):
+            if not self._heap or self._heap[0][0] > now:
+                return
+            _, turn, name = heapq.heappop(self._heap)
+            known = self._known.get(name)
+            if known is not None and known.turn == turn:
+                yield known
+
+    async def _place(self, queue: str, placings: list[Placing], now: datetime) -> None:
+        try:
+            stored = await self._jetstream.ticks.place(placings, now.timestamp(), self._term())
+        except BrokerError as error:
+            for one in placings:
+                self._complain(one.schedule.name, error)
+                self._known[one.schedule.name].following = _first_of(one.plan)
+                self._again(one.schedule.name, now)
+            return
+        for one, marker in zip(placings, stored, strict=True):
+            if marker is None:
+                # Another has placed it, or the definition is another by now: see what stands there.
+                self._known.pop(one.schedule.name, None)
+                self._changed.add(one.schedule.name)
+            else:
+                self._placed(one, marker)
+
+    def _placed(self, one: Placing, marker: Marker) -> None:
+        name, todo = one.schedule.name, one.plan
+        known = self._known.get(name)
+        if known is None or known.schedule is not one.schedule:
+            return
+        known.marker, known.complained = marker, False
+        extra = {"event": "schedule.ticked", "schedule": name, "count": len(todo.ticks)}
+        _log.debug("ticks placed", extra=extra)
+        if todo.missed:
+            extra = {"event": "schedule.missed", "schedule": name, "count": todo.missed}
+            _log.warning("slots of a schedule were missed and are passed over", extra=extra)
+        if todo.look_at is not None:
+            self._look_at(name, todo.look_at)
+
+    def _again(self, name: str, now: datetime) -> None:
+        self._look_at(name, now + AGAIN)
+
+    def _complain(self, name: str, error: BrokerError) -> None:
+        known = self._known.get(name)
+        if known is not None and known.complained:
+            return
+        if known is not None:
+            known.complained = True
+        extra = {"event": "schedule.unplaced", "schedule": name, "error": str(error)}
+        _log.warning("ticks of a schedule cannot be placed; it is tried again", extra=extra)
+
+    # Tidying
+
+    async def _tidy(self) -> None:
+        """Markers of schedules that are gone, or have moved to another queue."""
+        jetstream = self._jetstream
+        now = await self._clock.now()
+        for queue in await queues_on(jetstream.connection, jetstream.names):
+            for name, marker in (await jetstream.ticks.markers(queue)).items():
+                known = self._known.get(name)
+                if known is not None and known.schedule.queue == queue:
+                    continue
+                definition = await jetstream.schedules.get(name)
+                if (
+                    definition is not None
+                    and definition.schedule is not None
+                    and definition.schedule.queue == queue
+                ):
+                    continue
+                if marker.generation != GONE:
+                    await jetstream.ticks.take_back(queue, name, GONE, now)
+                elif now.timestamp() - marker.written_at > FORGET_S:
+                    await jetstream.ticks.forget(queue, marker)
+
+
+def _first_of(todo: Plan) -> datetime | None:
+    return todo.ticks[0].slot if todo.ticks else todo.upto
+
+
+def _portion(schedule: Schedule) -> int:
+    """How many ticks of it one batch takes."""
+    return max(1, BATCH_BYTES // (len(json.dumps(schedule.args)) + 1024))
