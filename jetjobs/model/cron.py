@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from jetjobs.model.cron_grammar import DAY, FIELDS, WEEKDAY, check
+from jetjobs.model.cron_grammar import FIELDS, WEEKDAY, Field, check
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.zones import FIRST_YEAR, LAST_YEAR, Span, spans, zone_of
 
@@ -32,10 +32,10 @@ class _Calendar:
     """The wall-clock times of an expression. Values ascend."""
 
     months: Values
-    days: Values | None
-    """Of the month, and 0 for its last; None for every day."""
-    weekdays: Values | None
-    """0 is Sunday; None for every day."""
+    days: Values
+    """Of the month, and 0 for its last."""
+    weekdays: Values
+    """0 is Sunday."""
     nth: tuple[tuple[int, int], ...]
     """Weekday and which one of the month, 0 for the last; instead of `weekdays` if there are any."""
     hours: Values
@@ -133,13 +133,13 @@ class _Calendar:
 
     def _has(self, day: int, first: int, length: int) -> bool:
         """Whether it is on that day of a month whose first is that weekday, counted from Monday."""
-        if self.days is not None and day not in self.days and not (day == length and 0 in self.days):
+        if day not in self.days and not (day == length and 0 in self.days):
             return False
         weekday = (first + day) % 7
         if self.nth:
             nth = (day + 6) // 7
             return (weekday, nth) in self.nth or (day + 7 > length and (weekday, 0) in self.nth)
-        return self.weekdays is None or weekday in self.weekdays
+        return weekday in self.weekdays
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +162,12 @@ class Cron:
     def after(self, moment: datetime, zone: ZoneInfo) -> datetime | None:
         """The first slot after `moment`, in UTC. None when there is none up to the year 9000.
 
-        >>> nine = Cron.parse("30 2 * * *")
-        >>> nine.after(datetime(2026, 3, 29, tzinfo=UTC), zone_of("Europe/Berlin")).isoformat()
+        >>> nightly = Cron.parse("30 2 * * *")
+        >>> nightly.after(datetime(2026, 3, 29, tzinfo=UTC), zone_of("Europe/Berlin")).isoformat()
         '2026-03-29T01:30:00+00:00'
         """
-        at = max(_whole(moment) + _SECOND, datetime(FIRST_YEAR, 1, 1)) if moment.year <= LAST_YEAR else None
-        while at is not None and at.year <= LAST_YEAR:
+        at = max(_whole(moment) + _SECOND, datetime(FIRST_YEAR, 1, 1))
+        while at.year <= LAST_YEAR:
             for span in spans(zone, at.year):
                 if at < span.end:
                     slot = self._first_in(span, at)
@@ -225,9 +225,13 @@ class Cron:
 
 
 def _whole(moment: datetime) -> datetime:
-    """Naive UTC, without parts of a second."""
+    """Naive UTC, without parts of a second. Past the ends of the calendar, the second next to it."""
     if moment.tzinfo is None:
         raise ValueError("a moment must have a time zone")
+    if moment.year > LAST_YEAR:
+        return datetime(LAST_YEAR + 1, 1, 1)
+    if moment.year < FIRST_YEAR:
+        return datetime(FIRST_YEAR, 1, 1) - _SECOND
     return moment.astimezone(UTC).replace(tzinfo=None, microsecond=0)
 
 
@@ -238,26 +242,23 @@ def _expand(text: str, fields: list[str]) -> _Calendar:
         read, nth = croniter.expand(" ".join(fields))
     except (CroniterError, ValueError, TypeError, LookupError, AssertionError) as error:
         raise DefinitionError(f"cron expression {text!r} cannot be read", hint=str(error)[:200]) from None
-    minutes, hours, days, months, weekdays, seconds = (
-        _values(values, index) for index, values in enumerate([*read, [0]][:6])
-    )
-    which = tuple((day, 0 if n == _LAST else n) for day, several in nth.items() for n in several)
-    if days and months and 0 not in days and min(days) > max(_LONGEST[month - 1] for month in months):
+    minutes, hours, days, months, weekdays, seconds = map(_values, FIELDS, [*read, [0]][:6])
+    if 0 not in days and min(days) > max(_LONGEST[month - 1] for month in months):
         raise DefinitionError(
             f"cron expression {text!r}: there is never such a day", hint="write L for the last day of the month"
         )
     return _Calendar(
         months=months,
-        days=days if fields[2] != "*" else None,
-        weekdays=weekdays if fields[4] != "*" else None,
-        nth=which,
+        days=days,
+        weekdays=weekdays,
+        nth=tuple((day, 0 if which == _LAST else which) for day, several in nth.items() for which in several),
         hours=hours,
         minutes=minutes,
         seconds=seconds,
     )
 
 
-def _values(values: list[Any], index: int) -> Values:
-    if values == ["*"]:
-        return tuple(range(FIELDS[index].low, 7 if FIELDS[index] is WEEKDAY else FIELDS[index].high + 1))
-    return tuple(sorted({0 if FIELDS[index] is DAY and value == _LAST else int(value) for value in values}))
+def _values(of: Field, read: list[Any]) -> Values:
+    if read == ["*"]:
+        return tuple(range(of.low, 7 if of is WEEKDAY else of.high + 1))
+    return tuple(sorted(0 if value == _LAST else int(value) for value in read))
