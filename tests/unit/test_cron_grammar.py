@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +151,20 @@ def test_what_is_no_text_is_refused(text: Any) -> None:
 @pytest.mark.parametrize("text", ["0 0 29 2 *", "0 0 31 * *", "0 0 30,31 2,3 *", "0 0 L 2 *", "0 0 * 2 mon#5"])
 def test_rare_dates_are_taken(text: str) -> None:
     assert Cron.parse(text).after(datetime(2026, 1, 1, tzinfo=UTC), zone_of("UTC")) is not None
+
+
+def test_the_page_of_schedules_says_the_truth_about_what_is_refused() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    section = page.partition("### What is refused")[2].partition("###")[0]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
+    assert len(rows) >= 8
+    for refused, _, instead in rows:
+        for text in re.findall("`([^`]+)`", refused):
+            with pytest.raises(DefinitionError):
+                Cron.parse(text)
+        for text in re.findall("`([^`]+)`", instead):
+            if " " in text:
+                Cron.parse(text)
 
 
 WORDS = st.one_of(
