@@ -34,7 +34,8 @@ from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.queues import Queues
 from jetjobs.schedules import Schedules
-from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions
+from jetjobs.worker.scheduler import Scheduler
+from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions, default_name
 from jetjobs.workers import Workers
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class JetJobs(Router):
         self._observers.append(observer)
         return observer
 
-    def metrics(self, worker: Worker | None = None, loop_lag: Callable[[], float] | None = None) -> Metrics:
+    def metrics(
+        self, worker: Worker | Scheduler | None = None, loop_lag: Callable[[], float] | None = None
+    ) -> Metrics:
         """Count from now on what this process does, for Prometheus: `REGISTRY.register(app.metrics())`.
 
         Call it once. `jetjobs worker --http` does it by itself; this is for producers and for workers in a program
@@ -293,6 +296,17 @@ class JetJobs(Router):
         )
         return Worker(self.jetstream, self, self.settings, options, self._emit)
 
+    def scheduler(self, *, name: str = "") -> Scheduler:
+        """A candidate for the lead that runs no jobs. `await scheduler.run()` plans until stopped."""
+        return Scheduler(
+            self.jetstream,
+            name or default_name(),
+            self.name,
+            self.schedules_declared,
+            self.settings.queues.lease.total_seconds(),
+            self._emit,
+        )
+
     async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
         """What must change on the server for `queues` (default: those of the tasks). Changes nothing."""
         connection = self.jetstream.connection
@@ -317,8 +331,8 @@ class JetJobs(Router):
         topology.check(await self.plan(queues))
 
     async def doctor(self, only: Collection[str] | None = None) -> list[Finding]:
-        """Look whether all is well, in all areas or those of `only`: nats, topology, queues, workers, app. Changes
-        nothing. Over a connection of its own, so the app need not be open."""
+        """Look whether all is well, in all areas or those of `only`: nats, topology, queues, schedules, workers,
+        app. Changes nothing. Over a connection of its own, so the app need not be open."""
         return await examine(self.settings, self, only=only)
 
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.registry import Router
@@ -25,6 +25,8 @@ from jetjobs.model.schedule import Schedule, slot_token
 from jetjobs.model.secrets import mask, read_paths
 
 _TRIES = 5
+LATE_S = 5.0
+"""A schedule that nobody plans is called late after this."""
 
 
 class PutOptions(ScheduleOptions, total=False):
@@ -48,6 +50,15 @@ class ScheduleInfo(NamedTuple):
     """For how long a slot has been due that nobody has planned: 0 while a scheduler works."""
     missed: int = 0
     """Slots that were passed over so far, because nobody could plan them in time."""
+
+    @property
+    def state(self) -> Literal["on", "paused", "ended", "late"]:
+        """late: a slot has been due for 5 seconds that nobody has planned."""
+        if self.schedule.paused:
+            return "paused"
+        if self.late_s >= LATE_S:
+            return "late"
+        return "on" if self.next is not None else "ended"
 
     @property
     def last_job(self) -> str | None:

@@ -33,6 +33,10 @@ def worker_names(incomplete: str) -> list[str]:
     return _names("workers", incomplete)
 
 
+def schedule_names(incomplete: str) -> list[str]:
+    return _names("schedules", incomplete)
+
+
 def dead_ids(incomplete: str) -> list[str]:
     return _names("dead", incomplete)
 
@@ -152,6 +156,10 @@ async def _workers(app: JetJobs) -> list[str]:
     return [worker.key for worker in await app.workers.list()]
 
 
+async def _schedules(app: JetJobs) -> list[str]:
+    return [definition.name for definition in await app.jetstream.schedules.all()]
+
+
 async def _dead(app: JetJobs) -> list[str]:
     found: dict[str, None] = {}
     async for letter in app.dead.list():
@@ -165,5 +173,6 @@ _ASKED: dict[str, Callable[[JetJobs], Coroutine[Any, Any, list[str]]]] = {
     "queues": _queues,
     "tasks": _tasks,
     "workers": _workers,
+    "schedules": _schedules,
     "dead": _dead,
 }

@@ -18,7 +18,8 @@ def doctor(
         str | None, typer.Argument(help="MODULE:NAME of the app; found by itself if there is one.")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="Only these areas: nats, topology, queues, workers, app.", metavar="A,B")
+        str | None,
+        typer.Option(help="Only these areas: nats, topology, queues, schedules, workers, app.", metavar="A,B"),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
 ) -> None:

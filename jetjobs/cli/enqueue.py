@@ -48,7 +48,7 @@ def enqueue(
     options = _options(queue=queue, priority=priority, delay=delay, at=at, key=key, job_id=job_id)
     if count > 1 and (wait or key or job_id):
         raise typer.BadParameter("-n goes without --wait, --key and --id")
-    values = _arguments(arguments or [], data)
+    values = read_arguments(arguments or [], data)
     patience = _duration(wait_for)
     code = run_async(lambda: _enqueue(task, values, options, count, patience if wait else None))
     if code:
@@ -134,7 +134,8 @@ def _result_json(handle: JobHandle[Any], value: Any) -> bytes:
     return to_json(value, fallback=str)
 
 
-def _arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
+def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
+    """A task's arguments as they stand on a command line."""
     values = _read_data(data) if data is not None else {}
     for pair in pairs:
         name, sign, text = pair.partition("=")

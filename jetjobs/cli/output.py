@@ -167,6 +167,8 @@ def exit_code(error: JetJobsError) -> int:
         (e.LetterAmbiguous, USAGE),
         (e.QueueNotFound, NOT_FOUND),
         (e.WorkerNotFound, NOT_FOUND),
+        (e.ScheduleNotFound, NOT_FOUND),
+        (e.ScheduleConflict, REFUSED),
         (e.WorkerSilent, TIMED_OUT),
         (e.ResultNotReady, TIMED_OUT),
         (e.InvalidArguments, USAGE),

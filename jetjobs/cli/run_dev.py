@@ -18,6 +18,7 @@ from jetjobs.cli.output import RECYCLED
 from jetjobs.cli.state import state
 from jetjobs.config import find_dev_server
 from jetjobs.devserver import INSTALL, EmbeddedServer, announce, die_with_parent
+from jetjobs.doctor.finding import many
 from jetjobs.jetstream.connection import show_url
 from jetjobs.model.errors import ConfigError
 
@@ -71,7 +72,7 @@ def _start_server(stack: contextlib.ExitStack, options: DevOptions) -> EmbeddedS
 
 def _banner(app: JetJobs, options: DevOptions, url: str, *, embedded: bool) -> None:
     out = state.out
-    tasks = f"{len(app.tasks)} task{'' if len(app.tasks) == 1 else 's'}"
+    tasks = f"{many(len(app.tasks), 'task')}, {many(len(app.schedules_declared), 'schedule')}"
     kept = "data in a temporary folder" if options.store == "memory" else f"data in {options.store} (kept)"
     out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"))
     out.note(f"NATS    {f'embedded nats-server at {url}, {kept}' if embedded else show_url(url)}")

@@ -1,4 +1,4 @@
-"""A worker in its own process: logs, signals, health port and exit code around `Worker.run`."""
+"""A worker or a scheduler in its own process: logs, signals, health port and exit code around its `run`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from jetjobs.observe.health import Health
 from jetjobs.observe.logs import log_event, set_up
 from jetjobs.observe.loop_watch import LoopWatch
 from jetjobs.observe.pages import write_page
+from jetjobs.worker.scheduler import Scheduler
 from jetjobs.worker.worker import Worker, default_name
 
 
@@ -40,11 +41,7 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
     app.observe(log_event)
     async with app:
         queues = options["queues"]
-        names = list(queues) if queues else app.task_queues
-        if settings.worker.provision == "apply":
-            _log_topology(await app.provision(names))
-        elif settings.worker.provision == "verify":
-            await app.verify(names)
+        await _prepare(app, list(queues) if queues else app.task_queues)
         worker = app.worker(**options)
         with _serving(app, worker, settings.worker.http), _signals(worker):
             try:
@@ -62,6 +59,32 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
     return code
 
 
+async def run_scheduler(app: JetJobs, name: str) -> int:
+    """The same for a scheduler."""
+    settings, name = app.settings, name or default_name()
+    set_up(settings.observe.log_level, settings.observe.log_format, dict, {"app": app.name, "worker_id": name})
+    app.observe(log_event)
+    async with app:
+        await _prepare(app, app.task_queues)
+        scheduler = app.scheduler(name=name)
+        with _serving(app, scheduler, settings.worker.http), _signals(scheduler):
+            try:
+                await scheduler.run()
+            except JetJobsError as error:
+                code = exit_code(error)
+                state.out.error(str(error), error.hint, code)
+                return code
+    return DONE
+
+
+async def _prepare(app: JetJobs, queues: Sequence[str]) -> None:
+    provision = app.settings.worker.provision
+    if provision == "apply":
+        _log_topology(await app.provision(queues))
+    elif provision == "verify":
+        await app.verify(queues)
+
+
 def _log_topology(changes: Sequence[Change]) -> None:
     """What was made, and what had to be put right: that may be somebody else's change undone."""
     log = logging.getLogger("jetjobs.topology")
@@ -75,7 +98,7 @@ def _log_topology(changes: Sequence[Change]) -> None:
 
 
 @contextlib.contextmanager
-def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
+def _serving(app: JetJobs, worker: Worker | Scheduler, address: str) -> Iterator[None]:
     """Metrics and health, on a port of our own or, as one of several processes, by way of the supervisor."""
     if address == "off":
         yield
@@ -102,7 +125,7 @@ def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
+def _signals(worker: Worker | Scheduler) -> Iterator[None]:
     """First signal: quiet. Second: stop now. Third: gone."""
     loop = asyncio.get_running_loop()
     count = 0

@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from jetjobs import __version__
-from jetjobs.cli import config, dead, dev, doctor, enqueue, jobs, live, queues, setup, worker, workers
+from jetjobs.cli import (
+    config,
+    dead,
+    dev,
+    doctor,
+    enqueue,
+    jobs,
+    live,
+    queues,
+    scheduler,
+    schedules,
+    setup,
+    worker,
+    workers,
+)
 from jetjobs.cli.hoist import before_dashes, hoist
 from jetjobs.cli.output import (
     APP_BROKEN,
@@ -35,9 +49,11 @@ tree = typer.Typer(
 )
 dev.add_to(tree)
 worker.add_to(tree)
+scheduler.add_to(tree)
 enqueue.add_to(tree)
 jobs.add_to(tree)
 queues.add_to(tree)
+schedules.add_to(tree)
 workers.add_to(tree)
 dead.add_to(tree)
 live.add_to(tree)

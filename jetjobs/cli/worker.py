@@ -30,6 +30,9 @@ def worker(
     name: Annotated[str, typer.Option(help="Name of this worker. [default: HOST-PID]")] = "",
     burst: Annotated[bool, typer.Option("--burst", help="Exit when the queues are empty.")] = False,
     max_jobs: Annotated[int, typer.Option(help="Exit after this many jobs.", min=0)] = 0,
+    no_schedules: Annotated[
+        bool, typer.Option("--no-schedules", help="Leave schedules and sweeps to other workers.")
+    ] = False,
     stop_timeout: Annotated[
         str | None, typer.Option(help="How long running jobs may finish on stop. [default: 30s]")
     ] = None,
@@ -63,7 +66,13 @@ def worker(
 
         raise typer.Exit(supervise(sys.argv[1:], loaded.settings.worker.processes, loaded.settings))
     target = state.load_app(app, loaded)
-    options: dict[str, Any] = {"queues": parse_queues(queues), "name": name, "burst": burst, "max_jobs": max_jobs}
+    options: dict[str, Any] = {
+        "queues": parse_queues(queues),
+        "name": name,
+        "burst": burst,
+        "max_jobs": max_jobs,
+        "schedules": not no_schedules,
+    }
     from jetjobs.cli.run_worker import run_worker
 
     raise typer.Exit(run_async(lambda: run_worker(target, options)))

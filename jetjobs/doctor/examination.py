@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import get_args
 
 from jetjobs.define.registry import Router
-from jetjobs.doctor import app, nats, queues, topology, workers
+from jetjobs.doctor import app, nats, queues, schedules, topology, workers
 from jetjobs.doctor.finding import AREAS, Area, Check, Finding, Look
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.topology import queues_on
@@ -22,6 +22,7 @@ CHECKS: dict[Area, tuple[Check, ...]] = {
     "nats": nats.CHECKS,
     "topology": topology.CHECKS,
     "queues": queues.CHECKS,
+    "schedules": schedules.CHECKS,
     "workers": workers.CHECKS,
     "app": app.CHECKS,
 }

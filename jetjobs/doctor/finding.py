@@ -11,8 +11,8 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.settings import Settings
 
 Level = Literal["ok", "warn", "fail", "skip"]
-Area = Literal["nats", "topology", "queues", "workers", "app"]
-AREAS: tuple[Area, ...] = ("nats", "topology", "queues", "workers", "app")
+Area = Literal["nats", "topology", "queues", "schedules", "workers", "app"]
+AREAS: tuple[Area, ...] = ("nats", "topology", "queues", "schedules", "workers", "app")
 
 
 class Finding(NamedTuple):

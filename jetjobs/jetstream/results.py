@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
@@ -42,7 +42,8 @@ def success_record(
         job.enqueued_at,
         started_at,
         ended_at,
-        b'"replay":%b,' % _embedded(replay) if replay else b"",
+        (b'"replay":%b,' % _embedded(replay) if replay else b"")
+        + (_tick(job.headers) if n.OF_SCHEDULE in job.headers else b""),
         b"result_object" if kept_as else b"result",
         quote(kept_as) if kept_as else result,
     )
@@ -62,7 +63,14 @@ def cancelled_record(job: Job, by: str, why: str, worker: str, started_at: float
         "by": by,
         "reason": why,
     }
+    if n.OF_SCHEDULE in job.headers:
+        record |= {"schedule": job.headers[n.OF_SCHEDULE], "slot": job.headers.get(n.SLOT, "")}
     return json.dumps(record).encode()
+
+
+def _tick(headers: Mapping[str, str]) -> bytes:
+    """Which tick of which schedule it was."""
+    return b'"schedule":%b,"slot":%b,' % (quote(headers[n.OF_SCHEDULE]), quote(headers.get(n.SLOT, "")))
 
 
 def _embedded(text: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from jetjobs.jetstream.codec import read_history, read_replays
@@ -39,6 +40,8 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         replays=tuple(read_replays(live.headers)),
         progress=shown.get("progress"),
         message=shown.get("message"),
+        schedule=live.headers.get(n.OF_SCHEDULE),
+        slot=slot_in(live.headers.get(n.SLOT)),
     )
 
 
@@ -64,6 +67,8 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         run=str(record.get("run", "")),
         replays=tuple(replays),
         result=record.get("result"),
+        schedule=record.get("schedule"),
+        slot=slot_in(record.get("slot")),
     )
 
 
@@ -86,7 +91,19 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         crashes=number(letter.headers, n.CRASHES, 0),
         history=tuple(read_history(letter.headers)),
         replays=tuple(read_replays(letter.headers)),
+        schedule=letter.headers.get(n.OF_SCHEDULE),
+        slot=slot_in(letter.headers.get(n.SLOT)),
     )
+
+
+def slot_in(text: Any) -> datetime | None:
+    """The slot of a tick; None where there is none, or somebody's hand has written it."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def number(headers: Mapping[str, str], name: str, default: float) -> Any:

@@ -120,6 +120,10 @@ class JobStatus(NamedTuple):
     progress: float | None = None
     """How far a running job says it is, from 0 to 1; None when it says nothing."""
     message: str | None = None
+    schedule: str | None = None
+    """The schedule that it is a tick of."""
+    slot: datetime | None = None
+    """Which of its slots."""
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

@@ -35,6 +35,7 @@ from jetjobs.model.events import (
 from jetjobs.model.outcome import DeadReason
 from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.observe.queue_gauges import queue_families
+from jetjobs.observe.schedule_gauges import schedule_family
 
 RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
 ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -60,6 +61,8 @@ class Watched(Protocol):
     def queue_workers(self) -> Mapping[str, int]: ...
     @property
     def count_errors(self) -> int: ...
+    @property
+    def schedule_lateness(self) -> Mapping[str, float]: ...
 
 
 class _Histogram:
@@ -267,6 +270,7 @@ def _worker_families(worker: Watched) -> Iterator[Metric]:
     yield from queue_families(worker.queue_counts, worker.queue_workers)
     text = "Queues that the leader could not count"
     yield CounterMetricFamily("jetjobs_scrape_errors", text, worker.count_errors)
+    yield schedule_family(worker.schedule_lateness)
 
 
 def _histogram(

@@ -111,7 +111,7 @@ async def test_without_an_app_the_server_is_looked_at_and_what_was_left_out_is_s
     found = await examine(ready.settings)
     assert bad(found) == [], told(found)
     assert ("skip", "app", "tasks: no app was given") in [f[:3] for f in found]
-    assert {finding.area for finding in found} == {"nats", "topology", "queues", "workers", "app"}
+    assert {finding.area for finding in found} == {"nats", "topology", "queues", "schedules", "workers", "app"}
 
 
 # Faults on the server, each planted by hand
@@ -375,7 +375,7 @@ async def test_no_server_is_a_finding_and_the_rest_is_left_out(make_app: MakeApp
     server.stop()
     found = await app.doctor()
     assert bad(found) == [("reach", "fail")], told(found)
-    assert [f.area for f in found if f.level == "skip"] == ["topology", "queues", "workers"]
+    assert [f.area for f in found if f.level == "skip"] == ["topology", "queues", "schedules", "workers"]
 
 
 async def test_jetstream_that_is_off_is_a_finding() -> None:

@@ -38,6 +38,7 @@ class AWorker:
         self.queue_counts: list[QueueCounts] = []
         self.queue_workers: dict[str, int] = {}
         self.count_errors = 0
+        self.schedule_lateness: dict[str, float] = {}
 
 
 def metrics_of(worker: AWorker | None = None, **options: Any) -> Metrics:

@@ -1,0 +1,271 @@
+"""What the `schedules` commands do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.output import DONE, REFUSED
+from jetjobs.cli.progress import ask
+from jetjobs.cli.state import state
+from jetjobs.model.cron import zone_of
+from jetjobs.model.durations import parse_duration, show_duration
+from jetjobs.model.errors import ConfigError, JobNotFound
+from jetjobs.model.job import JobStatus
+from jetjobs.model.schedule import Schedule, make_schedule
+from jetjobs.schedules import PutOptions, ScheduleInfo
+
+HEAD = ["NAME", "STATE", "RULE", "LAST", "NEXT", "LATE", "MISSED", "TASK", "QUEUE"]
+_UPCOMING = 5
+_FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "anchor", "jitter", "misfire", "overlap")
+
+
+async def list_command() -> None:
+    async with _reader() as app:
+        found = await app.schedules.list()
+        now = await app.jetstream.server_clock.now()
+    if state.out.as_json:
+        state.out.json({"items": [_item(info) for info in found], "cursor": None})
+        return
+    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(2, 7))
+    if not found:
+        state.out.note("there are no schedules: declare one with task.cron(...), or jetjobs schedules put")
+
+
+async def show_command(name: str) -> None:
+    async with _reader() as app:
+        info = await app.schedules.get(name)
+        now = await app.jetstream.server_clock.now()
+        job = await _last_job(app, info)
+        slots = [] if info.schedule.paused else _slots(info.schedule, now, _UPCOMING)
+    late_s = _started_late(info, job)
+    out = state.out
+    if out.as_json:
+        more = {
+            "last_job_state": str(job.state) if job is not None else None,
+            "last_started_late_s": None if late_s is None else round(late_s, 3),
+            "upcoming": [slot.isoformat() for slot in slots],
+        }
+        out.json({**_item(info), **more})
+        return
+    for key, value in _facts(info, now, job, late_s).items():
+        out.data(f"{key:<12}{value}")
+    for slot in slots:
+        out.data(f"{'upcoming':<12}{_local(slot, info.schedule.tz)}  {_from_now(slot, now)}")
+
+
+async def next_command(
+    name: str | None, count: int, tz: str | None, *, cron: str | None, every: str | None
+) -> None:
+    tried = cron is not None or every is not None
+    if tried == (name is not None):
+        raise ConfigError("name a schedule, or give --cron or --every to try a rule out")
+    if tz is not None:
+        zone_of(tz)  # a wrong one is told without a server
+    if tried:
+        schedule = make_schedule(_present({**_rule(cron, every), "name": "tried", "task": "none", "tz": tz}))
+        now = datetime.now(UTC)
+    else:
+        assert name is not None
+        async with _reader() as app:
+            schedule = (await app.schedules.get(name)).schedule
+            now = await app.jetstream.server_clock.now()
+    shown = tz or schedule.tz
+    slots = _slots(schedule, now, count)
+    out = state.out
+    if out.as_json:
+        items = [{"slot": slot.isoformat(), "local": _local(slot, shown)} for slot in slots]
+        out.json({"schedule": name, "tz": shown, "items": items})
+        return
+    zone = zone_of(shown)
+    rows = [
+        [_local(slot, shown), f"{slot.astimezone(zone):%a}", shown, _from_now(slot, now).removeprefix("in ")]
+        for slot in slots
+    ]
+    out.table(["SLOT", "DAY", "ZONE", "IN"], rows)
+    if schedule.paused:
+        out.note("it is paused: these would be its slots")
+    if len(slots) < count:
+        out.note("there are no more slots: its end is reached")
+
+
+async def run_command(name: str) -> None:
+    async with _reader() as app:
+        handle = await app.schedules.run_now(name)
+    if state.out.as_json:
+        state.out.json({"schedule": name, "id": handle.id, "queue": handle.queue, "task": handle.task})
+    else:
+        state.out.data(handle.id if state.out.quiet else f"{handle.id} enqueued on {handle.queue}")
+
+
+async def pause_command(names: list[str], *, paused: bool) -> None:
+    async with _reader() as app:
+        before = {name: await app.schedules.get(name) for name in names}  # all are there, or none is changed
+        change = app.schedules.pause if paused else app.schedules.resume
+        found = [await change(name) for name in before]
+        now = await app.jetstream.server_clock.now()
+    if state.out.as_json:
+        state.out.json({"items": [_item(info) for info in found]})
+        return
+    for info in found:
+        name = info.schedule.name
+        if before[name].schedule.paused is paused:
+            text = "was paused already" if paused else "was not paused"
+        else:
+            text = "paused" if paused else f"resumed, next {_from_now(info.next, now)}"
+        state.out.data(name if state.out.quiet else f"{name}  {text}")
+
+
+async def put_command(name: str, task: str, given: dict[str, Any], revision: int | None) -> None:
+    options = _present(given)
+    for key in ("every", "jitter"):
+        if key in options:
+            options[key] = _duration(f"--{key}", options[key])
+    for key in ("anchor", "start", "end"):
+        if key in options:
+            options[key] = _moment(f"--{key}", options[key])
+    app = state.load_app(None, state.settings())
+    app.find(task)
+    async with app:
+        info = await app.schedules.put(name, task, revision=revision, **cast("PutOptions", options))
+        now = await app.jetstream.server_clock.now()
+    if state.out.as_json:
+        state.out.json(_item(info))
+    elif state.out.quiet:
+        state.out.data(name)
+    else:
+        upcoming = "paused" if info.schedule.paused else f"next {_from_now(info.next, now)}"
+        state.out.data(f"{name}  stored as revision {info.revision}, {upcoming}")
+
+
+async def delete_command(names: list[str], *, yes: bool) -> int:
+    async with _reader() as app:
+        wanted = list(dict.fromkeys(names))
+        for name in wanted:
+            await app.jetstream.schedule_edits.find(name)  # all are there, or none is deleted
+        what = f"delete {wanted[0] if len(wanted) == 1 else f'{len(wanted)} schedules'}"
+        if not yes:
+            if not sys.stdin.isatty():
+                state.out.error(f"this would {what}", "say --yes", REFUSED)
+                return REFUSED
+            if not await ask(f"{what}?"):
+                state.out.note("Nothing changed.")
+                return REFUSED
+        for name in wanted:
+            await app.schedules.delete(name)
+    if state.out.as_json:
+        state.out.json({"items": [{"name": name, "deleted": True} for name in wanted]})
+        return DONE
+    for name in wanted:
+        state.out.data(name if state.out.quiet else f"{name}  deleted")
+    return DONE
+
+
+# Parts
+
+
+def _reader() -> JetJobs:
+    """An app without tasks: all but `put` needs the server only."""
+    return JetJobs("jetjobs-cli", settings=state.settings().settings)
+
+
+def _item(info: ScheduleInfo) -> dict[str, Any]:
+    return {**info.as_dict(), "state": info.state}
+
+
+def _row(info: ScheduleInfo, now: datetime) -> list[str]:
+    return [
+        info.schedule.name,
+        info.state,
+        info.schedule.rule_text,
+        _from_now(info.last, now),
+        _from_now(info.next, now),
+        show_duration(info.late_s) if info.late_s >= 1 else "-",
+        f"{info.missed:,}",
+        info.schedule.task,
+        info.schedule.queue,
+    ]
+
+
+def _facts(info: ScheduleInfo, now: datetime, job: JobStatus | None, late_s: float | None) -> dict[str, str]:
+    details, schedule = info.as_dict(), info.schedule
+    details["rule"] = f"cron {schedule.cron}" if schedule.cron is not None else schedule.rule_text
+    details["jitter"] = show_duration(schedule.jitter.total_seconds()) if schedule.jitter else None
+    if schedule.misfire == "all":
+        details["misfire"] = f"all, up to {schedule.misfire_limit}"
+    shown = {"name": schedule.name, "state": info.state}
+    shown |= {key: str(details[key]) for key in _FACTS if details[key] is not None}
+    shown["arguments"] = json.dumps(details["args"], ensure_ascii=False)
+    shown["declared by"] = f"app {schedule.declared_by}" if schedule.declared_by else "-"
+    shown["revision"] = str(info.revision)
+    shown["last"] = f"{_local(info.last, schedule.tz)}  {_from_now(info.last, now)}" if info.last else "-"
+    if info.last_job is not None:
+        started = "" if late_s is None else f", started {show_duration(late_s)} late"
+        shown["last job"] = (
+            f"{info.last_job}  {str(job.state) + started if job is not None else 'no record any more'}"
+        )
+    shown["late"] = show_duration(info.late_s) if info.late_s >= 1 else "-"
+    shown["missed"] = f"{info.missed:,}"
+    return shown
+
+
+async def _last_job(app: JetJobs, info: ScheduleInfo) -> JobStatus | None:
+    if info.last_job is None:
+        return None
+    try:
+        return await app.jobs.get(info.last_job)
+    except JobNotFound:
+        return None  # its record has expired, or the task keeps none
+
+
+def _started_late(info: ScheduleInfo, job: JobStatus | None) -> float | None:
+    """How long after it was due the last tick began; None when that is not known."""
+    if job is None or job.started_at is None or info.last is None:
+        return None
+    return max(0.0, (job.started_at - info.schedule.due(info.last)).total_seconds())
+
+
+def _slots(schedule: Schedule, now: datetime, count: int) -> list[datetime]:
+    found: list[datetime] = []
+    slot = schedule.after(now)
+    while slot is not None and len(found) < count:
+        found.append(slot)
+        slot = schedule.after(slot)
+    return found
+
+
+def _local(slot: datetime, tz: str) -> str:
+    """By the clock of the zone, with its distance from UTC."""
+    return slot.astimezone(zone_of(tz)).isoformat()
+
+
+def _from_now(moment: datetime | None, now: datetime) -> str:
+    if moment is None:
+        return "-"
+    seconds = (moment - now).total_seconds()
+    return f"in {show_duration(seconds)}" if seconds >= 0 else f"{show_duration(-seconds)} ago"
+
+
+def _rule(cron: str | None, every: str | None) -> dict[str, Any]:
+    return {"cron": cron, "every": None if every is None else _duration("--every", every)}
+
+
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _duration(option: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _moment(option: str, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text!r} is no ISO 8601 time, as in 2027-01-31T09:00:00+01:00") from None

@@ -1,0 +1,122 @@
+"""Checks of the schedules: can each be read, run and planned, and does somebody plan them?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jetjobs.define.registry import Router
+from jetjobs.doctor.finding import Check, Finding, Look, many
+from jetjobs.jetstream.inspection import check_read, live_workers
+from jetjobs.jetstream.schedules import Definition
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.names import kv_stream
+from jetjobs.schedules import Schedules
+
+LATE_S = 60.0
+
+
+async def readable(look: Look) -> list[Finding]:
+    definitions = await _definitions(look)
+    if definitions is None:
+        return []  # the plan says so
+    if broken := [d.name for d in definitions if d.schedule is None]:
+        text = f"{_named(broken)} cannot be read, and {_is(broken)} not planned"
+        hint = f"jetjobs schedules put {broken[0]} …, or delete it"
+        return [Finding("fail", "schedules", text, hint, "readable")]
+    paused = sum(d.schedule is not None and d.schedule.paused for d in definitions)
+    text = many(len(definitions), "schedule") + (f", {paused:,} paused" if paused else "")
+    return [Finding("ok", "schedules", text, check="readable")]
+
+
+async def unknown_task(look: Look) -> list[Finding]:
+    """Tasks that neither the app nor a worker that lives knows: their ticks would be dead letters."""
+    schedules = [d.schedule for d in await _definitions(look) or [] if d.schedule is not None]
+    workers = await live_workers(look.jetstream.connection, look.jetstream.names)
+    known = {task for worker in workers for task in worker.tasks} | {*(look.router.tasks if look.router else ())}
+    if schedules and not workers and look.router is None:
+        return [
+            Finding(
+                "skip", "schedules", "unknown_task: there is no app and no worker to ask", check="unknown_task"
+            )
+        ]
+    if unknown := [s.name for s in schedules if s.task not in known]:
+        of = sorted({s.task for s in schedules if s.task not in known})
+        text = f"{_named(unknown)}: no worker and not this app knows task {', '.join(of[:3])}"
+        hint = f"start its worker, or jetjobs schedules delete {unknown[0]}"
+        return [Finding("warn", "schedules", text, hint, "unknown_task")]
+    return [Finding("ok", "schedules", "every task is known", check="unknown_task")]
+
+
+async def missing_queue(look: Look) -> list[Finding]:
+    schedules = [d.schedule for d in await _definitions(look) or [] if d.schedule is not None]
+    if lost := [s for s in schedules if s.queue not in look.queues]:
+        text = f"{_named([s.name for s in lost])}: queue {lost[0].queue} is not on the server"
+        hint = f"jetjobs setup apply -q {lost[0].queue}"
+        return [Finding("fail", "schedules", text, hint, "missing_queue")]
+    return [Finding("ok", "schedules", "every queue is there", check="missing_queue")]
+
+
+async def late(look: Look) -> list[Finding]:
+    """Slots that have been due for long and that nobody has planned."""
+    if await _definitions(look) is None:
+        return []  # the plan says so
+    found = await Schedules(look.jetstream, look.router or Router(), _no_handle).list()
+    behind = sorted((i for i in found if i.late_s > LATE_S and i.schedule.queue in look.queues), key=_latest)
+    if behind:
+        names = [info.schedule.name for info in behind]
+        text = f"{_named(names)} {_is(names)} late, up to {show_duration(behind[0].late_s)}: nobody plans"
+        hint = "start a worker without --no-schedules, or jetjobs scheduler"
+        return [Finding("fail", "schedules", text, hint, "late")]
+    return [Finding("ok", "schedules", "none is late", check="late")]
+
+
+async def declared(look: Look) -> list[Finding]:
+    """What the code declares stands on the server, and is its own."""
+    wanted = look.router.schedules_declared if look.router is not None else {}
+    there = {d.name: d.schedule for d in await _definitions(look) or []}
+    app = getattr(look.router, "name", "")
+    found = []
+    if missing := sorted(set(wanted) - set(there)):
+        text = f"{_named(missing)} {_is(missing)} declared in code, and not on the server"
+        found.append(Finding("warn", "schedules", text, "a worker or jetjobs scheduler stores it", "declared"))
+    owned = {name: schedule.declared_by for name in wanted if (schedule := there.get(name)) is not None}
+    if app and (others := sorted(name for name, owner in owned.items() if owner != app)):
+        owner = owned[others[0]]
+        whose = f"app {owner}" if owner else "somebody who made it at run time"
+        text = f"{_named(others)} {_is(others)} declared in code, but on the server belongs to {whose}"
+        hint = "give it another name, or delete the one on the server"
+        found.append(Finding("warn", "schedules", text, hint, "declared"))
+    return found or [
+        Finding("ok", "schedules", f"{many(len(wanted), 'schedule')} of the code on the server", check="declared")
+    ]
+
+
+async def _definitions(look: Look) -> list[Definition] | None:
+    """Those on the server; None where there is no bucket."""
+    await check_read(look.jetstream.connection, kv_stream(look.jetstream.names.schedules_bucket))
+    try:
+        return await look.jetstream.schedules.all()
+    except TopologyMissing:
+        return None
+
+
+def _named(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return f"schedule{'' if len(names) == 1 else 's'} {listed}"
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _latest(info: Any) -> float:
+    return -float(info.late_s)
+
+
+def _no_handle(job: Any) -> Any:
+    raise AssertionError("the doctor enqueues nothing")
+
+
+CHECKS: tuple[Check, ...] = (readable, unknown_task, missing_queue, late, declared)
