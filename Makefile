@@ -15,7 +15,7 @@ SEED ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench chaos up down clean
+.PHONY: help setup demo test check docs bench chaos soak up down clean
 
 help: ## list the targets
 	@echo "jetjobs: make TARGET"
@@ -47,6 +47,9 @@ bench: $(STAMP) ## run the benchmarks
 
 chaos: $(STAMP) ## break everything for a while and check: SEED=2 SECONDS=300
 	$(BIN)/python -m tests.chaos --seed $(SEED) --seconds $(SECONDS) $(ARGS)
+
+soak: $(STAMP) ## schedules through kills, freezes and restarts, for six minutes
+	JETJOBS_SOAK=1 $(BIN)/python -m pytest -q tests/e2e/test_schedulers.py $(ARGS)
 
 up: ## start nats, a worker and Prometheus in containers
 	docker compose up --build --detach

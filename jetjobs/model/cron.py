@@ -11,6 +11,7 @@ from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -157,7 +158,7 @@ class Cron:
         '0 9 * * MON-fri'
         """
         expression, fields = check(text)
-        return cls(expression, _expand(expression, fields))
+        return cls(expression, _expand(expression, " ".join(fields)))
 
     def after(self, moment: datetime, zone: ZoneInfo) -> datetime | None:
         """The first slot after `moment`, in UTC. None when there is none up to the year 9000.
@@ -235,11 +236,13 @@ def _whole(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None, microsecond=0)
 
 
-def _expand(text: str, fields: list[str]) -> _Calendar:
+@lru_cache(maxsize=1024)
+def _expand(text: str, fields: str) -> _Calendar:
+    # Kept, since many schedules are written alike and croniter takes most of the time of reading one.
     from croniter import CroniterError, croniter  # takes its time to load, and most processes have no schedule
 
     try:
-        read, nth = croniter.expand(" ".join(fields))
+        read, nth = croniter.expand(fields)
     except (CroniterError, ValueError, TypeError, LookupError, AssertionError) as error:
         raise DefinitionError(f"cron expression {text!r} cannot be read", hint=str(error)[:200]) from None
     minutes, hours, days, months, weekdays, seconds = map(_values, FIELDS, [*read, [0]][:6])

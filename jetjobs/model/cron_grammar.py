@@ -116,10 +116,9 @@ def _check_item(text: str, field: Field, written: str, item: str) -> None:
     low = _value(text, field, found["low"])
     if found["high"] is None:
         if found["step"] is not None:
+            ranged = f"{low}-{_highest(field)}/{found['step']}, or " if low < _highest(field) else ""
             _refuse(
-                text,
-                f"{item!r} is read in different ways, a step needs a range",
-                f"write {low}-{_highest(field)}/{found['step']}, or {low} alone",
+                text, f"{item!r} is read in different ways: a step needs a range", f"write {ranged}{low} alone"
             )
         return
     high = _value(text, field, found["high"])

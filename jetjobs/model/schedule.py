@@ -30,7 +30,7 @@ MAX_JITTER = timedelta(hours=1)
 MAX_EVERY = timedelta(days=3660)
 MAX_CATCH_UP = 500
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = datetime(1970, 1, 2, tzinfo=UTC)
+_FIRST = EPOCH
 _LAST = datetime(2261, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 

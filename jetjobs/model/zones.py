@@ -60,16 +60,17 @@ def zone_of(name: str) -> ZoneInfo:
 
 def _near(name: str) -> str:
     known = {zone.lower(): zone for zone in _all_names()}
-    lower = name[:60].lower().replace(" ", "_")
-    if lower in known:
-        return f"write {known[lower]}"
-    # Many remember only the city.
-    cities = {zone.rpartition("/")[2]: full for zone, full in sorted(known.items(), reverse=True)}
-    close = difflib.get_close_matches(lower, known, 1, 0.75)
-    if close:
-        return f"did you mean {known[close[0]]}?"
-    close = difflib.get_close_matches(lower.rpartition("/")[2], cities, 1, 0.75)
-    return f"did you mean {cities[close[0]]}?" if close else _HINT
+    wanted = name[:60].lower().replace(" ", "_")
+    if wanted in known:
+        return f"write {known[wanted]}"
+    if any(zone.startswith(f"{wanted}/") for zone in known):
+        return _HINT
+    # Many remember only the city. Of several zones with it, the one with the shortest name.
+    cities = {zone.rpartition("/")[2]: zone for zone in sorted(known, key=lambda zone: (-len(zone), zone))}
+    city = wanted.rpartition("/")[2]
+    close = [cities[city]] if city in cities else difflib.get_close_matches(wanted, known, 1, 0.75)
+    close = close or [cities[one] for one in difflib.get_close_matches(city, cities, 1, 0.75)]
+    return f"did you mean {known[close[0]]}?" if close else _HINT
 
 
 @lru_cache(maxsize=1)

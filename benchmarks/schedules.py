@@ -1,0 +1,138 @@
+"""Ten thousand schedules every minute: what the planner costs, and how late their ticks are.
+
+`python -m benchmarks.schedules [--schedules 10000] [--minutes 3]`. The planner is a process of its own; its processor
+time is read from the system. A tick is as late as the server's time of storing it in its lane is after its slot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+from datetime import datetime, timedelta
+
+import uvloop
+
+from jetjobs import JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream.scan import scan
+from jetjobs.model import names as n
+from jetjobs.model.ids import new_run
+from jetjobs.model.schedule import make_schedule
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.leading import Leadership
+from jetjobs.worker.lost import LostJobs
+
+CORE_SHARE = 0.20
+LATE_S = 2.0
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+
+
+def app_on(url: str) -> JetJobs:
+    app = JetJobs("bench", settings=build_settings({"nats": {"url": url}}))
+
+    @app.task
+    async def work(n: int) -> None: ...
+
+    return app
+
+
+async def plan_for_ever(url: str) -> None:
+    """The process under measurement: a leader with all its duties."""
+    app = app_on(url)
+    async with app:
+        lost = LostJobs(app.jetstream, "bench", lambda event: None)
+        async with Leadership(app.jetstream, "bench", lost, 30.0).campaign(count_queues=False):
+            await asyncio.Event().wait()
+
+
+async def define(app: JetJobs, count: int) -> None:
+    now = await app.jetstream.server_clock.now()
+
+    async def put(number: int) -> None:
+        values = {
+            "name": f"s{number}",
+            "task": "work",
+            "args": {"n": number},
+            "cron": "* * * * *",
+            "tz": ZONES[number % len(ZONES)],
+            "generation": new_run(),
+            "since": now,
+        }
+        await app.jetstream.schedules.put(make_schedule(values), 0)
+
+    for begin in range(0, count, 200):
+        await asyncio.gather(*(put(number) for number in range(begin, min(begin + 200, count))))
+
+
+def processor_s(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def lateness(app: JetJobs, since: datetime, until: datetime) -> dict[str, list[float]]:
+    """Seconds after its slot at which each tick of that time was stored in its lane, by slot."""
+    found: dict[str, list[float]] = {}
+    stream = app.jetstream.names.work_stream("default")
+    async for message in scan(
+        app.jetstream.connection, stream, app.jetstream.names.lane_filter("default", "normal")
+    ):
+        slot = datetime.fromisoformat(message.headers[n.SLOT])
+        if since <= slot <= until:
+            found.setdefault(slot.isoformat(), []).append(message.stored_at - slot.timestamp())
+    return found
+
+
+async def measure(count: int, minutes: int) -> int:
+    with EmbeddedServer() as server:
+        app = app_on(server.url)
+        async with app:
+            await app.provision()
+            await define(app, count)
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "benchmarks.schedules", "--plan", server.url
+            )
+            try:
+                # The first slots come while ten thousand new definitions are taken in.
+                await asyncio.sleep(90)
+                since = await app.jetstream.server_clock.now()
+                before = processor_s(child.pid)
+                await asyncio.sleep(minutes * 60)
+                share = (processor_s(child.pid) - before) / (minutes * 60)
+                until = await app.jetstream.server_clock.now() - timedelta(seconds=5)
+            finally:
+                child.terminate()
+                await child.wait()
+            by_slot = await lateness(app, since, until)
+    late = sorted(value for values in by_slot.values() for value in values)
+    print(f"{count:,} schedules, each minute, for {minutes} minutes; {len(late):,} ticks fired")
+    for slot, values in sorted(by_slot.items()):
+        print(f"  {slot}  {len(values):,} ticks, the last {max(values) * 1000:.0f} ms late")
+    share_text = f"{share:.1%} of one core (limit {CORE_SHARE:.0%})"
+    print(f"planner      {share_text}")
+    print(
+        f"lateness     p50 {statistics.median(late) * 1000:.0f} ms, p99 {late[len(late) * 99 // 100] * 1000:.0f} ms, "
+        f"most {late[-1] * 1000:.0f} ms (limit {LATE_S * 1000:.0f} ms)"
+    )
+    whole = all(len(values) == count for values in by_slot.values())
+    print(f"ticks        {'each schedule once in each slot' if whole else 'NOT each schedule once in each slot'}")
+    return 0 if whole and share < CORE_SHARE and late[-1] < LATE_S and by_slot else 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.schedules", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--minutes", type=int, default=3)
+    parser.add_argument("--plan", metavar="URL", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan:
+        uvloop.run(plan_for_ever(options.plan))
+        return
+    sys.exit(uvloop.run(measure(options.schedules, options.minutes)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,661 @@
+"""Schedules against a real server: placed once, fired by the server, edited, taken back, caught up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jetjobs import JetJobs, RetryPolicy, current_job
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream.publisher import _block, stage
+from jetjobs.jetstream.schedules import Definition
+from jetjobs.jetstream.ticks import Marker, Placing
+from jetjobs.model.errors import (
+    BrokerError,
+    DefinitionError,
+    InvalidArguments,
+    QueueNotFound,
+    ScheduleConflict,
+    ScheduleNotFound,
+    UnknownTask,
+)
+from jetjobs.model.planning import plan
+from jetjobs.model.schedule import Schedule, make_schedule, slot_token
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.declared import sync_declared
+from jetjobs.worker.planner import Planner
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.integration.test_leader import fill
+from tests.support.probe import Probe, eventually
+from tests.support.server import Truth
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+SOON = timedelta(seconds=30)
+
+
+@pytest.fixture
+def work(app: JetJobs) -> Any:
+    @app.task
+    async def work(n: int = 0) -> int:
+        return n
+
+    return work
+
+
+@contextlib.asynccontextmanager
+async def planning(*apps: JetJobs) -> AsyncIterator[list[Planner]]:
+    """As if each of these apps' processes led, all at once."""
+    planners = [Planner(app.jetstream, lambda: 1) for app in apps]
+    tasks = [asyncio.create_task(planner.run()) for planner in planners]
+    try:
+        yield planners
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def now_of(app: JetJobs) -> datetime:
+    return await app.jetstream.server_clock.now()
+
+
+async def set_marker(app: JetJobs, name: str, slot: datetime) -> None:
+    """As if the schedule had last been planned then."""
+    definition = await app.jetstream.schedules.get(name)
+    assert definition is not None
+    schedule = definition.schedule
+    assert schedule is not None
+    schedule = schedule.model_copy(update={"since": slot})
+    revision = await app.jetstream.schedules.put(schedule, definition.revision)
+    assert revision
+    marker = await app.jetstream.ticks.marker(schedule.queue, name)
+    record = {"slot": slot.isoformat(), "generation": schedule.generation, "missed": 0}
+    staged = app.jetstream.ticks._staged_marker(schedule.queue, name, record, marker.sequence)
+    await app.jetstream.publisher.store_batch(f"jobs-work-{schedule.queue}", [staged])
+
+
+def slots_of(subjects: list[str]) -> list[str]:
+    return sorted(subject.rsplit(".", 1)[1] for subject in subjects)
+
+
+# Placing
+
+
+async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs, work: Any, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("often", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 50), 30)
+            fired = await eventually(lambda: ready(truth, 2), 30)
+        standing = await truth.jobs()
+        assert all(count == 1 for count in Counter(slots_of(standing)).values())
+        first = min(slots_of(standing))
+        begin = datetime.strptime(first, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        expected = [slot_token(begin + i * SECOND) for i in range(len(standing))]
+        assert slots_of(standing) == expected  # none missing in between
+        message = await truth.js.get_last_msg("jobs-work-default", fired[0])
+        headers = message.headers or {}
+        assert headers["Jetjobs-Schedule"] == "often"
+        assert slot_token(datetime.fromisoformat(headers["Jetjobs-Slot"])) == fired[0].rsplit(".", 1)[1]
+
+
+async def placed(truth: Truth, count: int) -> list[str] | None:
+    found = await truth.jobs(lane="later")
+    return found if len(found) >= count else None
+
+
+async def ready(truth: Truth, count: int) -> list[str] | None:
+    found = await truth.jobs(lane="normal")
+    return found if len(found) >= count else None
+
+
+async def test_two_leaders_at_once_place_every_tick_once(make_app: MakeApp, truth: Truth) -> None:
+    first, second = make_app("one"), make_app("two")
+    for app in (first, second):
+
+        @app.task
+        async def work() -> None: ...
+
+    async with first, second:
+        await first.provision()
+        for number in range(1, 6):
+            await first.schedules.put(f"s{number}", "work", every=number * SECOND)
+        async with planning(first, second):
+
+            async def enough() -> bool:
+                by_key = Counter(subject.split(".")[5] for subject in await truth.jobs())
+                return len(by_key) == 5 and min(by_key.values()) >= 12
+
+            await eventually(enough, 40)
+        standing = await truth.jobs()
+        per_tick = Counter((subject.split(".")[5], subject.split(".")[6]) for subject in standing)
+        assert set(per_tick.values()) == {1}
+        for number in range(1, 6):
+            key = make_schedule({"name": f"s{number}", "task": "work", "every": SECOND}).key
+            slots = sorted(uid for token, uid in per_tick if token == key)
+            times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in slots]
+            assert {b - a for a, b in itertools.pairwise(times)} == {number * SECOND}
+
+
+async def test_a_stale_leader_is_refused_even_after_a_restart(
+    app: JetJobs, work: Any, server: EmbeddedServer, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        schedule = (await app.schedules.put("s", work, every=10 * SECOND)).schedule
+        marker = await app.jetstream.ticks.marker("default", "s")
+        now = await now_of(app)
+        one = Placing(schedule, plan(schedule, marker.progress, now), marker)
+        assert one.plan.ticks
+        [stored] = await app.jetstream.ticks.place([one], now.timestamp(), 1)
+        assert isinstance(stored, Marker)
+        standing = await truth.jobs()
+        server.kill()
+        server.start()
+        await eventually(lambda: connected(app), 30)
+        assert await app.jetstream.ticks.place([one], now.timestamp(), 2) == [None]
+        assert await truth.jobs() == standing
+
+
+async def connected(app: JetJobs) -> bool:
+    with contextlib.suppress(BrokerError):
+        return (await app.jetstream.ticks.marker("default", "s")).sequence > 0
+    return False
+
+
+async def test_one_stale_marker_does_not_keep_the_others_of_its_batch(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        ticks, now = app.jetstream.ticks, await now_of(app)
+        placings = []
+        for name in "abc":
+            schedule = (await app.schedules.put(name, work, every=30 * SECOND)).schedule
+            marker = await ticks.marker("default", name)
+            placings.append(Placing(schedule, plan(schedule, marker.progress, now), marker))
+        await ticks.place([placings[1]], now.timestamp(), 1)
+        answers = await ticks.place(placings, now.timestamp(), 2)
+        assert [answer is None for answer in answers] == [False, True, False]
+        for name, answer in zip("abc", answers, strict=True):
+            there = await ticks.marker("default", name)
+            assert answer is None or there.sequence == answer.sequence
+        per_tick = Counter(subject.split(".", 5)[5] for subject in await truth.jobs())
+        assert set(per_tick.values()) == {1}
+        assert len({key.split(".")[0] for key in per_tick}) == 3
+
+
+async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        schedule = (await app.schedules.put("s", work, every=20 * SECOND)).schedule
+        marker, now = await app.jetstream.ticks.marker("default", "s"), await now_of(app)
+        tick = plan(schedule, marker.progress, now).ticks[0]
+        job = stage(app.jetstream.ticks._job(schedule, tick, now.timestamp()))
+        # The first message of a batch that is never committed.
+        reply = await app.jetstream.connection.ask(job.subject, job.body, _block(job, "abandoned", 1), 5.0)
+        assert reply == b""
+        assert await truth.jobs() == []
+        async with planning(app):
+            found = await eventually(lambda: placed(truth, 2), 30)
+        assert set(Counter(slots_of(found)).values()) == {1}
+        assert slot_token(tick.slot) in slots_of(found)
+
+
+# Editing
+
+
+async def test_pause_takes_back_what_has_not_fired_and_resume_begins_anew(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=2 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            info = await app.schedules.pause("s")
+            assert info.schedule.paused
+            assert info.next is None
+            assert await truth.jobs(lane="later") == []
+            before = await truth.jobs()
+            assert (await app.schedules.pause("s")).revision == info.revision  # it was already
+            resumed = await app.schedules.resume("s")
+            assert not resumed.schedule.paused
+            await eventually(lambda: placed(truth, 20), 30)
+        fired_before = set(slots_of(before))
+        new = set(slots_of(await truth.jobs())) - fired_before
+        assert min(new) > slot_token(resumed.schedule.since - 2 * SECOND)
+        assert all(count == 1 for count in Counter(slots_of(await truth.jobs())).values())
+
+
+async def test_an_edit_takes_back_the_ticks_of_the_definition_before(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=3 * SECOND, args={"n": 1})
+        async with planning(app):
+            await eventually(lambda: placed(truth, 15), 30)
+            await app.schedules.put("s", work, every=5 * SECOND, args={"n": 2})
+            await eventually(lambda: placed(truth, 8), 30)
+
+            async def only_new() -> bool:
+                bodies = [await body_of(truth, subject) for subject in await truth.jobs(lane="later")]
+                return bool(bodies) and all(body == {"n": 2} for body in bodies)
+
+            await eventually(only_new, 30)
+        later = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in slots_of(await truth.jobs(lane="later"))]
+        assert {b - a for a, b in itertools.pairwise(later)} == {5 * SECOND}
+
+
+async def body_of(truth: Truth, subject: str) -> Any:
+    with contextlib.suppress(Exception):  # fired in this very moment
+        return json.loads((await truth.js.get_last_msg("jobs-work-default", subject)).data or b"{}")
+    return {"n": 2}
+
+
+async def test_delete_takes_back_what_was_planned_but_no_tick_that_is_retried(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task(retry=RetryPolicy(base=HOUR, cap=HOUR))
+    async def fails() -> None:
+        raise RuntimeError("no")
+
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", "fails", every=2 * SECOND)
+        async with running(app.worker(schedules=False)), planning(app):
+            await probe.finished(2, "retried", 30)
+            await app.schedules.delete("s")
+            with pytest.raises(ScheduleNotFound):
+                await app.schedules.get("s")
+
+            async def only_retries() -> bool:
+                subjects = await truth.jobs()
+                hops = [
+                    (await truth.js.get_last_msg("jobs-work-default", subject)).headers or {}
+                    for subject in subjects
+                ]
+                return len(hops) >= 2 and all(headers.get("Jetjobs-Hop") == "1" for headers in hops)
+
+            await eventually(only_retries, 30)
+        # And the name may be used again.
+        info = await app.schedules.put("s", "fails", every=HOUR)
+        assert info.next is not None
+
+
+async def test_a_schedule_that_moves_to_another_queue_leaves_nothing_behind(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision(["default", "other"])
+        await app.schedules.put("s", work, every=2 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 10), 30)
+            await app.schedules.put("s", work, every=2 * SECOND, queue="other")
+            assert await truth.jobs(lane="later") == []
+
+            async def there() -> bool:
+                return len(await truth.jobs("other", "later")) > 10
+
+            await eventually(there, 30)
+            assert await truth.jobs(lane="later") == []
+
+
+async def test_two_who_edit_one_schedule_one_wins_and_the_other_is_told(app: JetJobs, work: Any) -> None:
+    async with app:
+        await app.provision()
+        seen = await app.schedules.put("s", work, every=MINUTE)
+        answers = await asyncio.gather(
+            app.schedules.put("s", work, every=2 * MINUTE, revision=seen.revision),
+            app.schedules.put("s", work, every=3 * MINUTE, revision=seen.revision),
+            return_exceptions=True,
+        )
+        [won] = [answer for answer in answers if not isinstance(answer, BaseException)]
+        [lost] = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert isinstance(lost, ScheduleConflict)
+        assert "changed meanwhile" in str(lost)
+        assert lost.hint
+        assert (await app.schedules.get("s")).schedule.every == won.schedule.every
+        with pytest.raises(ScheduleConflict, match="its revision is"):
+            await app.schedules.put("s", work, every=MINUTE, revision=seen.revision)
+        with pytest.raises(ScheduleConflict):
+            await app.schedules.put("s", work, every=MINUTE, revision=0)
+
+
+async def test_bad_input_is_refused_before_anything_is_stored(app: JetJobs, work: Any, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        bad: list[tuple[type[Exception], dict[str, Any]]] = [
+            (DefinitionError, {"cron": "not a cron"}),
+            (DefinitionError, {"cron": "* * * * *", "tz": "Nowhere/Land"}),
+            (DefinitionError, {"every": SECOND / 2}),
+            (DefinitionError, {}),
+            (InvalidArguments, {"every": MINUTE, "args": {"n": "many"}}),
+            (InvalidArguments, {"every": MINUTE, "args": {"unknown": 1}}),
+            (QueueNotFound, {"every": MINUTE, "queue": "nowhere"}),
+        ]
+        for kind, options in bad:
+            with pytest.raises(kind):
+                await app.schedules.put("s", work, **options)
+        with pytest.raises(UnknownTask):
+            await app.schedules.put("s", "worc", every=MINUTE)
+        for change in (app.schedules.pause, app.schedules.resume, app.schedules.delete, app.schedules.run_now):
+            with pytest.raises(ScheduleNotFound):
+                await change("s")
+        assert await truth.subjects("KV_jobs-schedules") == {}
+
+
+# The code's own
+
+
+async def test_what_the_code_declares_is_stored_and_what_it_drops_is_deleted(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    def version(*names: str, every: timedelta = MINUTE) -> JetJobs:
+        app = make_app("billing")
+
+        @app.task
+        async def work() -> None: ...
+
+        for name in names:
+            work.every(every, name=name)
+        return app
+
+    first = version("a", "b")
+    async with first:
+        await first.provision()
+        await first.schedules.put("by-hand", "work", every=HOUR)
+        await sync_declared(first.jetstream, "billing", first.schedules_declared)
+        assert [info.schedule.name for info in await first.schedules.list()] == ["a", "b", "by-hand"]
+        await first.schedules.pause("a")
+        revisions = {info.schedule.name: info.revision for info in await first.schedules.list()}
+        await sync_declared(first.jetstream, "billing", first.schedules_declared)
+        assert {info.schedule.name: info.revision for info in await first.schedules.list()} == revisions
+        with pytest.raises(ScheduleConflict, match="declared in the code of app 'billing'"):
+            await first.schedules.put("a", "work", every=HOUR)
+        with pytest.raises(ScheduleConflict, match="declared in the code"):
+            await first.schedules.delete("a")
+    second = version("a", "c", "by-hand", every=2 * MINUTE)
+    async with second:
+        await sync_declared(second.jetstream, "billing", second.schedules_declared)
+        found = {info.schedule.name: info.schedule for info in await second.schedules.list()}
+        assert found.keys() == {"a", "c", "by-hand"}
+        assert found["a"].paused  # through the deploy
+        assert found["a"].every == 2 * MINUTE
+        assert found["by-hand"].every == HOUR  # not the code's: left alone
+        # An app of another name in the same namespace touches none of them.
+        await sync_declared(second.jetstream, "mail", {})
+        assert len(await second.schedules.list()) == 3
+
+
+async def test_a_worker_stores_what_its_code_declares_and_runs_it(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    slots: list[tuple[datetime, str]] = []
+
+    @app.task
+    async def report(region: str, slot: datetime) -> None:
+        tick = current_job().schedule
+        assert tick is not None
+        assert tick.slot == slot
+        slots.append((slot, f"{region} {tick.name}"))
+
+    report.every(SECOND, args={"region": "eu"})
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            await probe.finished(3, "succeeded", 30)
+            extra = await app.schedules.run_now("report")
+            await extra.result(SOON)
+    assert {text for _, text in slots} == {"eu report"}
+    times = [slot for slot, _ in slots]
+    assert all(slot.microsecond == 0 and slot.utcoffset() == timedelta(0) for slot in times)
+    done = await truth.done()
+    assert extra.id in done
+    assert {done[f"{extra.id.split('-')[0]}-{slot_token(slot)}"]["state"] for slot in times[:2]} == {"succeeded"}
+
+
+# Misfire and overlap
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({"misfire": "last"}, 1),
+        ({"misfire": "skip"}, 0),
+        ({"misfire": "all"}, 72),
+        ({"misfire": "all", "misfire_limit": 5}, 5),
+    ],
+)
+async def test_after_three_days_without_a_scheduler(
+    app: JetJobs, work: Any, truth: Truth, policy: dict[str, Any], expected: int
+) -> None:
+    async with app:
+        await app.provision()
+        # Counted so that now is half-way between two slots.
+        now = (await now_of(app)).replace(microsecond=0)
+        anchor = now - timedelta(minutes=30)
+        await app.schedules.put("s", work, every=HOUR, anchor=anchor, **policy)
+        await set_marker(app, "s", anchor - timedelta(hours=72))
+        async with planning(app) as planners:
+
+            async def caught_up() -> bool:
+                progress = (await app.jetstream.ticks.marker("default", "s")).progress
+                return progress is not None and progress.slot == anchor
+
+            await eventually(caught_up, 30)
+            assert planners[0].lateness() in ({"s": 0.0}, {})
+        due = slots_of(await truth.jobs(lane="normal"))
+        all_slots = [slot_token(anchor - timedelta(hours=i)) for i in range(71, -1, -1)]
+        assert due == (all_slots[-expected:] if expected else [])
+        assert await truth.jobs(lane="later") == []
+        info = await app.schedules.get("s")
+        assert info.missed == 72 - expected
+        assert info.last == (anchor if expected else None)
+        assert info.late_s == 0.0
+
+
+async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_alive(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    release = asyncio.Event()
+    ran: list[str] = []
+
+    @app.task
+    async def slow() -> None:
+        ran.append(current_job().id)
+        await release.wait()
+
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", slow, every=SECOND, overlap="skip")
+        async with running(app.worker(schedules=False)), planning(app):
+            cancelled = await probe.finished(2, "cancelled", 30)
+            assert len(ran) == 1
+            release.set()
+            await probe.finished(2, "succeeded", 30)
+            await app.schedules.pause("s")
+        done = await truth.done()
+        record = done[cancelled[0].job_id]
+        assert record["state"] == "cancelled"
+        assert "earlier tick" in json.dumps(record)
+        assert cancelled[0].job_id > ran[0]
+
+
+async def test_with_overlap_allow_ticks_run_beside_each_other(app: JetJobs, probe: Probe) -> None:
+    running_now = 0
+    most = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        nonlocal running_now
+        running_now += 1
+        if running_now == 2:
+            most.set()
+        await most.wait()
+
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", slow, every=SECOND)
+        async with running(app.worker(schedules=False)), planning(app):
+            await probe.finished(2, "succeeded", 30)
+
+
+# Faults
+
+
+async def test_a_definition_that_cannot_be_read_keeps_no_other_from_its_ticks(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        for name, body in {"broken": b"{", "other": b'{"name": "x", "task": "t", "every": "PT1M"}'}.items():
+            await truth.js.publish(f"$KV.jobs-schedules.{name}", body)
+        await app.schedules.put("sound", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            await truth.js.publish("$KV.jobs-schedules.sound2", b"\xff\xfe")
+            await app.schedules.put("sound3", work, every=SECOND)
+            await eventually(lambda: placed(truth, 80), 30)
+        assert [info.schedule.name for info in await app.schedules.list()] == ["sound", "sound3"]
+        with pytest.raises(DefinitionError, match="cannot be read"):
+            await app.schedules.get("broken")
+        await app.schedules.delete("broken")
+        await app.schedules.put("other", work, every=MINUTE)
+        assert [info.schedule.name for info in await app.schedules.list()] == ["other", "sound", "sound3"]
+
+
+async def test_a_bucket_that_is_deleted_and_comes_back(
+    app: JetJobs, work: Any, truth: Truth, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            await truth.api("STREAM.DELETE.KV_jobs-schedules")
+            await app.provision()
+            await app.schedules.put("t", work, every=2 * SECOND)
+
+            async def both() -> bool:
+                keys = {subject.split(".")[5] for subject in await truth.jobs(lane="later")}
+                return make_schedule({"name": "t", "task": "work", "every": SECOND}).key in keys
+
+            await eventually(both, 30)
+
+
+async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text("jetstream { max_file_store: 20MB }\n")
+    with EmbeddedServer(extra=("-c", str(config))) as server:
+        app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
+
+        @app.task
+        async def work() -> None: ...
+
+        async with app:
+            truth = await Truth.connect(server.url)
+            await app.provision()
+            await truth.api(
+                "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
+            )
+            await app.schedules.put("s", work, every=20 * SECOND, misfire="all")
+            await fill(truth)
+            async with planning(app) as planners:
+
+                async def late() -> bool:
+                    return planners[0].lateness().get("s", 0.0) > 0.5
+
+                await eventually(late, 50)
+                assert await truth.jobs() == []
+                await truth.js.purge_stream("ballast")
+                found = await eventually(lambda: placed(truth, 1), 30)
+            assert found
+            standing = slots_of(await truth.jobs())
+            times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in standing]
+            assert {b - a for a, b in itertools.pairwise(times)} == {20 * SECOND}
+            await truth.close()
+
+
+async def test_markers_of_schedules_that_are_gone_are_tidied_away(
+    app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jetjobs.worker.planner.TIDY_S", 0.2)
+    monkeypatch.setattr("jetjobs.worker.planner.FORGET_S", 0.0)
+    async with app:
+        await app.provision()
+        for name in ("stays", "deleted", "torn"):
+            await app.schedules.put(name, work, every=20 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 6), 30)
+            await app.schedules.delete("deleted")
+            # As if its editor had died after the definition was deleted.
+            torn = await app.jetstream.schedules.get("torn")
+            assert isinstance(torn, Definition)
+            await app.jetstream.schedules.delete("torn", torn.revision)
+
+            async def tidy() -> bool:
+                markers = await truth.subjects("jobs-work-default", "jobs.work.default.tick.*")
+                return set(markers) == {"jobs.work.default.tick._pin", "jobs.work.default.tick.stays"}
+
+            await eventually(tidy, 30)
+        keys = {subject.split(".")[5] for subject in await truth.jobs(lane="later")}
+        stays = await app.schedules.get("stays")
+        assert keys == {stays.schedule.key}
+
+
+async def test_the_time_is_the_servers_whatever_this_machine_says(app: JetJobs, work: Any, truth: Truth) -> None:
+    class Jumping:
+        """A wall clock that jumps an hour back and forth; the monotonic one of the machine."""
+
+        jumps = 0
+
+        def wall(self) -> float:
+            self.jumps += 1
+            return datetime.now(UTC).timestamp() + (3600.0 if self.jumps % 2 else -3600.0)
+
+        def monotonic(self) -> float:
+            return time.monotonic()
+
+    from jetjobs.jetstream.server_clock import ServerClock
+
+    async with app:
+        await app.provision()
+        app.jetstream.server_clock._clock = Jumping()
+        clock = ServerClock(app.jetstream.connection, "KV_jobs-schedules", Jumping())
+        info = await truth.api("STREAM.INFO.KV_jobs-schedules")
+        there = datetime.fromisoformat(info["ts"])
+        assert abs(await clock.now() - there) < 5 * SECOND
+        await app.schedules.put("s", work, every=5 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 10), 30)
+        times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in slots_of(await truth.jobs())]
+        assert {b - a for a, b in itertools.pairwise(times)} == {5 * SECOND}
+
+
+def test_a_schedule_says_itself_without_its_arguments() -> None:
+    one = make_schedule({"name": "s", "task": "t", "every": MINUTE, "args": {"password": "hunter2"}})
+    assert isinstance(one, Schedule)
+    assert "hunter2" not in repr(one)

@@ -1,0 +1,116 @@
+"""Slots of a cron expression by walking every minute: slow, and without any of the code it is compared with."""
+
+from __future__ import annotations
+
+from calendar import day_abbr, month_abbr, monthrange
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+MINUTE = timedelta(minutes=1)
+MONTHS = {month_abbr[n].lower(): n for n in range(1, 13)}
+DAYS = {day_abbr[n - 1].lower(): n % 7 for n in range(1, 8)}
+BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6), (0, 59))
+
+
+class Minute(NamedTuple):
+    at: datetime
+    """Aware, UTC."""
+    wall: datetime
+    """What the clock shows then, naive."""
+
+
+def values(written: str, low: int, high: int, names: dict[str, int]) -> set[int]:
+    found: set[int] = set()
+    for item in written.split(","):
+        span, _, step = item.partition("/")
+        first, _, last = (str(low), "", str(high)) if span == "*" else span.partition("-")
+        begin = names[first] if first in names else int(first)
+        end = begin if not last else names[last] if last in names else int(last)
+        if end < begin:
+            found |= {*range(begin, high + 1), *range(low, end + 1)}
+        else:
+            found |= {*range(begin, end + 1, int(step or 1))}
+    return found
+
+
+class Reference:
+    """Reads an expression by itself. Seven is Sunday."""
+
+    def __init__(self, expression: str) -> None:
+        written = expression.lower().split()
+        self.minutes, self.hours = (values(written[n], *BOUNDS[n], {}) for n in (0, 1))
+        self.day, self.weekday = written[2], written[4]
+        self.months = values(written[3], 1, 12, MONTHS)
+        self.seconds = values(written[5], 0, 59, {}) if len(written) == 6 else {0}
+        self.every_hour = self.hours == set(range(24))
+        self.is_on = lru_cache(maxsize=None)(self._is_on)
+
+    def _is_on(self, day: date) -> bool:
+        return day.month in self.months and self._day_of_month(day) and self._day_of_week(day)
+
+    def _day_of_month(self, day: date) -> bool:
+        length = monthrange(day.year, day.month)[1]
+        return any(
+            day.day == length if item == "l" else day.day in values(item, 1, 31, {})
+            for item in self.day.split(",")
+        )
+
+    def _day_of_week(self, day: date) -> bool:
+        today = day.isoweekday() % 7
+        for item in self.weekday.split(","):
+            if item.startswith("l"):
+                if int(item[1:]) % 7 == today and (day + timedelta(days=7)).month != day.month:
+                    return True
+            elif "#" in item:
+                name, _, which = item.partition("#")
+                if {n % 7 for n in values(name, 0, 6, DAYS)} == {today} and (day.day - 1) // 7 + 1 == int(which):
+                    return True
+            elif today in {n % 7 for n in values(item, 0, 6, DAYS)}:
+                return True
+        return False
+
+    def matches(self, wall: datetime) -> bool:
+        return wall.minute in self.minutes and wall.hour in self.hours and self.is_on(wall.date())
+
+    def slots(self, walked: list[Minute]) -> list[datetime]:
+        """Of these minutes, which are without a hole. What the clock skips within them is added."""
+        found: set[datetime] = set()
+        shown: set[datetime] = set()
+        for now, following in zip(walked, [*walked[1:], None], strict=True):
+            if self.matches(now.wall) and (self.every_hour or now.wall not in shown):
+                found |= self._seconds(now.at)
+            shown.add(now.wall)
+            skipped = now.wall + MINUTE
+            while following is not None and skipped < following.wall:
+                if self.matches(skipped):  # as if the clock had not been changed
+                    found |= self._seconds(now.at + (skipped - now.wall))
+                skipped += MINUTE
+        return sorted(found)
+
+    def _seconds(self, minute: datetime) -> set[datetime]:
+        return {minute + timedelta(seconds=second) for second in self.seconds}
+
+
+def walk(zone: ZoneInfo, start: datetime, end: datetime) -> list[Minute]:
+    """Every minute from start to end."""
+    minutes = []
+    while start < end:
+        minutes.append(Minute(start, start.astimezone(zone).replace(tzinfo=None)))
+        start += MINUTE
+    return minutes
+
+
+def changes(zone: ZoneInfo, first_year: int, last_year: int) -> Iterator[datetime]:
+    """The first minute after each change of the zone's clock."""
+    now, end = datetime(first_year, 1, 1, tzinfo=UTC), datetime(last_year + 1, 1, 1, tzinfo=UTC)
+    step = timedelta(hours=12)
+    while now < end:
+        if now.astimezone(zone).utcoffset() != (now + step).astimezone(zone).utcoffset():
+            minute = now
+            while minute.astimezone(zone).utcoffset() == now.astimezone(zone).utcoffset():
+                minute += MINUTE
+            yield minute
+        now += step

@@ -1,0 +1,175 @@
+"""Definitions of schedules: what is refused at declaration, and what a stored one may say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jetjobs import JetJobs
+from jetjobs.define.registry import Router
+from jetjobs.model.errors import DefinitionError, InvalidArguments
+from jetjobs.model.schedule import EPOCH, Interval, Schedule, make_schedule, read_schedule, slot_token
+
+MINUTE = timedelta(minutes=1)
+
+
+def app_with_task() -> tuple[JetJobs, Any]:
+    app = JetJobs("test")
+
+    @app.task(queue="mail", priority="low")
+    async def report(region: str, slot: datetime, copies: int = 1) -> None: ...
+
+    return app, report
+
+
+def test_a_schedule_takes_what_its_task_says() -> None:
+    app, report = app_with_task()
+    assert report.cron("0 9 * * 1-5", tz="Europe/Berlin", args={"region": "eu"}) is report
+    declared = app.schedules_declared["report"]
+    assert (declared.task, declared.queue, declared.priority) == ("report", "mail", "low")
+    assert (declared.args, declared.takes_slot) == ({"region": "eu"}, True)
+
+
+def test_a_slot_of_ones_own_is_left_alone() -> None:
+    app, report = app_with_task()
+    report.every(MINUTE, args={"region": "eu", "slot": datetime(2026, 1, 1, tzinfo=UTC)})
+    assert not app.schedules_declared["report"].takes_slot
+    assert app.schedules_declared["report"].args["slot"].startswith("2026-01-01")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cron": "61 * * * *"}, "61"),
+        ({"cron": "0 0 30 2 *"}, "schedule 's'"),
+        ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "Mars/Olympus"),
+        ({"cron": "* * * * *", "every": MINUTE}, "either cron or every"),
+        ({}, "either cron or every"),
+        ({"every": timedelta(milliseconds=500)}, "at least one second"),
+        ({"every": timedelta(0)}, "at least one second"),
+        ({"every": -MINUTE}, "at least one second"),
+        ({"every": timedelta(seconds=1.5)}, "whole seconds"),
+        ({"every": timedelta(days=10_000)}, "ten years"),
+        ({"cron": "* * * * *", "anchor": EPOCH}, "anchor goes with every"),
+        ({"every": MINUTE, "anchor": datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)}, "whole second"),
+        ({"every": MINUTE, "start": datetime(2026, 1, 1)}, "no time zone"),
+        (
+            {
+                "every": MINUTE,
+                "start": datetime(2026, 1, 2, tzinfo=UTC),
+                "end": datetime(2026, 1, 1, tzinfo=UTC),
+            },
+            "ends before it starts",
+        ),
+        ({"every": MINUTE, "jitter": timedelta(hours=2)}, "jitter"),
+        ({"every": MINUTE, "misfire": "sometimes"}, "misfire"),
+        ({"every": MINUTE, "misfire_limit": 0}, "misfire_limit"),
+        ({"every": MINUTE, "overlap": "never"}, "overlap"),
+        ({"every": MINUTE, "name": "_pin"}, "_pin"),
+        ({"every": MINUTE, "name": "a.b"}, "a.b"),
+        ({"every": MINUTE, "queue": "a b"}, "a b"),
+        ({"every": MINUTE, "priority": "later"}, "reserved"),
+        ({"every": MINUTE, "args": {"x": "y" * 70_000}}, "arguments are over"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        make_schedule({"name": "s", "task": "t", **options})
+    assert said in str(refused.value)
+
+
+def test_arguments_that_do_not_fit_are_refused_at_declaration() -> None:
+    _, report = app_with_task()
+    with pytest.raises(InvalidArguments, match="region"):
+        report.every(MINUTE)
+    with pytest.raises(InvalidArguments, match="copies"):
+        report.every(MINUTE, args={"region": "eu", "copies": "many"})
+    with pytest.raises(DefinitionError, match="unknown schedule option 'timezone'"):
+        report.every(MINUTE, args={"region": "eu"}, timezone="UTC")
+    with pytest.raises(DefinitionError, match="args"):
+        report.every(MINUTE, args=["eu"])
+
+
+def test_a_name_is_declared_once_over_all_routers() -> None:
+    app, report = app_with_task()
+    report.every(MINUTE, args={"region": "eu"})
+    with pytest.raises(DefinitionError, match="declared twice"):
+        report.cron("@daily", args={"region": "us"})
+    report.cron("@daily", args={"region": "us"}, name="report-us")
+
+    router = Router()
+
+    @router.task
+    async def ping() -> None: ...
+
+    ping.every(MINUTE, name="report-us")
+    with pytest.raises(DefinitionError, match="declared twice"):
+        app.include(router)
+    assert "ping" not in app.tasks
+
+    other = Router()
+
+    @other.task
+    async def pong() -> None: ...
+
+    pong.every(MINUTE)
+    app.include(other)
+    pong.every(MINUTE, name="pong-again")
+    assert {"pong", "pong-again"} <= app.schedules_declared.keys()
+
+
+@given(
+    st.integers(1, 10**6), st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1)), st.integers(-(10**8), 10**8)
+)
+def test_intervals_count_from_their_anchor(every: int, at: datetime, offset: int) -> None:
+    rule = Interval(timedelta(seconds=every), EPOCH + timedelta(days=9000, seconds=offset))
+    moment = at.replace(tzinfo=UTC)
+    later, earlier = rule.after(moment), rule.before(moment)
+    assert later is not None
+    assert earlier is not None
+    assert earlier <= moment < later
+    assert later - earlier == timedelta(seconds=every)
+    assert (later - rule.anchor) % timedelta(seconds=every) == timedelta(0)
+
+
+def test_what_is_stored_is_read_as_it_was() -> None:
+    one = make_schedule(
+        {
+            "name": "s",
+            "task": "t",
+            "args": {"n": 1, "text": "ä"},
+            "every": "90s",
+            "start": datetime(2026, 1, 1, tzinfo=UTC),
+            "jitter": timedelta(seconds=5),
+            "generation": "g",
+        }
+    )
+    assert one.every == timedelta(seconds=90)
+    assert read_schedule(one.model_dump_json().encode()) == one
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"name":"s","task":"t"}', b"[" * 100_000])
+def test_what_is_no_definition_is_none(data: bytes) -> None:
+    assert read_schedule(data) is None
+
+
+def test_a_definition_of_a_newer_version_is_read() -> None:
+    one = read_schedule(b'{"name": "s", "task": "t", "every": "PT1M", "colour": "blue"}')
+    assert isinstance(one, Schedule)
+    assert one.every == MINUTE
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2260, 1, 1)), st.integers(1, 10**9))
+def test_tokens_of_slots_sort_by_time(slot: datetime, seconds: int) -> None:
+    later = slot + timedelta(seconds=seconds)
+    assert slot_token(slot.replace(tzinfo=UTC)) < slot_token(later.replace(tzinfo=UTC))
+
+
+def test_a_schedule_is_the_same_but_for_what_the_server_keeps() -> None:
+    one = make_schedule({"name": "s", "task": "t", "every": MINUTE})
+    assert one.same_as(one.model_copy(update={"paused": True, "generation": "x", "since": datetime.now(UTC)}))
+    assert not one.same_as(one.model_copy(update={"priority": "high"}))
