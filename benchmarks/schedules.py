@@ -1,7 +1,8 @@
 """Ten thousand schedules every minute: what the planner costs, and how late their ticks are.
 
-`python -m benchmarks.schedules [--schedules 10000] [--minutes 3]`. The planner is a process of its own; its processor
-time is read from the system. A tick is as late as the server's time of storing it in its lane is after its slot.
+`python -m benchmarks.schedules [--schedules 10000] [--minutes 3]`. The planner is a process of its own; its
+processor time is read from the system. A tick is as late as the server's time of storing it in its lane is after
+its slot.
 """
 
 from __future__ import annotations
@@ -111,12 +112,11 @@ async def measure(count: int, minutes: int) -> int:
     print(f"{count:,} schedules, each minute, for {minutes} minutes; {len(late):,} ticks fired")
     for slot, values in sorted(by_slot.items()):
         print(f"  {slot}  {len(values):,} ticks, the last {max(values) * 1000:.0f} ms late")
-    share_text = f"{share:.1%} of one core (limit {CORE_SHARE:.0%})"
-    print(f"planner      {share_text}")
-    print(
-        f"lateness     p50 {statistics.median(late) * 1000:.0f} ms, p99 {late[len(late) * 99 // 100] * 1000:.0f} ms, "
-        f"most {late[-1] * 1000:.0f} ms (limit {LATE_S * 1000:.0f} ms)"
+    p50, p99, most = (
+        f"{at * 1000:.0f} ms" for at in (statistics.median(late), late[len(late) * 99 // 100], late[-1])
     )
+    print(f"planner      {share:.1%} of one core (limit {CORE_SHARE:.0%})")
+    print(f"lateness     p50 {p50}, p99 {p99}, most {most} (limit {LATE_S * 1000:.0f} ms)")
     whole = all(len(values) == count for values in by_slot.values())
     print(f"ticks        {'each schedule once in each slot' if whole else 'NOT each schedule once in each slot'}")
     return 0 if whole and share < CORE_SHARE and late[-1] < LATE_S and by_slot else 1

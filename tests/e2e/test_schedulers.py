@@ -1,8 +1,8 @@
 """Three schedulers, of which the leader is killed, frozen and thawed, and the server too: every slot has one job.
 
 Nobody runs the jobs, so that every tick the server has fired still stands in its lane, and the checker can compare
-them with the calendar. In CI it lasts as long as the faults take; `make soak` has it run for three minutes and adds
-a time without any scheduler, after which the misfire policies must have given what they promise.
+them with the calendar. In CI it lasts as long as the faults take; `make soak` lets it run three minutes and adds a
+time without any scheduler, after which the misfire policies must have given what they promise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +23,11 @@ import pytest
 from jetjobs import JetJobs
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.scan import scan
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.schedule import Schedule
 from jetjobs.model.settings import build_settings
+from jetjobs.worker.planner import Planner
+from tests.support.cluster import Cluster
 from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.server import Truth
@@ -197,6 +200,52 @@ async def test_every_slot_has_one_job_whatever_happens_to_leaders_and_server(tmp
         assert len({schedule.generation for schedule in schedules}) == 20
         now_there = [info.schedule.generation for info in await app.schedules.list()]
         assert now_there == [schedule.generation for schedule in schedules]  # no restart has touched them
+
+
+@pytest.mark.timeout(180)
+async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_streams_leader_dies(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path) as cluster:
+        settings = build_settings({"nats": {"url": cluster.url}, "queues": {"publish_timeout": "60s"}})
+        apps = [JetJobs(name, settings=settings) for name in ("one", "two")]
+        for app in apps:
+
+            @app.task
+            async def tick() -> None: ...
+
+        async with apps[0], apps[1]:
+            await apps[0].provision()
+            for number in range(1, 6):
+                await apps[0].schedules.put(f"s{number}", "tick", every=number * SECOND, misfire="all")
+            # Both believe that they lead.
+            planning = [asyncio.create_task(Planner(app.jetstream, lambda: 1).run()) for app in apps]
+            try:
+
+                async def begun() -> bool:
+                    return len(await fired(apps[0])) == 5
+
+                await eventually(begun, 60)
+                info = await apps[0].jetstream.connection.api("STREAM.INFO.jobs-work-default")
+                assert info["config"]["num_replicas"] == 3
+                cluster.named(info["cluster"]["leader"]).kill()
+                killed_at = datetime.now(UTC)
+
+                async def goes_on() -> bool:
+                    with contextlib.suppress(BrokerError):
+                        ticks = await fired(apps[0])
+                        return all(max(ticks[f"s{n}"])[0] > killed_at + 5 * SECOND for n in range(1, 6))
+                    return False
+
+                await eventually(goes_on, 90)
+            finally:
+                for task in planning:
+                    task.cancel()
+                await asyncio.gather(*planning, return_exceptions=True)
+            ticks = await fired(apps[0])
+            for info_ in await apps[0].schedules.list():
+                slots = sorted(slot for slot, _ in ticks[info_.schedule.name])
+                assert slots == slots_between(info_.schedule, info_.schedule.since, slots[-1])
 
 
 MISFIRES = """
