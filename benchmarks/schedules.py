@@ -45,8 +45,12 @@ async def plan_for_ever(url: str) -> None:
     app = app_on(url)
     async with app:
         lost = LostJobs(app.jetstream, "bench", lambda event: None)
-        async with Leadership(app.jetstream, "bench", lost, 30.0).campaign(count_queues=False):
+        async with Leadership(app.jetstream, "bench", lost, 30.0, _nothing).campaign(count_queues=False):
             await asyncio.Event().wait()
+
+
+async def _nothing() -> None:
+    return
 
 
 async def define(app: JetJobs, count: int) -> None:

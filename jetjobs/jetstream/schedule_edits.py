@@ -39,22 +39,23 @@ class ScheduleEdits:
         """Write the definition over the one that was read. ScheduleConflict when another stands there by now."""
         now = await self._clock.now()
         new = schedule.model_copy(update={"generation": new_run(), "since": now})
+        self._ticks.check_size(new)
         await self._check_queue(new)
         revision = await self._store.put(new, over.revision if over is not None else 0)
         before = over.schedule if over is not None else None
         if before is not None and before.queue != new.queue:
-            await self._take_back(before, GONE, now)
-        await self._take_back(new, new.generation, now)
+            await self._take_back(before, GONE, now, all_=False)
+        await self._take_back(new, new.generation, now, all_=new.paused)
         return Definition(new.name, new, revision)
 
     async def delete(self, over: Definition) -> None:
         await self._store.delete(over.name, over.revision)
         if over.schedule is not None:
-            await self._take_back(over.schedule, GONE, await self._clock.now())
+            await self._take_back(over.schedule, GONE, await self._clock.now(), all_=True)
 
-    async def _take_back(self, schedule: Schedule, generation: str, now: datetime) -> None:
+    async def _take_back(self, schedule: Schedule, generation: str, since: datetime, *, all_: bool) -> None:
         try:
-            await self._ticks.take_back(schedule.queue, schedule.name, generation, now)
+            await self._ticks.take_back(schedule.queue, schedule.name, generation, since, all_=all_)
         except TopologyMissing:
             return  # no queue, nothing planned in it
 

@@ -139,14 +139,21 @@ class Ticks:
         headers = {n.EXPECTED_LAST_SUBJECT_SEQ: str(expected), n.ROLLUP: "sub"}
         return Staged(self._names.tick(queue, name), json.dumps(record).encode(), header_lines(headers))
 
+    def check_size(self, schedule: Schedule) -> None:
+        """JobTooLarge unless a message holds a tick of it."""
+        tick = Tick(schedule.since, schedule.since)
+        self._publisher.check_size(self._job(schedule, tick, 0.0), self._connection.inline_limit)
+
     # Taking back
 
-    async def take_back(self, queue: str, name: str, generation: str, now: datetime) -> int:
-        """From now on only `generation` may place ticks of the schedule in this queue. Those that were placed for
-        another one and have not fired are removed; how many."""
+    async def take_back(
+        self, queue: str, name: str, generation: str, since: datetime, *, all_: bool = False
+    ) -> int:
+        """Only `generation` may place ticks of the schedule in this queue any more. Those that were placed for
+        another one and are for after `since` are removed; how many. `all_`: also what is due and has not fired."""
         while (marker := await self.marker(queue, name)).generation != generation:
             missed = marker.progress.missed if marker.progress is not None else 0
-            record = {"slot": now.isoformat(), "generation": generation, "missed": missed}
+            record = {"slot": since.isoformat(), "generation": generation, "missed": missed}
             staged = self._staged_marker(queue, name, record, marker.sequence)
             # Refused when a leader has placed ticks meanwhile: then with what it wrote.
             with contextlib.suppress(Taken):
@@ -155,7 +162,10 @@ class Ticks:
         for subject in await self._subjects(queue, self._names.planned(queue, schedule_key(name))):
             message = await last_on(self._connection, self._stream(queue), subject)
             # A tick that is retried has no generation any more: it has fired long ago.
-            if message is not None and message.headers.get(n.GENERATION, generation) != generation:
+            if message is None or message.headers.get(n.GENERATION, generation) == generation:
+                continue
+            # A slot before the change is none of the new generation's: its tick stays, or it would be lost.
+            if all_ or subject.rsplit(".", 1)[1] > slot_token(since):
                 removed += await delete_message(
                     self._connection, self._stream(queue), message.sequence, erase=False
                 )

@@ -1,7 +1,8 @@
 """The schedules that the code declares: stored where they differ, deleted where the code drops them.
 
 Each worker does so when it starts, not only the leader: apps may share a namespace, and the leader knows the code
-of one of them. Storing what stands there already changes nothing.
+of one of them. A worker that takes the lead does so again: after a rolling deploy the one that leads is of the new
+code, even if one of the old was the last to start. Storing what stands there already changes nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader import LeaderLock
@@ -19,11 +19,19 @@ from jetjobs.worker.sweeps import OVERDUE, sweeps
 class Leadership:
     """One candidate. Each duty is harmless if two do it at once; the lock only saves work."""
 
-    def __init__(self, jetstream: JetStreamClient, name: str, lost: LostJobs, lease_s: float) -> None:
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        name: str,
+        lost: LostJobs,
+        lease_s: float,
+        sync: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`sync` stores the schedules that our code declares."""
         self._jetstream = jetstream
         self._lock = LeaderLock(jetstream.connection, jetstream.publisher, jetstream.names.locks_bucket, name)
         self._leader = Leader(self._lock, sweeps(jetstream, lost, lease_s))
-        self.planner = Planner(jetstream, lambda: self._lock.term)
+        self.planner = Planner(jetstream, lambda: self._lock.term, sync)
         self.counting = QueueCounting(jetstream, lambda: self._lock.held)
 
     @contextlib.asynccontextmanager

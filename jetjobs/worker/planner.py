@@ -12,8 +12,9 @@ import heapq
 import itertools
 import json
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -32,6 +33,7 @@ TIDY_S = 300.0
 FORGET_S = 600.0
 """A marker of a deleted schedule stays so long, against leaders that have not heard of it yet."""
 _AT_ONCE = 500
+_LOOKS_S = (0.1, 1.0, 5.0)
 
 _log = logging.getLogger("jetjobs.schedules")
 
@@ -46,18 +48,29 @@ class _Known:
     complained: bool = False
 
 
+async def _nothing() -> None:
+    return
+
+
 class Planner:
     """Plans while `term` says that we lead; else does nothing and knows nothing."""
 
-    def __init__(self, jetstream: JetStreamClient, term: Callable[[], int]) -> None:
-        """`term` is the number of our time as the leader, 0 while we do not lead."""
+    def __init__(
+        self, jetstream: JetStreamClient, term: Callable[[], int], sync: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        """`term` is the number of our time as the leader, 0 while we do not lead. `sync` stores what our code
+        declares: it may be another's that stands there."""
         self._jetstream = jetstream
         self._clock = jetstream.server_clock
         self._term = term
+        self._sync = sync
+        self._failing = False
         self._known: dict[str, _Known] = {}
         self._heap: list[tuple[datetime, int, str]] = []
         self._turns = itertools.count(1)
         self._changed: set[str] = set()
+        self._looks: list[tuple[float, str]] = []
+        self._monotonic = time.monotonic
         self._woken = asyncio.Event()
         self._now: datetime | None = None
 
@@ -84,8 +97,10 @@ class Planner:
                     await self._lead()
             except BrokerError as error:
                 extra = {"event": "schedule.unknown", "error": str(error)}
-                level = logging.DEBUG if isinstance(error, BrokerUnavailable) else logging.WARNING
-                _log.log(level, "schedules cannot be planned just now", extra=extra)
+                told = self._failing or isinstance(error, BrokerUnavailable)  # that is told of by the connection
+                level = logging.DEBUG if told else logging.WARNING
+                _log.log(level, "schedules cannot be planned just now; it is tried again", extra=extra)
+                self._failing = self._failing or not told
                 await asyncio.sleep(AGAIN.total_seconds())
             except Exception as error:
                 _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
@@ -94,19 +109,21 @@ class Planner:
 
     async def _lead(self) -> None:
         jetstream = self._jetstream
-        self._known, self._heap, self._changed = {}, [], set()
+        self._known, self._heap, self._changed, self._looks = {}, [], set(), []
         sid = await jetstream.schedules.listen(self._hear)
         forget = jetstream.connection.on_reconnect(self._missed_something)
         try:
+            await self._sync()
             await self._load()
-            tidy_at = asyncio.get_running_loop().time() + TIDY_S
+            self._failing = False
+            tidy_at = self._monotonic() + TIDY_S
             while self._term():
                 await self._take_in()
                 await self._plan_due()
-                if asyncio.get_running_loop().time() >= tidy_at:
+                if self._monotonic() >= tidy_at:
                     await self._load()
                     await self._tidy()
-                    tidy_at = asyncio.get_running_loop().time() + TIDY_S
+                    tidy_at = self._monotonic() + TIDY_S
                 await self._wait()
         finally:
             self._known, self._now = {}, None
@@ -115,12 +132,17 @@ class Planner:
                 await jetstream.connection.nc.unlisten(sid)
 
     def _hear(self, name: str) -> None:
+        """We hear of a write as it is sent. It may be stored a little later, or not at all: look more than once."""
         self._changed.add(name)
+        heard = self._monotonic()
+        for delay_s in _LOOKS_S:
+            heapq.heappush(self._looks, (heard + delay_s, name))
         self._woken.set()
 
     def _missed_something(self) -> None:
         """Changes made while we were away were not heard of: look at all again."""
-        self._hear("")
+        self._changed.add("")
+        self._woken.set()
 
     async def _wait(self) -> None:
         self._woken.clear()
@@ -160,6 +182,8 @@ class Planner:
 
     async def _take_in(self) -> None:
         """Those that were changed, as they stand with the bucket's leader."""
+        while self._looks and self._looks[0][0] <= self._monotonic():
+            self._changed.add(heapq.heappop(self._looks)[1])
         if "" in self._changed:
             self._changed.discard("")
             await self._load()
@@ -184,7 +208,8 @@ class Planner:
         try:
             marker = await jetstream.ticks.marker(schedule.queue, name)
             if marker.generation != schedule.generation:
-                await jetstream.ticks.take_back(schedule.queue, name, schedule.generation, await self._clock.now())
+                since, all_ = schedule.since, schedule.paused
+                await jetstream.ticks.take_back(schedule.queue, name, schedule.generation, since, all_=all_)
                 marker = await jetstream.ticks.marker(schedule.queue, name)
         except TopologyMissing as error:
             marker = Marker(None, 0)
@@ -293,7 +318,7 @@ class Planner:
                 ):
                     continue
                 if marker.generation != GONE:
-                    await jetstream.ticks.take_back(queue, name, GONE, now)
+                    await jetstream.ticks.take_back(queue, name, GONE, now, all_=True)
                 elif now.timestamp() - marker.written_at > FORGET_S:
                     await jetstream.ticks.forget(queue, marker)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -33,10 +34,9 @@ class Scheduler:
         """`declared` are the schedules in the code of `app`."""
         self.name = name
         self._jetstream = jetstream
-        self._app = app
-        self._declared = declared
+        self._sync = functools.partial(sync_declared, jetstream, app, declared)
         lost = LostJobs(jetstream, name, observe)
-        self._leadership = Leadership(jetstream, name, lost, lease_s)
+        self._leadership = Leadership(jetstream, name, lost, lease_s, self._sync)
         self._stopping = asyncio.Event()
         self._open = False
         self.count_queues = False
@@ -62,7 +62,7 @@ class Scheduler:
         _log.info("scheduler stopped", extra={"event": "scheduler.stopped"})
 
     async def _work(self) -> None:
-        await sync_declared(self._jetstream, self._app, self._declared)
+        await self._sync()
         async with self._leadership.campaign(count_queues=self.count_queues):
             self._open = True
             _log.info("scheduler ready", extra={"event": "scheduler.ready"})

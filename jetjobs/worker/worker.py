@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -287,8 +288,10 @@ class Worker:
         stack.callback(connection.on_reconnect(lambda: self._spawn(self._after_reconnect())))
         await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
         if self.options.schedules:
-            await sync_declared(self._jetstream, self.options.app, self.registry.schedules_declared)
-            self._leadership = Leadership(self._jetstream, self.name, lost, self._leases.lease_s)
+            declared = self.registry.schedules_declared
+            sync = functools.partial(sync_declared, self._jetstream, self.options.app, declared)
+            await sync()
+            self._leadership = Leadership(self._jetstream, self.name, lost, self._leases.lease_s, sync)
             await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
 
     async def _after_reconnect(self) -> None:

@@ -264,6 +264,52 @@ async def test_an_edit_takes_back_the_ticks_of_the_definition_before(
         assert {b - a for a, b in itertools.pairwise(later)} == {5 * SECOND}
 
 
+async def test_no_slot_is_lost_or_doubled_by_edits(app: JetJobs, work: Any, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        first = await app.schedules.put("s", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            for number in range(40):
+                await app.schedules.put("s", work, every=SECOND, args={"n": number})
+                await asyncio.sleep(0.13)
+            until = await now_of(app) + 5 * SECOND
+            last = slot_token(until)
+
+            async def planned() -> bool:
+                return max(slots_of(await truth.jobs())) > last
+
+            await eventually(planned, 30)
+        slots = [uid for uid in slots_of(await truth.jobs()) if uid <= last]
+        begin = first.schedule.after(first.schedule.since)
+        assert begin is not None
+        assert slots == [slot_token(begin + i * SECOND) for i in range(len(slots))]
+        assert slots[-1] == last
+
+
+async def test_a_leader_finishes_what_an_editor_who_died_has_begun(app: JetJobs, work: Any, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=2 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            there = await app.jetstream.schedules.get("s")
+            assert there is not None
+            assert there.schedule is not None
+            # He wrote the definition, and no more.
+            paused = there.schedule.model_copy(
+                update={"paused": True, "generation": "dead", "since": await now_of(app)}
+            )
+            await app.jetstream.schedules.put(paused, there.revision)
+
+            async def taken_back() -> bool:
+                return await truth.jobs(lane="later") == []
+
+            await eventually(taken_back, 30)
+            marker = await app.jetstream.ticks.marker("default", "s")
+            assert marker.generation == "dead"
+
+
 async def body_of(truth: Truth, subject: str) -> Any:
     with contextlib.suppress(Exception):  # fired in this very moment
         return json.loads((await truth.js.get_last_msg("jobs-work-default", subject)).data or b"{}")
