@@ -19,6 +19,7 @@ from tests.support.pages import Port
 from tests.support.probe import eventually
 from tests.support.processes import Process, run
 from tests.support.server import Truth
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.timeout(240)  # a dozen processes each, on a machine that may be busy
 
@@ -232,6 +233,31 @@ def test_secret_arguments_are_masked(shell: Shell) -> None:
     for words in (["list", "--json"], ["show", "s"], ["show", "s", "--json"]):
         assert "hunter2" not in shell("schedules", *words).stdout
     assert shell.json("schedules", "show", "s")["args"]["user"] == "ada"
+
+
+def test_a_narrow_terminal_keeps_what_matters(shell: Shell) -> None:
+    shell("setup", "apply")
+    name = "a-schedule-with-quite-a-long-name"
+    shell(
+        "schedules", "put", name, "greet", "name=A", "--cron", "0,15,30,45 9-17 * * 1-5", "--tz", "Europe/Berlin"
+    )
+    for columns, shown in ((80, "NAME STATE RULE LAST NEXT"), (40, "NAME STATE")):
+        with Terminal(["schedules", "list", "-s", shell.url], shell.folder, {}, columns=columns) as terminal:
+            assert terminal.end() == 0, terminal.text
+        assert max(len(line) for line in terminal.lines) <= columns, terminal.text
+        assert terminal.lines[0].split()[: len(shown.split())] == shown.split()
+        assert terminal.lines[1].startswith(name)
+
+
+def test_delete_asks_on_a_terminal(shell: Shell) -> None:
+    shell("setup", "apply")
+    shell("schedules", "put", "s", "greet", "name=A", "--every", "1h")
+    for answer, code in (("n", 6), ("y", 0)):
+        with Terminal(["schedules", "delete", "s", "-s", shell.url], shell.folder, {}) as terminal:
+            terminal.wait_for("delete schedule s?")
+            terminal.press(answer + "\n")
+            assert terminal.end() == code, terminal.text
+    shell("schedules", "show", "s", code=5)
 
 
 def test_none_or_all_of_several_are_changed(shell: Shell) -> None:
