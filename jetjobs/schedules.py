@@ -218,7 +218,8 @@ def _info(definition: Definition, schedule: Schedule, marker: Marker | None, now
     progress = marker.progress if marker is not None else None
     upto = settled(schedule, progress)
     last = schedule.before(min(now, upto))
-    if last is not None and (last <= schedule.since or (progress and progress.passed and last <= progress.passed)):
+    began = schedule.since
+    if last is not None and (last <= began or (progress and progress.passed and last <= progress.passed)):
         last = schedule.last
     if schedule.paused:
         return ScheduleInfo(schedule, definition.revision, last, None, 0.0, progress.missed if progress else 0)

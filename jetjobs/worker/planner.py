@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.schedule_edits import GONE
+from jetjobs.jetstream.schedule_edits import next_generation
+from jetjobs.jetstream.schedules import Definition
 from jetjobs.jetstream.ticks import BATCH_BYTES, Marker, Placing, batches
 from jetjobs.jetstream.topology import queues_on
-from jetjobs.model.errors import BrokerError, BrokerUnavailable, TopologyMissing
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, ScheduleConflict, TopologyMissing
 from jetjobs.model.planning import Plan, plan
 from jetjobs.model.schedule import Schedule
 
@@ -132,7 +133,7 @@ class Planner:
                 await jetstream.connection.nc.unlisten(sid)
 
     def _hear(self, name: str) -> None:
-        """We hear of a write as it is sent. It may be stored a little later, or not at all: look more than once."""
+        """We hear of a write when it is sent. It may be stored a little later, or never: look more than once."""
         self._changed.add(name)
         heard = self._monotonic()
         for delay_s in _LOOKS_S:
@@ -207,14 +208,23 @@ class Planner:
             return
         try:
             marker = await jetstream.ticks.marker(schedule.queue, name)
-            if marker.generation != schedule.generation:
-                since, all_ = schedule.since, schedule.paused
-                await jetstream.ticks.take_back(schedule.queue, name, schedule.generation, since, all_=all_)
+            if marker.generation < schedule.generation:
+                await jetstream.ticks.take_back(
+                    schedule.queue, name, schedule.generation, schedule.since, idle=schedule.paused
+                )
                 marker = await jetstream.ticks.marker(schedule.queue, name)
         except TopologyMissing as error:
             marker = Marker(None, 0)
             self._complain(name, error)
+        if marker.generation > schedule.generation:
+            await self._renew(schedule, definition)
+            return
         self._adopt(schedule, marker)
+
+    async def _renew(self, schedule: Schedule, definition: Definition | None) -> None:
+        """The bucket is older than the stream: it came from a backup, perhaps. What it says counts from now on."""
+        with contextlib.suppress(ScheduleConflict):
+            await self._jetstream.schedule_edits.put(schedule, definition)
 
     def _adopt(self, schedule: Schedule, marker: Marker) -> None:
         known = self._known.get(schedule.name)
@@ -317,8 +327,9 @@ class Planner:
                     and definition.schedule.queue == queue
                 ):
                     continue
-                if marker.generation != GONE:
-                    await jetstream.ticks.take_back(queue, name, GONE, now, all_=True)
+                if not marker.gone:
+                    later = next_generation(None, now)
+                    await jetstream.ticks.take_back(queue, name, later, now, idle=True, gone=True)
                 elif now.timestamp() - marker.written_at > FORGET_S:
                     await jetstream.ticks.forget(queue, marker)
 
