@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Unpack
 
 from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import ScheduleOptions
+from jetjobs.define.recurring import schedule_of
 from jetjobs.define.registry import Router
-from jetjobs.define.task import ScheduleOptions, Task, schedule_of
+from jetjobs.define.task import Task
 from jetjobs.enqueueing import queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.publisher import Unconfirmed

@@ -93,7 +93,7 @@ class Ticks:
     async def place(self, placings: Sequence[Placing], now: float, term: int) -> list[Marker | None]:
         """Place them, all of one queue; the new marker of each, or None where another was there: read it again.
 
-        Unconfirmed when it is not known, else BrokerError.
+        Unconfirmed when it is not known, else BrokerError; JobTooLarge before anything is sent.
         """
         queue = placings[0].schedule.queue
         batch: list[Staged] = []
@@ -124,6 +124,8 @@ class Ticks:
         message = self._publisher.outgoing(tick_job(schedule, tick, now), due_at if due_at > now + NOW_S else None)
         assert isinstance(message.headers, dict)
         message.headers[n.GENERATION] = schedule.generation
+        # The server closes the connection over a message that is too large.
+        self._publisher.check_size(message, self._connection.inline_limit)
         return message
 
     def _marker(self, one: Placing, token: str, term: int) -> Staged:
@@ -144,8 +146,7 @@ class Ticks:
 
     def check_size(self, schedule: Schedule) -> None:
         """JobTooLarge unless a message holds a tick of it."""
-        tick = Tick(schedule.since, schedule.since)
-        self._publisher.check_size(self._job(schedule, tick, 0.0), self._connection.inline_limit)
+        self._job(schedule, Tick(schedule.since, schedule.since), 0.0)
 
     # Taking back
 

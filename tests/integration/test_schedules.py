@@ -24,6 +24,7 @@ from jetjobs.model.errors import (
     BrokerError,
     DefinitionError,
     InvalidArguments,
+    JobTooLarge,
     QueueNotFound,
     ScheduleConflict,
     ScheduleNotFound,
@@ -658,6 +659,44 @@ async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path)
             standing = slots_of(await truth.jobs())
             times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in standing]
             assert {b - a for a, b in itertools.pairwise(times)} == {20 * SECOND}
+            await truth.close()
+
+
+async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text("max_payload: 131072\njetstream {}\n")
+    with EmbeddedServer(extra=("-c", str(config))) as server:
+        app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
+
+        @app.task
+        async def work(text: str = "") -> None: ...
+
+        async with app:
+            truth = await Truth.connect(server.url)
+            await app.provision()
+            with pytest.raises(JobTooLarge):
+                await app.schedules.put("large", work, every=SECOND, args={"text": "x" * 65_400})
+            # By hand, as no check of ours would let it.
+            large = make_schedule(
+                {
+                    "name": "b",
+                    "task": "work",
+                    "every": SECOND,
+                    "args": {"text": "x" * 65_400},
+                    "generation": "1",
+                }
+            )
+            for name in ("a", "z"):
+                await app.schedules.put(name, work, every=SECOND)
+            await app.jetstream.schedules.put(large, 0)
+            async with planning(app):
+
+                async def both() -> bool:
+                    keys = Counter(subject.split(".")[5] for subject in await truth.jobs(lane="later"))
+                    return len(keys) == 2 and min(keys.values()) > 20
+
+                await eventually(both, 30)
+            assert app.jetstream.connection.connected
             await truth.close()
 
 
