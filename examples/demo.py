@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -11,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from examples.shop import Order, app, charge, greet, import_feed, make_thumbnail, remind
-from jetjobs import JobFailed, JobHandle, JobState
+from jetjobs import JobFailed, JobHandle, JobNotFound, JobState, ScheduleNotFound
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.settings import build_settings
 
@@ -52,6 +53,7 @@ async def show(started: float) -> int:
     again = await remind.options(delay=timedelta(seconds=2), key="remind-ada").enqueue("Ada")
     say(started, f"{'remind':<15} enqueued again with the same key: duplicate={again.duplicate}")
     trails = await follow(started, jobs)
+    ticked = await tick(started)
     print("\nJOB              ATTEMPTS  STATE      RESULT")
     expected = dict.fromkeys(jobs, JobState.SUCCEEDED) | {"import_feed": JobState.DEAD}
     for name, handle in jobs.items():
@@ -59,7 +61,7 @@ async def show(started: float) -> int:
         print(f"{name:<17}{status.attempt:>8}  {status.state or 'unknown':<9}  {await outcome(handle)}")
     seen = {state for trail in trails.values() for state in trail}
     wanted = {JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING, *FINAL}
-    good = all(trails[name][-1] == state for name, state in expected.items()) and wanted <= seen
+    good = all(trails[name][-1] == state for name, state in expected.items()) and wanted <= seen and ticked
     print("\nAll as it should be." if good else f"\nNot as it should be: {trails}")
     return 0 if good else 1
 
@@ -80,6 +82,19 @@ async def follow(started: float, jobs: dict[str, JobHandle[Any]]) -> dict[str, l
             break
         await asyncio.sleep(0.02)
     return trails
+
+
+async def tick(started: float) -> bool:
+    """Whether a job of the schedule has run: every two seconds there is one, and nobody enqueues it."""
+    while time.monotonic() - started < LIMIT_S:
+        with contextlib.suppress(ScheduleNotFound, JobNotFound):  # the worker has not started yet
+            info = await app.schedules.get("take_stock")
+            if info.last_job and (await app.jobs.get(info.last_job)).state is JobState.SUCCEEDED:
+                result = await (await app.job(info.last_job)).result(timedelta(seconds=5))
+                say(started, f"{'take_stock':<15} by its schedule, {info.schedule.rule_text}: {result}")
+                return True
+        await asyncio.sleep(0.05)
+    return False
 
 
 def detail(due_at: Any, state: JobState) -> str:

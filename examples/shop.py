@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -90,6 +90,15 @@ async def import_feed(url: str) -> None:
     """Never works, and so ends as a dead letter."""
     await asyncio.sleep(0)
     raise ValueError(f"{url} is no feed")
+
+
+@app.task
+async def take_stock(slot: datetime) -> str:
+    """Runs by a schedule, which fills in the slot."""
+    return f"stock of {slot:%H:%M:%S}"
+
+
+take_stock.every(timedelta(seconds=2))  # or take_stock.cron("0 6 * * mon-sat", tz="Europe/Berlin")
 
 
 async def place_order(order: Order, customer: str) -> None:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
         ResultExpired,
         ResultNotReady,
         Retry,
+        ScheduleConflict,
+        ScheduleNotFound,
         Signal,
         Snooze,
         WorkerNotFound,
@@ -58,8 +60,11 @@ if TYPE_CHECKING:
     from jetjobs.model.presence import WorkerRecord
     from jetjobs.model.queue import QueueState
     from jetjobs.model.retry import RetryPolicy
+    from jetjobs.model.schedule import Schedule
     from jetjobs.model.settings import Settings
     from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
+    from jetjobs.schedules import ScheduleInfo
+    from jetjobs.worker.scheduler import Scheduler
     from jetjobs.worker.worker import Worker
 
 __all__ = [
@@ -112,6 +117,11 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Router",
+    "Schedule",
+    "ScheduleConflict",
+    "ScheduleInfo",
+    "ScheduleNotFound",
+    "Scheduler",
     "Secret",
     "Settings",
     "Signal",
@@ -164,6 +174,8 @@ _HOMES = {
         "ResultExpired",
         "ResultNotReady",
         "Retry",
+        "ScheduleConflict",
+        "ScheduleNotFound",
         "Signal",
         "Snooze",
         "WorkerNotFound",
@@ -177,8 +189,11 @@ _HOMES = {
     "jetjobs.model.queue": ("QueueState",),
     "jetjobs.doctor.finding": ("Finding",),
     "jetjobs.model.retry": ("RetryPolicy",),
+    "jetjobs.model.schedule": ("Schedule",),
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),
+    "jetjobs.schedules": ("ScheduleInfo",),
+    "jetjobs.worker.scheduler": ("Scheduler",),
     "jetjobs.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

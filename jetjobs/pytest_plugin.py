@@ -106,7 +106,10 @@ def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_pointed: JetJobs) -> Je
 
 @pytest.fixture
 def jetjobs_worker(request: pytest.FixtureRequest, jetjobs_app: JetJobs) -> Worker:
-    """A worker for all queues of the app, at work in the test's event loop. For async tests."""
+    """A worker for all queues of the app, at work in the test's event loop. For async tests.
+
+    It plans no schedules: the test would have jobs that it did not enqueue.
+    """
     if not _is_async(request):
         pytest.fail("jetjobs_worker needs an async test; in a plain one: asyncio.run(drain(app))", pytrace=False)
     working: Worker = request.getfixturevalue(f"_jetjobs_working_{_runner(request)}")
@@ -138,7 +141,7 @@ def _starter() -> Callable[..., AsyncIterator[Worker]]:
     async def started(jetjobs_app: JetJobs) -> AsyncIterator[Worker]:
         from jetjobs.testing import working
 
-        async with working(jetjobs_app.worker()) as worker:
+        async with working(jetjobs_app.worker(schedules=False)) as worker:
             yield worker
 
     return started

@@ -13,7 +13,7 @@ from jetjobs.cli.progress import ask
 from jetjobs.cli.state import state
 from jetjobs.model.cron import zone_of
 from jetjobs.model.durations import parse_duration, show_duration
-from jetjobs.model.errors import ConfigError, JobNotFound
+from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound
 from jetjobs.model.job import JobStatus
 from jetjobs.model.schedule import Schedule, make_schedule
 from jetjobs.schedules import PutOptions, ScheduleInfo
@@ -66,8 +66,7 @@ async def next_command(
     if tz is not None:
         zone_of(tz)  # a wrong one is told without a server
     if tried:
-        schedule = make_schedule(_present({**_rule(cron, every), "name": "tried", "task": "none", "tz": tz}))
-        now = datetime.now(UTC)
+        schedule, now = _tried(cron, every, tz), datetime.now(UTC)
     else:
         assert name is not None
         async with _reader() as app:
@@ -146,7 +145,7 @@ async def delete_command(names: list[str], *, yes: bool) -> int:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             await app.jetstream.schedule_edits.find(name)  # all are there, or none is deleted
-        what = f"delete {wanted[0] if len(wanted) == 1 else f'{len(wanted)} schedules'}"
+        what = f"delete {f'schedule {wanted[0]}' if len(wanted) == 1 else f'{len(wanted)} schedules'}"
         if not yes:
             if not sys.stdin.isatty():
                 state.out.error(f"this would {what}", "say --yes", REFUSED)
@@ -249,8 +248,13 @@ def _from_now(moment: datetime | None, now: datetime) -> str:
     return f"in {show_duration(seconds)}" if seconds >= 0 else f"{show_duration(-seconds)} ago"
 
 
-def _rule(cron: str | None, every: str | None) -> dict[str, Any]:
-    return {"cron": cron, "every": None if every is None else _duration("--every", every)}
+def _tried(cron: str | None, every: str | None, tz: str | None) -> Schedule:
+    """A schedule that is only looked at."""
+    rule = {"cron": cron, "every": None if every is None else _duration("--every", every), "tz": tz}
+    try:
+        return make_schedule({"name": "tried", "task": "none", **_present(rule)})
+    except DefinitionError as error:
+        raise ConfigError(str(error).removeprefix("schedule 'tried': "), hint=error.hint) from None
 
 
 def _present(values: dict[str, Any]) -> dict[str, Any]:
@@ -266,6 +270,9 @@ def _duration(option: str, text: str) -> timedelta:
 
 def _moment(option: str, text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{option} {text!r} is no ISO 8601 time, as in 2027-01-31T09:00:00+01:00") from None
+    if moment.utcoffset() is None:
+        raise ConfigError(f"{option} has no time zone", hint="write 2027-01-31T09:00:00+01:00 or …Z")
+    return moment

@@ -1,4 +1,4 @@
-"""Checks of the schedules: can each be read, run and planned, and does somebody plan them?"""
+"""Checks of the schedules: whether each can be read, run and planned, and somebody does plan them."""
 
 from __future__ import annotations
 

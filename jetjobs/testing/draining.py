@@ -94,7 +94,7 @@ async def drain(
             if not app.is_open:
                 await stack.enter_async_context(app)
             app.jetstream.connection.check_loop()
-            worker = app.worker(queues=dict.fromkeys(queues), slots=slots, name="drain")
+            worker = app.worker(queues=dict.fromkeys(queues), slots=slots, name="drain", schedules=False)
             await stack.enter_async_context(working(worker))
             await _until_done(app.jetstream, worker, drained, retries, limit_s)
     finally:

@@ -21,7 +21,7 @@ from jetjobs.devserver import EmbeddedServer
 from tests.support.processes import Process, clean_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli-json.md"
-SILENT = {"dev", "worker"}
+SILENT = {"dev", "worker", "scheduler"}
 """They print no document: they run until they are stopped, and log."""
 TASKS = """
 import asyncio
@@ -151,6 +151,7 @@ def test_every_command_prints_what_the_page_says(
         events(told, folder, server.url)
         move(told)
         letters(told)
+        schedules(told)
         the_rest(told)
         told("workers quiet", "snap")
         told("workers stop", "snap")
@@ -213,6 +214,22 @@ def letters(told: Session) -> None:
     told("dead delete", "dies")
     told("dead delete, nothing matches", "--task", "nothing")
     told("dead import", "letters.jsonl")
+
+
+def schedules(told: Session) -> None:
+    told("schedules put", "often", "greet", "name=Ada", "--every", "1s", "--end", "2099-01-01T00:00:00Z")
+    told.until("schedules", "show", "often", where=lambda one: one["last_job_state"] == "succeeded")
+    told("schedules show", "often")
+    told("schedules list")
+    told("schedules next", "often")
+    told("schedules next, a rule", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
+    ran = told("schedules run", "often")
+    told.until("jobs", "show", ran["id"], where=lambda job: job["state"] == "succeeded")
+    assert told("jobs show", ran["id"])["schedule"] == "often"
+    told("schedules pause", "often")
+    told("schedules list")
+    told("schedules resume", "often")
+    told("schedules delete", "often", "--yes")
 
 
 def the_rest(told: Session) -> None:

@@ -90,6 +90,19 @@ async def test_names_come_from_the_server(shell: Shell, server: EmbeddedServer) 
         await shell.until(f"jetjobs {s} dead show ", ids)
 
 
+async def test_names_of_schedules_come_from_the_server(shell: Shell, server: EmbeddedServer) -> None:
+    app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        for name in ("nightly", "noon", "hourly"):
+            await app.schedules.put(name, work, cron="@daily")
+    await shell.until(f"jetjobs -s {server.url} schedules show n", ["nightly", "noon"])
+
+
 async def test_what_was_found_is_kept_for_a_while(shell: Shell, server: EmbeddedServer) -> None:
     async with JetJobs("test", settings=build_settings({"nats": {"url": server.url}})) as app:
         await app.provision(["mail"])

@@ -24,7 +24,15 @@ def test_the_demo_shows_every_kind_of_end_and_leaves_no_process_behind() -> None
         timeout=90,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for fact in ("scheduled, due in", "running", "retrying, due in", "succeeded", "dead", "duplicate=True"):
+    for fact in (
+        "scheduled, due in",
+        "running",
+        "retrying, due in",
+        "succeeded",
+        "dead",
+        "duplicate=True",
+        "every 2s",
+    ):
         assert fact in done.stdout
     server, worker = re.search(r"nats://127.0.0.1:(\d+)", done.stdout), re.search(r"pid (\d+)", done.stdout)
     assert server is not None
@@ -49,6 +57,25 @@ def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
         assert '"Hello, Ada!"' in done.stdout
         assert dev.end(signal.SIGINT) == 0
+
+
+def test_the_page_on_schedules_does_what_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "schedules.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "page.py").write_text("\n\n".join([*blocks, "import asyncio", "asyncio.run(main())"]))
+    with EmbeddedServer() as server:
+        done = subprocess.run(
+            [sys.executable, "page.py"],
+            cwd=tmp_path,
+            env=clean_environment(NATS_URL=server.url),
+            capture_output=True,
+            text=True,
+            timeout=45,
+        )
+    assert done.returncode == 0, done.stderr
+    listed, paused, resumed, ran = done.stdout.splitlines()
+    assert (listed, paused, resumed) == ("['yearly']", "paused", "on")
+    assert re.fullmatch(r"report \d{4}-01-01 06:00:00\+00:00", ran)
 
 
 DEAD_TASKS = """

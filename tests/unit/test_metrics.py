@@ -81,6 +81,24 @@ def test_stuck_threads_are_shown_as_they_are_at_the_scrape() -> None:
     assert value(metrics, "jetjobs_stuck_threads") == 0
 
 
+def test_lateness_is_shown_by_schedule_and_the_latest_of_too_many() -> None:
+    worker = AWorker()
+    metrics = metrics_of(worker)
+    assert not [name for name, _ in page(metrics) if name == "jetjobs_schedule_lateness_seconds"]
+    worker.schedule_lateness = {"nightly": 0.0, "hourly": 61.5}
+    assert value(metrics, "jetjobs_schedule_lateness_seconds", schedule="nightly") == 0
+    assert value(metrics, "jetjobs_schedule_lateness_seconds", schedule="hourly") == 61.5
+    worker.schedule_lateness = {f"s{number:05}": float(number >= 9_990) for number in range(10_000)}
+    shown = {
+        dict(labels)["schedule"]: late
+        for (name, labels), late in page(metrics).items()
+        if name == "jetjobs_schedule_lateness_seconds"
+    }
+    assert len(shown) == 1_000
+    assert [name for name, late in sorted(shown.items()) if late] == [f"s{n:05}" for n in range(9_990, 10_000)]
+    assert sorted(shown)[:3] == ["s00000", "s00001", "s00002"]
+
+
 def test_attempts_are_counted_by_queue_task_and_outcome() -> None:
     metrics = metrics_after(finished(), finished(), finished("pay"), finished(outcome="retried"))
     assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="succeeded") == 2

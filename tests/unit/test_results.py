@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.results import _INBOX, read_record, success_record
+from jetjobs.jetstream.results import _INBOX, cancelled_record, read_record, success_record
+from jetjobs.model import names as n
 from jetjobs.model.ids import adopted_id, key_token, sequence_id
 from jetjobs.model.job import Job
 
@@ -41,6 +42,19 @@ def test_a_record_is_json_for_every_id_and_result(job_id: str, result: Any) -> N
         "ended_at": 3.25,
         "result": result,
     }
+
+
+def test_only_the_record_of_a_tick_says_of_which_schedule() -> None:
+    slot = "2027-03-28T01:30:00+00:00"
+    job = Job("u1", "greet", "mail", "normal", b"{}", headers={n.OF_SCHEDULE: 'night"ly', n.SLOT: slot})
+    for record in (
+        json.loads(success_record(job, b"7", "w1", 2.0, 3.25)),
+        json.loads(cancelled_record(job, "schedule", "why", "w1", 2.0, 3.25)),
+    ):
+        assert (record["schedule"], record["slot"]) == ('night"ly', slot)
+    plain = job._replace(headers={})
+    assert "schedule" not in json.loads(success_record(plain, b"7", "w1", 2.0, 3.25))
+    assert "schedule" not in json.loads(cancelled_record(plain, "me", "why", "w1", 2.0, 3.25))
 
 
 @pytest.mark.parametrize("run", ['a"b', "a\\b", "tab\there", '","state":"dead', "žluť"])

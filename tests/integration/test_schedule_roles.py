@@ -1,0 +1,100 @@
+"""The users of the example configuration: who plans schedules, who changes them, and who may not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import AccessDenied, JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+from jetjobs.worker.worker import running
+from tests.support.probe import eventually
+from tests.support.roles import roles_config
+
+AppOf = Callable[[str], JetJobs]
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as server:
+        yield server
+
+
+@pytest.fixture
+def app_of(guarded: EmbeddedServer) -> AppOf:
+    def make(role: str) -> JetJobs:
+        login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+        app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+
+        @app.task
+        async def beat(slot: datetime) -> str:
+            return slot.isoformat()
+
+        if role == "worker":
+            beat.every(timedelta(seconds=1))
+        return app
+
+    return make
+
+
+async def ticked(app: JetJobs, name: str) -> bool:
+    info = await app.schedules.get(name)
+    return info.last is not None and info.last > datetime.now(UTC) - timedelta(seconds=30)
+
+
+async def test_worker_and_operator_have_the_rights_they_need(guarded: EmbeddedServer, app_of: AppOf) -> None:
+    async with app_of("setup") as setup:
+        await setup.provision()
+    async with app_of("worker") as working, app_of("operator") as operator:
+        async with running(working.worker()):
+            await eventually(lambda: _stored(operator, "beat"), 30)
+            await eventually(lambda: ticked(operator, "beat"), 30)
+            assert [info.schedule.declared_by for info in await operator.schedules.list()] == ["t"]
+            await operator.schedules.put("mine", "beat", every=timedelta(seconds=1))
+            await eventually(lambda: ticked(operator, "mine"), 30)
+            assert (await operator.schedules.pause("mine")).state == "paused"
+            assert (await operator.schedules.resume("mine")).state == "on"
+            await operator.schedules.run_now("mine")
+            await operator.schedules.delete("mine")
+            await operator.schedules.pause("beat")
+        found = await operator.doctor(only=["schedules"])
+        assert {finding.level for finding in found} == {"ok"}, found
+    assert [line for line in guarded.log().splitlines() if "Violation" in line] == []
+
+
+async def test_a_scheduler_runs_with_the_rights_of_a_worker(guarded: EmbeddedServer, app_of: AppOf) -> None:
+    async with app_of("setup") as setup:
+        await setup.provision()
+    async with app_of("worker") as planning, app_of("operator") as operator:
+        scheduler = planning.scheduler()
+        scheduler.count_queues = True
+        life = asyncio.create_task(scheduler.run())
+        await eventually(lambda: _stored(operator, "beat"), 30)
+        await eventually(lambda: ticked(operator, "beat"), 30)
+
+        async def shown() -> bool:
+            return bool(scheduler.queue_counts) and "beat" in scheduler.schedule_lateness and scheduler.ready
+
+        await eventually(shown, 30)
+        scheduler.quiet()
+        await life
+        assert not scheduler.ready
+        assert scheduler.schedule_lateness == {}
+    assert [line for line in guarded.log().splitlines() if "Violation" in line] == []
+
+
+async def test_a_producer_may_not_change_schedules(app_of: AppOf) -> None:
+    async with app_of("setup") as setup:
+        await setup.provision()
+    async with app_of("producer") as producer:
+        with pytest.raises(AccessDenied):
+            await producer.schedules.put("mine", "beat", every=timedelta(seconds=1))
+
+
+async def _stored(app: JetJobs, name: str) -> bool:
+    return name in {info.schedule.name for info in await app.schedules.list()}

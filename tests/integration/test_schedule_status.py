@@ -1,0 +1,94 @@
+"""Of which schedule a job is a tick, and of which slot: told wherever the job stands."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from jetjobs import JetJobs, JobState, JobStatus, RetryPolicy
+from jetjobs.model.listing import JobQuery
+from jetjobs.worker.worker import running
+from tests.support.probe import eventually
+from tests.support.server import Truth
+
+
+async def status_of(app: JetJobs, job_id: str, state: JobState) -> JobStatus:
+    async def reached() -> JobStatus | None:
+        status = await app.jobs.get(job_id)
+        return status if status.state is state else None
+
+    return await eventually(reached, 30)
+
+
+async def test_a_tick_says_its_schedule_and_slot_in_every_state(app: JetJobs, truth: Truth) -> None:
+    go_on = asyncio.Event()
+
+    @app.task
+    async def good() -> None:
+        await go_on.wait()
+
+    @app.task(retry=RetryPolicy(max_attempts=1))
+    async def bad() -> None:
+        raise LookupError
+
+    @app.task
+    async def plain() -> None: ...
+
+    async with app:
+        await app.provision()
+        for task in (good, bad):
+            await app.schedules.put(f"s-{task.name}", task, every=timedelta(days=1))
+        before = datetime.now(UTC) - timedelta(minutes=1)
+        handles = {name: await app.schedules.run_now(f"s-{name}") for name in ("good", "bad")}
+        other = await plain.enqueue()
+
+        def is_tick(status: JobStatus, name: str) -> bool:
+            assert status.schedule == f"s-{name}"
+            assert status.slot is not None
+            assert before < status.slot < datetime.now(UTC) + timedelta(minutes=1)
+            return True
+
+        for name, handle in handles.items():
+            assert is_tick(await status_of(app, handle.id, JobState.QUEUED), name)
+        async with running(app.worker(schedules=False)):
+            assert is_tick(await status_of(app, handles["good"].id, JobState.RUNNING), "good")
+            go_on.set()
+            assert is_tick(await status_of(app, handles["good"].id, JobState.SUCCEEDED), "good")
+            assert is_tick(await status_of(app, handles["bad"].id, JobState.DEAD), "bad")
+            done = await status_of(app, other.id, JobState.SUCCEEDED)
+        assert (done.schedule, done.slot) == (None, None)
+        listed = [item.status async for item in app.jobs.list(JobQuery(state=JobState.DEAD))]
+        assert [is_tick(status, "bad") for status in listed] == [True]
+        records = await truth.done()
+        assert records[handles["good"].id]["schedule"] == "s-good"
+        assert "schedule" not in records[other.id]
+        shown = (await app.jobs.get(handles["good"].id)).as_dict()
+        assert datetime.fromisoformat(shown["slot"]).utcoffset() == timedelta(0)
+
+
+async def test_a_tick_for_later_and_one_made_by_hand(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        await app.schedules.put("soon", work, every=timedelta(seconds=50))
+        async with running(app.worker()):
+
+            async def planned() -> list[str]:
+                return await truth.jobs(lane="later")
+
+            (subject, *_) = await eventually(planned, 30)
+        key, uid = subject.split(".")[-2:]
+        status = await app.jobs.get(f"{key}-{uid}")
+        info = await app.schedules.get("soon")
+        assert (status.state, status.schedule) in (
+            (JobState.SCHEDULED, "soon"),
+            (JobState.QUEUED, "soon"),
+            (JobState.SUCCEEDED, "soon"),
+        )
+        assert status.slot in (info.next, info.last)
+        headers = {"Jetjobs-Schedule": "x", "Jetjobs-Slot": "yesterday", "Jetjobs-Run": "r"}
+        await truth.js.publish("jobs.work.default.normal.work.-.hand", b"{}", headers=headers)
+        status = await app.jobs.get("hand")
+        assert (status.schedule, status.slot) == ("x", None)
