@@ -34,8 +34,9 @@ from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.queues import Queues
 from jetjobs.schedules import Schedules
+from jetjobs.worker.options import Lifespan, WorkerOptions, default_name
 from jetjobs.worker.scheduler import Scheduler
-from jetjobs.worker.worker import Lifespan, Worker, WorkerOptions, default_name
+from jetjobs.worker.worker import Worker
 from jetjobs.workers import Workers
 
 if TYPE_CHECKING:

@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Unpack
 
 from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import ScheduleOptions
+from jetjobs.define.recurring import schedule_of
 from jetjobs.define.registry import Router
-from jetjobs.define.task import ScheduleOptions, Task, schedule_of
+from jetjobs.define.task import Task
 from jetjobs.enqueueing import queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.publisher import Unconfirmed
@@ -218,7 +220,8 @@ def _info(definition: Definition, schedule: Schedule, marker: Marker | None, now
     progress = marker.progress if marker is not None else None
     upto = settled(schedule, progress)
     last = schedule.before(min(now, upto))
-    if last is not None and (last <= schedule.since or (progress and progress.passed and last <= progress.passed)):
+    began = schedule.since
+    if last is not None and (last <= began or (progress and progress.passed and last <= progress.passed)):
         last = schedule.last
     if schedule.paused:
         return ScheduleInfo(schedule, definition.revision, last, None, 0.0, progress.missed if progress else 0)

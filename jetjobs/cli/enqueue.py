@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from jetjobs.define.handle import JobHandle
-    from jetjobs.define.task import EnqueueOptions
+    from jetjobs.define.options import EnqueueOptions
 
 
 def add_to(tree: typer.Typer) -> None:

@@ -21,8 +21,9 @@ from jetjobs.observe.health import Health
 from jetjobs.observe.logs import log_event, set_up
 from jetjobs.observe.loop_watch import LoopWatch
 from jetjobs.observe.pages import write_page
+from jetjobs.worker.options import default_name
 from jetjobs.worker.scheduler import Scheduler
-from jetjobs.worker.worker import Worker, default_name
+from jetjobs.worker.worker import Worker
 
 
 async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:

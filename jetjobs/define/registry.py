@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar, Unpack, cast, overload
 
 from typing_extensions import ParamSpec
 
 from jetjobs.define.handle import JobHandle
-from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task, TaskOptions
+from jetjobs.define.options import TaskOptions
+from jetjobs.define.recurring import schedule_of
+from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task
 from jetjobs.model.errors import DefinitionError, UnknownTask
 from jetjobs.model.names import check_token
 from jetjobs.model.schedule import Schedule
@@ -108,8 +110,9 @@ class Router:
         for router in routers:
             router.tasks.update((task.name, task) for task in tasks)
 
-    def _declare(self, schedule: Schedule) -> None:
-        """A schedule of one of the tasks."""
+    def _declare(self, task: Task[Any, Any], options: Mapping[str, Any]) -> None:
+        """A schedule of one of the tasks; it has the task's name unless it is given one."""
+        schedule = schedule_of(task, task.name, options)
         self._check_schedules(schedule.name)
         for router in self._upward():
             router.schedules_declared[schedule.name] = schedule

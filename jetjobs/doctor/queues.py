@@ -11,8 +11,8 @@ from jetjobs.jetstream.scan import scan
 from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
+from jetjobs.worker.options import Phase
 from jetjobs.worker.overdue import LATE_S, due_time
-from jetjobs.worker.worker import Phase
 
 PAUSED_LONG_S = 3600.0
 MOST_LATER = 10_000

@@ -24,7 +24,7 @@ from jetjobs.model import names as n
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
-from jetjobs.model.planning import Plan, Progress, Tick
+from jetjobs.model.planning import Plan, Progress, Tick, carried_on
 from jetjobs.model.schedule import Schedule, schedule_key, slot_token
 
 BATCH_BYTES = 4 * 1024 * 1024
@@ -43,10 +43,13 @@ class Marker(NamedTuple):
     """Of the placing that wrote it."""
     written_at: float = 0.0
 
+    gone: bool = False
+    """Of a schedule that is no more, in this queue."""
+
     @property
-    def generation(self) -> str | None:
-        """Of the definition it was written for; None where there is none."""
-        return self.progress.generation if self.progress is not None else None
+    def generation(self) -> str:
+        """Of the definition it was written for; empty where there is none."""
+        return self.progress.generation if self.progress is not None else ""
 
 
 class Placing(NamedTuple):
@@ -90,7 +93,7 @@ class Ticks:
     async def place(self, placings: Sequence[Placing], now: float, term: int) -> list[Marker | None]:
         """Place them, all of one queue; the new marker of each, or None where another was there: read it again.
 
-        Unconfirmed when it is not known, else BrokerError.
+        Unconfirmed when it is not known, else BrokerError; JobTooLarge before anything is sent.
         """
         queue = placings[0].schedule.queue
         batch: list[Staged] = []
@@ -121,6 +124,8 @@ class Ticks:
         message = self._publisher.outgoing(tick_job(schedule, tick, now), due_at if due_at > now + NOW_S else None)
         assert isinstance(message.headers, dict)
         message.headers[n.GENERATION] = schedule.generation
+        # The server closes the connection over a message that is too large.
+        self._publisher.check_size(message, self._connection.inline_limit)
         return message
 
     def _marker(self, one: Placing, token: str, term: int) -> Staged:
@@ -141,19 +146,27 @@ class Ticks:
 
     def check_size(self, schedule: Schedule) -> None:
         """JobTooLarge unless a message holds a tick of it."""
-        tick = Tick(schedule.since, schedule.since)
-        self._publisher.check_size(self._job(schedule, tick, 0.0), self._connection.inline_limit)
+        self._job(schedule, Tick(schedule.since, schedule.since), 0.0)
 
     # Taking back
 
     async def take_back(
-        self, queue: str, name: str, generation: str, since: datetime, *, all_: bool = False
+        self, queue: str, name: str, generation: str, since: datetime, *, idle: bool = False, gone: bool = False
     ) -> int:
-        """Only `generation` may place ticks of the schedule in this queue any more. Those that were placed for
-        another one and are for after `since` are removed; how many. `all_`: also what is due and has not fired."""
-        while (marker := await self.marker(queue, name)).generation != generation:
-            missed = marker.progress.missed if marker.progress is not None else 0
-            record = {"slot": since.isoformat(), "generation": generation, "missed": missed}
+        """Older generations of the schedule may place no more ticks in this queue, and what they have placed for
+        after `since` is removed; how many. `idle`: nothing is to be planned for the new one, so what is due and
+        has not fired is removed too. `gone`: the marker may be forgotten some time.
+
+        Whoever is late with it changes nothing: a marker or tick of a newer generation is left alone."""
+        while (marker := await self.marker(queue, name)).generation < generation:
+            before = marker.progress
+            record = {
+                "slot": (since if idle else carried_on(before, since)).isoformat(),
+                "generation": generation,
+                "missed": before.missed if before is not None else 0,
+                "idle": idle or gone,
+                "gone": gone,
+            }
             staged = self._staged_marker(queue, name, record, marker.sequence)
             # Refused when a leader has placed ticks meanwhile: then with what it wrote.
             with contextlib.suppress(Taken):
@@ -162,13 +175,12 @@ class Ticks:
         for subject in await self._subjects(queue, self._names.planned(queue, schedule_key(name))):
             message = await last_on(self._connection, self._stream(queue), subject)
             # A tick that is retried has no generation any more: it has fired long ago.
-            if message is None or message.headers.get(n.GENERATION, generation) == generation:
+            if message is None or message.headers.get(n.GENERATION, generation) >= generation:
                 continue
             # A slot before the change is none of the new generation's: its tick stays, or it would be lost.
-            if all_ or subject.rsplit(".", 1)[1] > slot_token(since):
-                removed += await delete_message(
-                    self._connection, self._stream(queue), message.sequence, erase=False
-                )
+            if idle or subject.rsplit(".", 1)[1] > slot_token(since):
+                stream = self._stream(queue)
+                removed += await delete_message(self._connection, stream, message.sequence, erase=False)
         return removed
 
     async def earlier(self, job: Job) -> bool:
@@ -235,12 +247,12 @@ def _read(message: StoredMessage) -> Marker:
     progress: Progress | None = None
     try:
         passed = _moment(record["passed"]) if record.get("passed") else None
-        progress = Progress(
-            _moment(record["slot"]), str(record["generation"]), int(record.get("missed", 0)), passed
-        )
+        missed, idle = int(record.get("missed", 0)), bool(record.get("idle"))
+        progress = Progress(_moment(record["slot"]), str(record["generation"]), missed, passed, idle)
     except (KeyError, ValueError, TypeError, OverflowError):
         pass  # written by hand: the next placing writes over it
-    return Marker(progress, message.sequence, str(record.get("token", "")), message.stored_at)
+    gone = bool(record.get("gone"))
+    return Marker(progress, message.sequence, str(record.get("token", "")), message.stored_at, gone)
 
 
 def _moment(text: object) -> datetime:

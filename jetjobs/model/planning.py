@@ -31,6 +31,8 @@ class Progress(NamedTuple):
     """Slots that were passed over so far, because nobody could plan them in time."""
     passed: datetime | None = None
     """The last of those."""
+    idle: bool = False
+    """Nothing is planned for this generation: it is paused, or no more."""
 
 
 class Tick(NamedTuple):
@@ -80,8 +82,16 @@ def plan(schedule: Schedule, progress: Progress | None, now: datetime) -> Plan:
 def settled(schedule: Schedule, progress: Progress | None) -> datetime:
     """Up to where nothing is left to plan."""
     if progress is not None and progress.generation == schedule.generation:
-        return max(schedule.since, progress.slot)
+        return progress.slot
     return schedule.since
+
+
+def carried_on(before: Progress | None, since: datetime) -> datetime:
+    """From where a generation plans that began at `since`: where the one before it had come to, if that was a
+    moment ago. So no slot is lost between two edits, and none of a long outage is planned by a new rule."""
+    if before is None or before.idle or since - before.slot > GRACE:
+        return since
+    return min(since, before.slot)
 
 
 class _Overdue(NamedTuple):

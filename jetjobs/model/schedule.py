@@ -23,7 +23,7 @@ from jetjobs.model.cron import Cron, zone_of
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.ids import key_token
-from jetjobs.model.names import check_lane, check_schedule_name, check_token
+from jetjobs.model.names import check_schedule_name, check_token
 
 MAX_ARGUMENTS = 64 * 1024
 MAX_JITTER = timedelta(hours=1)
@@ -113,7 +113,7 @@ class Schedule(BaseModel):
     queue: Annotated[str, AfterValidator(lambda token: check_token("queue", token))] = "default"
     args: dict[str, Any] = Field(default={}, repr=False)
     """The task's arguments, as JSON."""
-    priority: Annotated[str, AfterValidator(check_lane)] = "normal"
+    priority: Literal["high", "normal", "low"] = "normal"
     cron: str | None = None
     every: Duration | None = None
     anchor: Moment | None = None

@@ -11,8 +11,9 @@ from jetjobs.app import JetJobs
 from jetjobs.define.context import Context, enter_job
 from jetjobs.define.depends import Scope
 from jetjobs.define.middleware import compose
+from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.registry import Router
-from jetjobs.define.task import EnqueueOptions, Task, TaskCall
+from jetjobs.define.task import Task, TaskCall
 from jetjobs.model.errors import DefinitionError, JobTimeout
 from jetjobs.model.ids import new_run, new_uid
 from jetjobs.model.job import Job

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.registry import Router
-from jetjobs.define.task import EnqueueOptions, Task, TaskCall
+from jetjobs.define.task import Task, TaskCall
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import DeliveryError, InvalidArguments

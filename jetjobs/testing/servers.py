@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 from jetjobs.app import JetJobs
 from jetjobs.model.settings import Settings
-from jetjobs.worker.worker import Phase, Worker
+from jetjobs.worker.options import Phase
+from jetjobs.worker.worker import Worker
 
 
 @contextlib.contextmanager

@@ -9,22 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import itertools
 import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.schedule_edits import GONE
+from jetjobs.jetstream.schedule_edits import next_generation
+from jetjobs.jetstream.schedules import Definition
 from jetjobs.jetstream.ticks import BATCH_BYTES, Marker, Placing, batches
 from jetjobs.jetstream.topology import queues_on
-from jetjobs.model.errors import BrokerError, BrokerUnavailable, TopologyMissing
+from jetjobs.model.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    JetJobsError,
+    JobTooLarge,
+    ScheduleConflict,
+    StorageFull,
+    TopologyMissing,
+)
 from jetjobs.model.planning import Plan, plan
 from jetjobs.model.schedule import Schedule
+from jetjobs.worker.agenda import Agenda
 
 IDLE_S = 0.25
 AGAIN = timedelta(seconds=2)
@@ -36,16 +44,6 @@ _AT_ONCE = 500
 _LOOKS_S = (0.1, 1.0, 5.0)
 
 _log = logging.getLogger("jetjobs.schedules")
-
-
-@dataclass(slots=True)
-class _Known:
-    schedule: Schedule
-    marker: Marker
-    turn: int = 0
-    """Which entry of the heap is its own."""
-    following: datetime | None = None
-    complained: bool = False
 
 
 async def _nothing() -> None:
@@ -65,9 +63,7 @@ class Planner:
         self._term = term
         self._sync = sync
         self._failing = False
-        self._known: dict[str, _Known] = {}
-        self._heap: list[tuple[datetime, int, str]] = []
-        self._turns = itertools.count(1)
+        self._agenda = Agenda()
         self._changed: set[str] = set()
         self._looks: list[tuple[float, str]] = []
         self._monotonic = time.monotonic
@@ -84,7 +80,7 @@ class Planner:
             return {}
         return {
             name: max(0.0, (now - known.following).total_seconds()) if known.following is not None else 0.0
-            for name, known in tuple(self._known.items())
+            for name, known in tuple(self._agenda.known.items())
         }
 
     # Life
@@ -109,7 +105,7 @@ class Planner:
 
     async def _lead(self) -> None:
         jetstream = self._jetstream
-        self._known, self._heap, self._changed, self._looks = {}, [], set(), []
+        self._agenda, self._changed, self._looks = Agenda(), set(), []
         sid = await jetstream.schedules.listen(self._hear)
         forget = jetstream.connection.on_reconnect(self._missed_something)
         try:
@@ -126,13 +122,13 @@ class Planner:
                     tidy_at = self._monotonic() + TIDY_S
                 await self._wait()
         finally:
-            self._known, self._now = {}, None
+            self._agenda, self._now = Agenda(), None
             forget()
             with contextlib.suppress(Exception):
                 await jetstream.connection.nc.unlisten(sid)
 
     def _hear(self, name: str) -> None:
-        """We hear of a write as it is sent. It may be stored a little later, or not at all: look more than once."""
+        """We hear of a write when it is sent. It may be stored a little later, or never: look more than once."""
         self._changed.add(name)
         heard = self._monotonic()
         for delay_s in _LOOKS_S:
@@ -148,9 +144,9 @@ class Planner:
         self._woken.clear()
         if self._changed:
             return
-        wait_s = IDLE_S
-        if self._heap:
-            wait_s = (self._heap[0][0] - await self._clock.now()).total_seconds()
+        wait_s, following = IDLE_S, self._agenda.next_look
+        if following is not None:
+            wait_s = (following - await self._clock.now()).total_seconds()
         # Not wait_for: before Python 3.12 it may swallow a cancellation.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(wait_s, 0.02), IDLE_S)):
@@ -175,9 +171,9 @@ class Planner:
             marker = markers.get(schedule.queue, {}).get(schedule.name)
             if marker is None or marker.generation != schedule.generation:
                 self._changed.add(schedule.name)  # one of the two is old: ask the leaders
-            else:
-                self._adopt(schedule, marker)
-        for name in self._known.keys() - {d.name for d in definitions}:
+            elif not self._agenda.has(schedule):  # what is known came from the stream's leader
+                self._agenda.add(schedule, marker)
+        for name in self._agenda.known.keys() - {d.name for d in definitions}:
             self._changed.add(name)
 
     async def _take_in(self) -> None:
@@ -187,7 +183,9 @@ class Planner:
         if "" in self._changed:
             self._changed.discard("")
             await self._load()
-        while self._changed and self._term():
+        for _ in range(min(len(self._changed), _AT_ONCE)):
+            if not self._term():
+                return
             name = self._changed.pop()
             try:
                 await self._look(name)
@@ -200,33 +198,29 @@ class Planner:
         definition = await jetstream.schedules.get(name)
         schedule = definition.schedule if definition is not None else None
         if schedule is None:
-            self._known.pop(name, None)
+            self._agenda.forget(name)
             return
-        known = self._known.get(name)
-        if known is not None and known.schedule.generation == schedule.generation:
+        if self._agenda.has(schedule):
             return
         try:
             marker = await jetstream.ticks.marker(schedule.queue, name)
-            if marker.generation != schedule.generation:
-                since, all_ = schedule.since, schedule.paused
-                await jetstream.ticks.take_back(schedule.queue, name, schedule.generation, since, all_=all_)
+            if marker.generation < schedule.generation:
+                await jetstream.ticks.take_back(
+                    schedule.queue, name, schedule.generation, schedule.since, idle=schedule.paused
+                )
                 marker = await jetstream.ticks.marker(schedule.queue, name)
         except TopologyMissing as error:
             marker = Marker(None, 0)
             self._complain(name, error)
-        self._adopt(schedule, marker)
+        if marker.generation > schedule.generation:
+            await self._renew(schedule, definition)
+            return
+        self._agenda.add(schedule, marker)
 
-    def _adopt(self, schedule: Schedule, marker: Marker) -> None:
-        known = self._known.get(schedule.name)
-        if known is not None and known.schedule.generation == schedule.generation:
-            return  # what we hold came from the stream's leader
-        self._known[schedule.name] = _Known(schedule, marker)
-        self._look_at(schedule.name, schedule.since)
-
-    def _look_at(self, name: str, moment: datetime) -> None:
-        known = self._known[name]
-        known.turn = next(self._turns)
-        heapq.heappush(self._heap, (moment, known.turn, name))
+    async def _renew(self, schedule: Schedule, definition: Definition | None) -> None:
+        """The bucket is older than the stream: it came from a backup, perhaps. What it says counts from now on."""
+        with contextlib.suppress(ScheduleConflict):
+            await self._jetstream.schedule_edits.put(schedule, definition)
 
     # Planning
 
@@ -234,48 +228,44 @@ class Planner:
         """Plan all that are to be looked at by now."""
         self._now = now = await self._clock.now()
         by_queue: dict[str, list[Placing]] = defaultdict(list)
-        for known in self._due(now):
+        for known in self._agenda.due(now, _AT_ONCE):
             schedule = known.schedule
             todo = plan(schedule, known.marker.progress, now).first(_portion(schedule))
             known.following = todo.following
             if todo.upto is None:
                 if todo.look_at is not None:
-                    self._look_at(schedule.name, todo.look_at)
+                    self._agenda.look_at(schedule.name, todo.look_at)
                 continue
             by_queue[schedule.queue].append(Placing(schedule, todo, known.marker))
         for queue, placings in by_queue.items():
             for portion in batches(placings):
                 await self._place(queue, portion, now)
 
-    def _due(self, now: datetime) -> Iterable[_Known]:
-        for _ in range(_AT_ONCE):
-            if not self._heap or self._heap[0][0] > now:
-                return
-            _, turn, name = heapq.heappop(self._heap)
-            known = self._known.get(name)
-            if known is not None and known.turn == turn:
-                yield known
-
     async def _place(self, queue: str, placings: list[Placing], now: datetime) -> None:
         try:
             stored = await self._jetstream.ticks.place(placings, now.timestamp(), self._term())
-        except BrokerError as error:
+        except (BrokerError, JobTooLarge) as error:
+            if len(placings) > 1 and not isinstance(error, BrokerUnavailable | StorageFull | TopologyMissing):
+                # One of them is refused; the others must not wait for it.
+                for one in placings:
+                    await self._place(queue, [one], now)
+                return
             for one in placings:
                 self._complain(one.schedule.name, error)
-                self._known[one.schedule.name].following = _first_of(one.plan)
-                self._again(one.schedule.name, now)
+                self._agenda.known[one.schedule.name].following = _first_of(one.plan)
+                self._agenda.look_at(one.schedule.name, now + AGAIN)
             return
         for one, marker in zip(placings, stored, strict=True):
             if marker is None:
                 # Another has placed it, or the definition is another by now: see what stands there.
-                self._known.pop(one.schedule.name, None)
+                self._agenda.forget(one.schedule.name)
                 self._changed.add(one.schedule.name)
             else:
                 self._placed(one, marker)
 
     def _placed(self, one: Placing, marker: Marker) -> None:
         name, todo = one.schedule.name, one.plan
-        known = self._known.get(name)
+        known = self._agenda.known.get(name)
         if known is None or known.schedule is not one.schedule:
             return
         known.marker, known.complained = marker, False
@@ -285,13 +275,10 @@ class Planner:
             extra = {"event": "schedule.missed", "schedule": name, "count": todo.missed}
             _log.warning("slots of a schedule were missed and are passed over", extra=extra)
         if todo.look_at is not None:
-            self._look_at(name, todo.look_at)
+            self._agenda.look_at(name, todo.look_at)
 
-    def _again(self, name: str, now: datetime) -> None:
-        self._look_at(name, now + AGAIN)
-
-    def _complain(self, name: str, error: BrokerError) -> None:
-        known = self._known.get(name)
+    def _complain(self, name: str, error: JetJobsError) -> None:
+        known = self._agenda.known.get(name)
         if known is not None and known.complained:
             return
         if known is not None:
@@ -307,7 +294,7 @@ class Planner:
         now = await self._clock.now()
         for queue in await queues_on(jetstream.connection, jetstream.names):
             for name, marker in (await jetstream.ticks.markers(queue)).items():
-                known = self._known.get(name)
+                known = self._agenda.known.get(name)
                 if known is not None and known.schedule.queue == queue:
                     continue
                 definition = await jetstream.schedules.get(name)
@@ -317,8 +304,9 @@ class Planner:
                     and definition.schedule.queue == queue
                 ):
                     continue
-                if marker.generation != GONE:
-                    await jetstream.ticks.take_back(queue, name, GONE, now, all_=True)
+                if not marker.gone:
+                    later = next_generation(None, now)
+                    await jetstream.ticks.take_back(queue, name, later, now, idle=True, gone=True)
                 elif now.timestamp() - marker.written_at > FORGET_S:
                     await jetstream.ticks.forget(queue, marker)
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
-import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from jetjobs.define.middleware import Middleware
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
@@ -22,7 +17,6 @@ from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
 from jetjobs.model.live import WATCH
 from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.model.settings import Settings
-from jetjobs.model.verdict import Classifier
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.cancelling import cancel_here, holds_here
 from jetjobs.worker.declared import sync_declared
@@ -32,6 +26,7 @@ from jetjobs.worker.leading import Leadership
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.lost import LostJobs
 from jetjobs.worker.membership import Membership
+from jetjobs.worker.options import Phase, WorkerOptions, default_name
 from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
@@ -42,35 +37,6 @@ from jetjobs.worker.telling import Telling
 CALL_AGAIN_S = 10.0
 RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
-
-Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
-
-
-class Phase(StrEnum):
-    """Where a worker is in its life."""
-
-    STARTING = "starting"
-    READY = "ready"
-    QUIET = "quiet"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How one worker runs. `queues` maps each to its own slot limit, or None."""
-
-    queues: Mapping[str, int | None]
-    slots: int = 10
-    name: str = ""
-    burst: bool = False
-    max_jobs: int = 0
-    app: str = ""
-    """Whose schedules the registry declares."""
-    schedules: bool = True
-    """Whether to be a candidate for the lead, and so for planning schedules."""
-    middlewares: Sequence[Middleware] = ()
-    lifespans: Sequence[Lifespan] = field(default_factory=tuple)
-    classifiers: Mapping[type[BaseException], Classifier] = field(default_factory=dict)
 
 
 class Worker:
@@ -402,11 +368,6 @@ class Worker:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def default_name() -> str:
-    """Of a worker that was given none."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -20,8 +20,9 @@ from jetjobs.jetstream.registry import TTL_S
 from jetjobs.model.presence import WorkerRecord
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.lost import LostJobs
+from jetjobs.worker.options import Phase
 from jetjobs.worker.sweeps import sweeps
-from jetjobs.worker.worker import Phase, Worker, running
+from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth

@@ -24,6 +24,7 @@ from jetjobs.model.errors import (
     BrokerError,
     DefinitionError,
     InvalidArguments,
+    JobTooLarge,
     QueueNotFound,
     ScheduleConflict,
     ScheduleNotFound,
@@ -593,23 +594,39 @@ async def test_a_definition_that_cannot_be_read_keeps_no_other_from_its_ticks(
         assert [info.schedule.name for info in await app.schedules.list()] == ["other", "sound", "sound3"]
 
 
-async def test_a_bucket_that_is_deleted_and_comes_back(
-    app: JetJobs, work: Any, truth: Truth, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_bucket_that_is_deleted_and_comes_back(app: JetJobs, work: Any, truth: Truth) -> None:
+    work.every(SECOND, name="s")
+
+    async def sync() -> None:
+        await sync_declared(app.jetstream, "test", app.schedules_declared)
+
+    async def planned(name: str) -> bool:
+        key = make_schedule({"name": name, "task": "work", "every": SECOND}).key
+        return key in {subject.split(".")[5] for subject in await truth.jobs(lane="later")}
+
     async with app:
         await app.provision()
-        await app.schedules.put("s", work, every=SECOND)
-        async with planning(app):
-            await eventually(lambda: placed(truth, 20), 30)
-            await truth.api("STREAM.DELETE.KV_jobs-schedules")
-            await app.provision()
-            await app.schedules.put("t", work, every=2 * SECOND)
+        planner = asyncio.create_task(Planner(app.jetstream, lambda: 1, sync).run())
+        await eventually(lambda: planned("s"), 30)
+        await truth.api("STREAM.DELETE.KV_jobs-schedules")
+        app.jetstream.connection.post(
+            "$KV.jobs-schedules.s", b""
+        )  # lets the planner look, and see that it is gone
+        await asyncio.sleep(0.5)
+        await app.provision()
+        await app.schedules.put("t", work, every=2 * SECOND)
+        await eventually(lambda: planned("t"), 30)
 
-            async def both() -> bool:
-                keys = {subject.split(".")[5] for subject in await truth.jobs(lane="later")}
-                return make_schedule({"name": "t", "task": "work", "every": SECOND}).key in keys
+        async def declared() -> bool:
+            with contextlib.suppress(BrokerError):
+                return [info.schedule.name for info in await app.schedules.list()] == ["s", "t"]
+            return False
 
-            await eventually(both, 30)
+        await eventually(declared, 30)
+        planner.cancel()
+        await asyncio.gather(planner, return_exceptions=True)
+        per_tick = Counter(subject.split(".", 5)[5] for subject in await truth.jobs())
+        assert set(per_tick.values()) == {1}
 
 
 async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path) -> None:
@@ -642,6 +659,44 @@ async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path)
             standing = slots_of(await truth.jobs())
             times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in standing]
             assert {b - a for a, b in itertools.pairwise(times)} == {20 * SECOND}
+            await truth.close()
+
+
+async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text("max_payload: 131072\njetstream {}\n")
+    with EmbeddedServer(extra=("-c", str(config))) as server:
+        app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
+
+        @app.task
+        async def work(text: str = "") -> None: ...
+
+        async with app:
+            truth = await Truth.connect(server.url)
+            await app.provision()
+            with pytest.raises(JobTooLarge):
+                await app.schedules.put("large", work, every=SECOND, args={"text": "x" * 65_400})
+            # By hand, as no check of ours would let it.
+            large = make_schedule(
+                {
+                    "name": "b",
+                    "task": "work",
+                    "every": SECOND,
+                    "args": {"text": "x" * 65_400},
+                    "generation": "1",
+                }
+            )
+            for name in ("a", "z"):
+                await app.schedules.put(name, work, every=SECOND)
+            await app.jetstream.schedules.put(large, 0)
+            async with planning(app):
+
+                async def both() -> bool:
+                    keys = Counter(subject.split(".")[5] for subject in await truth.jobs(lane="later"))
+                    return len(keys) == 2 and min(keys.values()) > 20
+
+                await eventually(both, 30)
+            assert app.jetstream.connection.connected
             await truth.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.model.planning import AHEAD, GRACE, MOST_COUNTED, Plan, Progress, plan
+from jetjobs.model.planning import AHEAD, GRACE, MOST_COUNTED, Plan, Progress, carried_on, plan
 from jetjobs.model.schedule import Schedule, make_schedule
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -173,3 +173,42 @@ def test_ten_seconds_late_is_not_missed(misfire: str) -> None:
     assert slots(plan(one, None, slot + GRACE)) == [slot]
     late = plan(one, None, slot + GRACE + SECOND)
     assert slots(late) == ([] if misfire == "skip" else [slot])
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans()), min_size=1, max_size=40), st.integers(1, 4))
+def test_edits_in_quick_succession_lose_and_double_no_slot(steps: list[tuple[float, bool]], every: int) -> None:
+    """Each step is an edit that takes back what is after its time, and now and then somebody plans."""
+    now, placed = T0, set[datetime]()
+    one = schedule(every=timedelta(seconds=every), generation="0", since=T0)
+    progress = Progress(T0, "0")
+    for number, (step, plans) in enumerate(steps, 1):
+        if plans:
+            todo = plan(one, progress, now)
+            assert not placed & set(slots(todo))
+            placed |= set(slots(todo))
+            progress = after(one, progress, todo) or progress
+        now += timedelta(seconds=step)
+        one = schedule(every=timedelta(seconds=every), generation=str(number), since=now)
+        progress = Progress(carried_on(progress, now), one.generation)
+        placed = {slot for slot in placed if slot <= now}
+        if now - progress.slot > GRACE - timedelta(seconds=3):
+            todo = plan(one, progress, now)
+            placed |= set(slots(todo))
+            progress = after(one, progress, todo) or progress
+    todo = plan(one, progress, now)
+    assert not placed & set(slots(todo))
+    placed |= set(slots(todo))
+    expected, slot = [], one.after(T0)
+    while slot is not None and slot <= now + AHEAD:
+        expected.append(slot)
+        slot = one.after(slot)
+    assert sorted(placed) == expected
+
+
+def test_what_was_long_ago_or_idle_is_not_carried_on() -> None:
+    since = T0 + timedelta(minutes=1)
+    assert carried_on(None, since) == since
+    assert carried_on(Progress(since - GRACE, "a"), since) == since - GRACE
+    assert carried_on(Progress(since - GRACE - SECOND, "a"), since) == since
+    assert carried_on(Progress(since - SECOND, "a", idle=True), since) == since
+    assert carried_on(Progress(since + SECOND, "a"), since) == since

@@ -72,7 +72,7 @@ def test_a_slot_of_ones_own_is_left_alone() -> None:
         ({"every": MINUTE, "name": "_pin"}, "_pin"),
         ({"every": MINUTE, "name": "a.b"}, "a.b"),
         ({"every": MINUTE, "queue": "a b"}, "a b"),
-        ({"every": MINUTE, "priority": "later"}, "reserved"),
+        ({"every": MINUTE, "priority": "later"}, "priority"),
         ({"every": MINUTE, "args": {"x": "y" * 70_000}}, "arguments are over"),
     ],
 )
