@@ -41,7 +41,7 @@ def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedSe
     bare = run(["doctor", *there], folder, timeout=50)
     assert bare.returncode == 1, bare.stderr
     assert "queue default is not on the server: greet cannot be enqueued  → jetjobs setup apply" in bare.stdout
-    assert "7 are missing: dead-letter stream jobs-dead, " in bare.stdout
+    assert "8 are missing: dead-letter stream jobs-dead, " in bare.stdout
     assert run(["setup", "apply", *there], folder, timeout=50).returncode == 0
 
     well = run(["doctor", "--strict", *there], folder, timeout=50)
@@ -105,7 +105,7 @@ def test_no_line_is_wider_than_the_terminal(folder: Path, columns: int) -> None:
         shown = " ".join(" ".join(terminal.lines).split())
         assert shown.startswith("fail nats no NATS server at nats://127.0.0.1:1 within 1 s:")
         assert "→ start one with `jetjobs dev`, or name another with --server or NATS_URL" in shown
-        assert "1 failed, 0 warnings, 1 ok, 3 left out" in shown
+        assert "1 failed, 0 warnings, 1 ok, 4 left out" in shown
 
 
 def bad(findings: list[Finding]) -> list[tuple[str, str]]:
