@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from benchmarks.full import BUSY, Full, app, store, works
 from benchmarks.processes import child, cpu_s
-from benchmarks.report import Table, compared
+from benchmarks.report import Row, Table, compared
 
 _JOBS = 40_000
 """Some seconds' worth: `top` looks once a second."""
 _SLOTS = 200
 _DRAWN_S = 30.0
+_WATCHED_S = 20.0
 
 
 class Taken(NamedTuple):
@@ -37,8 +38,7 @@ class Taken(NamedTuple):
 async def beside_top(there: Full, rounds: int, scale: float) -> Table:
     """The queue is as long as before after each round: what is drained was put there first."""
     count = int(_JOBS * scale)
-    with_top, without = [], []
-    cost = []
+    with_top, without, cost = [], [], []
     for number in range(rounds):
         for watched in (True, False) if number % 2 == 0 else (False, True):
             if not watched:
@@ -59,8 +59,24 @@ async def beside_top(there: Full, rounds: int, scale: float) -> Table:
             ("both, server's CPU", "jobs/cpu s", "drain_server", 0.95),
         )
     ]
-    rows.append(compared("top itself, of one core", "%", cost, [100.0]))
+    rows.append(compared("top itself, of one core", "%", cost, [0.0]))
+    rows.append(await _server_share(there, _WATCHED_S * scale))
     return Table(f"beside `jetjobs top`, {rounds} rounds", "beside", "alone", rows)
+
+
+async def _server_share(there: Full, seconds: float) -> Row:
+    """What `top` takes of the server while nobody works. Scatters little, unlike rates on a busy machine."""
+    assert there.server.process is not None
+    server = there.server.process.pid
+
+    async def share() -> float:
+        before = cpu_s(server)
+        await asyncio.sleep(seconds)
+        return (cpu_s(server) - before) / seconds * 100
+
+    alone = await share()
+    async with _top(there.server.url):
+        return compared("server, idle, of one core", "%", [await share()], [alone], limit=5.0)
 
 
 async def _once(there: Full, count: int) -> Taken:

@@ -16,8 +16,10 @@ from nats.errors import NoRespondersError
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.settings import build_settings
+from jetjobs.queues import Glances
 from jetjobs.worker import telling
 from jetjobs.worker.worker import running
+from tests.support.letters import bury, letter_of
 from tests.support.probe import eventually
 from tests.support.roles import roles_config
 from tests.support.server import Truth
@@ -300,7 +302,7 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         await go_on.wait()
 
     work = opened.tasks["work"]
-    seen: dict[str, Any] = {}
+    seen = Glances()
     async with running(opened.worker(slots=1)):
         handle = await last.enqueue()
         await asyncio.wait_for(begun.wait(), 40)
@@ -322,6 +324,24 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         assert (again.in_per_s, again.out_per_s, again.oldest_s is not None) == (0, 0, True)
         go_on.set()
         await waiting.result(SOON)
+
+
+async def test_a_glance_sees_dead_letters_come_and_go(opened: JetJobs) -> None:
+    seen = Glances()
+
+    async def dead() -> int:
+        (queue,) = await opened.queues.glance(seen, [])
+        return queue.dead
+
+    assert await dead() == 0
+    ids = await bury(opened, "work", [b"{}", b"{}"])
+    assert await dead() == 2
+    assert await dead() == 2
+    await bury(opened, "work", [b"{}"])
+    assert await opened.dead.delete(await letter_of(opened, ids[0]))
+    assert await dead() == 2  # one gone, one new
+    assert await opened.dead.delete(await letter_of(opened, ids[1]))
+    assert await dead() == 1
 
 
 async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) -> None:
@@ -347,9 +367,9 @@ async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) 
                 async with watching(operator, worker) as watcher:
                     handle = await producer.tasks["work"].enqueue()
                     await watcher.has("job.succeeded", handle.id)
-                assert [q.queue for q in await operator.queues.glance({}, await operator.workers.list())] == [
-                    "default"
-                ]
+                assert [
+                    q.queue for q in await operator.queues.glance(Glances(), await operator.workers.list())
+                ] == ["default"]
                 assert await operator.jobs.running() == []
         denied = [line for line in guarded.log().splitlines() if "Violation" in line]
         assert denied == []
