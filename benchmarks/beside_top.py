@@ -38,6 +38,7 @@ class Taken(NamedTuple):
 async def beside_top(there: Full, rounds: int, scale: float) -> Table:
     """The queue is as long as before after each round: what is drained was put there first."""
     count = int(_JOBS * scale)
+    idle = await _server_share(there, _WATCHED_S * scale)
     with_top, without, cost = [], [], []
     for number in range(rounds):
         for watched in (True, False) if number % 2 == 0 else (False, True):
@@ -60,7 +61,7 @@ async def beside_top(there: Full, rounds: int, scale: float) -> Table:
         )
     ]
     rows.append(compared("top itself, of one core", "%", cost, [0.0]))
-    rows.append(await _server_share(there, _WATCHED_S * scale))
+    rows.append(idle)
     return Table(f"beside `jetjobs top`, {rounds} rounds", "beside", "alone", rows)
 
 

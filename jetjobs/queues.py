@@ -13,6 +13,7 @@ from jetjobs.jetstream.pausing import pause, pause_of, resume
 from jetjobs.jetstream.purging import Purge, Purged
 from jetjobs.jetstream.queue_facts import (
     Backlog,
+    Fronts,
     LaneLook,
     count_dead,
     count_later,
@@ -40,9 +41,11 @@ LOOK_ONE = 10_000
 
 @dataclass(slots=True)
 class Glances:
-    """What the last glance has seen: the lanes of each queue, and the dead letters while none comes or goes."""
+    """What the last glance has seen: the lanes of each queue, who stands in front, and the dead letters while none
+    comes or goes."""
 
     lanes: dict[str, Sequence[LaneLook]] = field(default_factory=dict)
+    fronts: Fronts = field(default_factory=dict)
     dead: dict[str, int] = field(default_factory=dict)
     dead_state: tuple[int, int, int] = (0, 0, 0)
 
@@ -146,7 +149,7 @@ class Queues:
         lanes = await look_at_lanes(connection, names, queue)
         later, oldest, dead, paused = await asyncio.gather(
             count_later(connection, names, queue, lanes),
-            oldest_due(connection, names, queue, lanes),
+            oldest_due(connection, names, queue, lanes, before.fronts),
             self._dead_of(queue, before),
             pause_of(connection, names, queue, lanes),
         )

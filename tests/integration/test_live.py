@@ -326,6 +326,39 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         await waiting.result(SOON)
 
 
+async def test_a_glance_finds_the_oldest_anew_when_the_one_it_knew_is_gone(opened: JetJobs, truth: Truth) -> None:
+    work = opened.tasks["work"]
+    seen = Glances()
+
+    async def oldest_s() -> float | None:
+        (queue,) = await opened.queues.glance(seen, [])
+        return queue.oldest_s
+
+    assert await oldest_s() is None
+    lowest = await work.options(priority="low").enqueue()
+    first = await oldest_s()
+    assert first is not None
+    await work.options(priority="high").enqueue()
+    again = await oldest_s()
+    assert again is not None
+    assert again >= first
+    key = ("default", "low")
+    assert seen.fronts[key][0] < seen.fronts["default", "high"][0]
+    # Gone, and another there.
+    next_low = await work.options(priority="low").enqueue()
+    await opened.jobs.cancel(lowest.id)
+    before = seen.fronts[key][0]
+    assert await oldest_s() is not None
+    assert seen.fronts[key][0] > before
+    # What it knows is of a stream that is no more: it looks from the beginning.
+    seen.fronts[key] = (10_000, 0)
+    assert await oldest_s() is not None
+    assert seen.fronts[key][0] < 10_000
+    for job_id in [next_low.id, *[item.status.id for item in (await opened.jobs.page()).items]]:
+        await opened.jobs.cancel(job_id)
+    assert await oldest_s() is None
+
+
 async def test_a_glance_sees_dead_letters_come_and_go(opened: JetJobs) -> None:
     seen = Glances()
 
