@@ -181,6 +181,20 @@ class Connection:
         finally:
             self._waiting.pop(name, None)
 
+    def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> Callable[[], None]:
+        """Let the future fail when a request to `subject` is denied, the connection is lost or time is up: for who
+        hears the answers himself. What is returned ends that."""
+        self._token += 1
+        name = str(self._token)
+        self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+        def forget() -> None:
+            self._waiting.pop(name, None)
+
+        return forget
+
     def check_loop(self) -> None:
         """JetJobsError on another event loop than the one it was opened on: there it would wait for ever."""
         if asyncio.get_running_loop() is not self._loop:

@@ -252,6 +252,7 @@ async def test_purge_wants_to_be_told_twice(shell: Shell, truth: Truth) -> None:
     text = (await asyncio.to_thread(shell, "queues", "purge", "default", "--scheduled", "-y")).stdout
     assert text == "0 queued jobs deleted, 1 scheduled\n"
     assert await truth.jobs() == []
+    assert (await asyncio.to_thread(shell, "queues", "purge", "default", "-y", "-q")).stdout == "default\n"
 
 
 async def test_wrong_queues_and_times_have_their_codes(shell: Shell, truth: Truth) -> None:
