@@ -26,12 +26,15 @@ _FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "anchor", "
 async def list_command() -> None:
     async with _reader() as app:
         found = await app.schedules.list()
+        unreadable = [one.name for one in await app.jetstream.schedules.all() if one.schedule is None]
         now = await app.jetstream.server_clock.now()
+    if unreadable:
+        state.out.note(f"{len(unreadable)} cannot be read, and are not planned: {', '.join(unreadable[:5])}")
     if state.out.as_json:
         state.out.json({"items": [_item(info) for info in found], "cursor": None})
         return
     state.out.table(HEAD, [_row(info, now) for info in found], shrink=(2, 7))
-    if not found:
+    if not found and not unreadable:
         state.out.note("there are no schedules: declare one with task.cron(...), or jetjobs schedules put")
 
 

@@ -94,8 +94,9 @@ class Router:
 
     @property
     def task_queues(self) -> list[str]:
-        """The queues that the tasks are declared for."""
-        return sorted({task.queue for task in self.tasks.values()})
+        """The queues that the tasks and their schedules are declared for."""
+        schedules = self.schedules_declared.values()
+        return sorted({task.queue for task in self.tasks.values()} | {schedule.queue for schedule in schedules})
 
     def _add(self, *tasks: Task[Any, Any]) -> None:
         """Make the tasks known here and to all that include this router. Nothing is added if one is there."""

@@ -260,6 +260,17 @@ def test_delete_asks_on_a_terminal(shell: Shell) -> None:
     shell("schedules", "show", "s", code=5)
 
 
+async def test_what_cannot_be_read_is_named_and_can_be_deleted(shell: Shell, truth: Truth) -> None:
+    await asyncio.to_thread(shell, "setup", "apply")
+    await truth.js.publish("$KV.jobs-schedules.broken", b"no JSON")
+    listed = shell("schedules", "list", "--json")
+    assert json.loads(listed.stdout)["items"] == []
+    assert "1 cannot be read, and are not planned: broken" in listed.stderr
+    assert "cannot be read" in shell("schedules", "show", "broken", code=2).stderr
+    shell("schedules", "delete", "broken", "--yes")
+    assert "there are no schedules" in shell("schedules", "list").stderr
+
+
 def test_none_or_all_of_several_are_changed(shell: Shell) -> None:
     shell("setup", "apply")
     shell("schedules", "put", "a", "greet", "name=A", "--every", "1h")

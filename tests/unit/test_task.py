@@ -450,3 +450,13 @@ def test_dependencies_do_not_go_with_a_child_process(app: JetJobs) -> None:
 
     with pytest.raises(DefinitionError, match="cannot cross to a child process"):
         app.task(isolation="process")(task)
+
+
+def test_the_queues_of_an_app_are_those_of_its_tasks_and_schedules() -> None:
+    app = JetJobs("a")
+
+    @app.task
+    async def report() -> None: ...
+
+    report.cron("@daily", queue="reports")
+    assert app.task_queues == ["default", "reports"]
