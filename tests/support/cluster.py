@@ -55,7 +55,7 @@ class Cluster:
         return self
 
     def _formed(self) -> bool:
-        """All three know one another and one leader. With less, streams get one copy, and requests may get lost."""
+        """All three know one another and one leader. Else streams get one copy, and requests may get lost."""
         try:
             metas = [self._meta(port) for port in self._monitors]
             knows_all = all(len(self._greeting(node).get("connect_urls", [])) == 3 for node in self.nodes)

@@ -13,6 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.forker import Forker
+
+_forker = Forker()
+
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """This environment without settings that would reach the child."""
@@ -21,13 +25,21 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 
 def run(
-    arguments: Sequence[str], cwd: Path, timeout: float = 30, env: dict[str, str] | None = None
+    arguments: Sequence[str],
+    cwd: Path,
+    timeout: float = 30,
+    env: dict[str, str] | None = None,
+    *,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `jetjobs ARGUMENTS` to its end."""
+    """Run `jetjobs ARGUMENTS` to its end: in a process of its own, its imports done already unless `fresh`."""
+    surroundings = clean_environment(**(env or {}))
+    if not fresh:
+        return _forker.run(arguments, cwd, surroundings, timeout)
     return subprocess.run(
         [sys.executable, "-m", "jetjobs", *arguments],
         cwd=cwd,
-        env=clean_environment(**(env or {})),
+        env=surroundings,
         capture_output=True,
         text=True,
         timeout=timeout,
