@@ -30,7 +30,8 @@ test: $(STAMP) $(PROMTOOL) ## run all tests; narrow with ARGS="tests/unit -k ret
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone and not patient"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m patient
 	$(BIN)/python -m pytest -q -m alone
 endif
 
