@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROMTOOL := $(VENV)/tools/promtool
+# Tests are compiled once, also where Python is told to write nothing: each process would do it again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 # The first Python of at least 3.11; name another with `make setup PYTHON=/path/to/python`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -27,12 +29,13 @@ demo: $(STAMP) ## run the demo: a server, a worker and some jobs
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP) $(PROMTOOL) ## run all tests; narrow with ARGS="tests/unit -k retry"
+	@$(BIN)/python -m compileall -q jetjobs
 ifdef ARGS
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 else
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone and not patient"
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m patient
-	$(BIN)/python -m pytest -q -m alone
+	$(PYTEST) -q -n 4 --dist worksteal -m "not alone and not patient"
+	$(PYTEST) -q -n 2 --dist worksteal -m patient
+	$(PYTEST) -q -m alone
 endif
 
 check: $(STAMP) ## check format, lint and types

@@ -65,7 +65,8 @@ class Forker:
             if self._control is None:
                 self._control, theirs = socket.socketpair()
                 with theirs:
-                    self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs.fileno())
+                    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+                    self._process = subprocess.Popen([sys.executable, __file__], stdin=theirs.fileno(), env=env)
                 atexit.register(self._end)
             socket.send_fds(self._control, [_LENGTH.pack(len(body))], files)
             self._control.sendall(body)
