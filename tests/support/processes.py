@@ -19,7 +19,7 @@ _forker = Forker()
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This environment without settings that would reach the child. What is written anew by a test is compiled anew:
+    """This environment without settings that would reach the child. What a test writes anew is compiled anew:
     by its time alone Python would not know."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JETJOBS_", "NATS_"))}
     return {**kept, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
