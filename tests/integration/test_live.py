@@ -19,7 +19,7 @@ from jetjobs.model.settings import build_settings
 from jetjobs.worker import telling
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=40)
@@ -325,7 +325,7 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
 
 
 async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) -> None:
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
 
         def app_of(user: str) -> JetJobs:
             address = guarded.url.replace("nats://", f"nats://{user}:secret@")
