@@ -652,7 +652,7 @@ def small(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server that takes messages of 40,000 bytes."""
     config = tmp_path / "small.conf"
     config.write_text("max_payload: 40000\n")
-    with GuardedServer(tmp_path) as running_server:
+    with EmbeddedServer(extra=("-c", str(config))) as running_server:
         yield running_server
 
 
@@ -733,7 +733,7 @@ async def test_hand_made_jobs_around_the_servers_limit_fail_twice_die_and_are_re
 async def test_full_storage_refuses_a_large_job_and_keeps_nothing_of_it(tmp_path: Path) -> None:
     config = tmp_path / "full.conf"
     config.write_text("jetstream { max_file_store: 6000000 }\n")
-    with GuardedServer(tmp_path) as tight:
+    with EmbeddedServer(extra=("-c", str(config))) as tight:
         app, probe = app_on(tight)
 
         @app.task
