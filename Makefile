@@ -69,7 +69,7 @@ $(STAMP): pyproject.toml
 		{ echo "$(PYTHON) is older than Python 3.11, or does not run" >&2; exit 1; }
 ifneq ($(UV),)
 	@test -x $(BIN)/python || uv venv --python "$(PYTHON)" $(VENV)
-	uv pip install --python $(BIN)/python -e ".[dev,test]"
+	uv pip install --compile-bytecode --python $(BIN)/python -e ".[dev,test]"
 else
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,test]"
