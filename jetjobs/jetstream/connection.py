@@ -219,17 +219,23 @@ class Connection:
         return True
 
     async def api(
-        self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
+        self,
+        subject: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float = 5.0,
+        try_s: float | None = None,
     ) -> dict[str, Any]:
         """A JetStream API call, repeated until it is answered or time is up: all that we use are idempotent.
 
+        `try_s`: ask again when that has passed without an answer; a cluster that changes its leader gives none.
         BrokerError when the server refuses it.
         """
+        one_s = timeout_s if try_s is None else try_s
         payload = json.dumps(body).encode() if body else b""
         started = time.monotonic()
         while True:
             try:
-                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, timeout_s))
+                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, one_s))
                 refusal = from_response(answer, subject)
                 if refusal is None:
                     return answer

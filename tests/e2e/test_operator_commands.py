@@ -150,7 +150,7 @@ def test_a_worker_that_is_not_there_is_code_5(shell: Shell) -> None:
     shell("workers", "stop", "--all", "--yes")
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 async def test_a_killed_worker_is_gone_within_three_beats(shell: Shell, make_app: MakeApp) -> None:
     async with make_app() as app:
         with shell.worker("--name", "doomed") as process:

@@ -24,7 +24,7 @@ from tests.conftest import MakeApp
 from tests.support.letters import bury
 from tests.support.probe import eventually
 from tests.support.proxy import Frames, Proxy
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 STREAM = "jobs-work-default"
@@ -460,11 +460,10 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
 
 
 async def test_the_roles_of_the_example_are_well_as_far_as_each_may_look(tmp_path: Path) -> None:
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as server:
+    with GuardedServer(tmp_path) as server:
 
         def app_of(role: str) -> JetJobs:
-            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-            return declare(JetJobs("test", settings=build_settings({"nats": {"url": server.url, **login}})))
+            return declare(JetJobs("test", settings=server.settings_of(role)))
 
         async with app_of("setup") as app:
             await app.provision()

@@ -21,7 +21,7 @@ from jetjobs.worker import telling
 from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import eventually
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=40)
@@ -378,7 +378,7 @@ async def test_a_glance_sees_dead_letters_come_and_go(opened: JetJobs) -> None:
 
 
 async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) -> None:
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
 
         def app_of(user: str) -> JetJobs:
             address = guarded.url.replace("nats://", f"nats://{user}:secret@")
