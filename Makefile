@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROMTOOL := $(VENV)/tools/promtool
+# Tests are compiled once, also where Python is told to write nothing: each process would do it again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 # The first Python of at least 3.11; name another with `make setup PYTHON=/path/to/python`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -27,11 +29,13 @@ demo: $(STAMP) ## run the demo: a server, a worker and some jobs
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP) $(PROMTOOL) ## run all tests; narrow with ARGS="tests/unit -k retry"
+	@$(BIN)/python -m compileall -q jetjobs
 ifdef ARGS
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 else
-	$(BIN)/python -m pytest -q -n 4 --dist worksteal -m "not alone"
-	$(BIN)/python -m pytest -q -m alone
+	$(PYTEST) -q -n 4 --dist worksteal -m "not alone and not patient"
+	$(PYTEST) -q -n 2 --dist worksteal -m patient
+	$(PYTEST) -q -m alone
 endif
 
 check: $(STAMP) ## check format, lint and types
@@ -68,7 +72,7 @@ $(STAMP): pyproject.toml
 		{ echo "$(PYTHON) is older than Python 3.11, or does not run" >&2; exit 1; }
 ifneq ($(UV),)
 	@test -x $(BIN)/python || uv venv --python "$(PYTHON)" $(VENV)
-	uv pip install --python $(BIN)/python -e ".[dev,test]"
+	uv pip install --compile-bytecode --python $(BIN)/python -e ".[dev,test]"
 else
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,test]"

@@ -16,12 +16,13 @@ from benchmarks.backlog import backlog
 from benchmarks.backoff import backoff
 from benchmarks.bench import log_as_workers_do, prepared
 from benchmarks.measures import MEASURES
+from benchmarks.operator import operator
 from benchmarks.report import Row, Table, environment, header, write
 
 _ROUNDS = 3
 _MEASURE_S = 600.0
 """A measurement that takes longer hangs."""
-_NAMES = [*MEASURES, "backoff"]
+_NAMES = [*MEASURES, "backoff", "operator"]
 _OUT = Path(__file__).parent / "results" / "latest.json"
 
 T = TypeVar("T")
@@ -71,6 +72,8 @@ class _Session:
             )
         tables = [Table("beside plain nats-py", "jetjobs", "nats-py", rows)] if rows else []
         tables += [waiting] if waiting else []
+        if "operator" in self.names:
+            tables += await self.attempt("operator", operator(self.rounds, self.scale), _MEASURE_S) or []
         if self.backlog:
             # A million take about a minute to enqueue.
             limit_s = _MEASURE_S + self.backlog / 1_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -15,10 +16,22 @@ _STOP_S = 10.0
 
 
 @contextlib.asynccontextmanager
-async def child(*module: str, capture: bool = False) -> AsyncIterator[Process]:
-    """`python -m MODULE ...` while the block runs. Its errors go to our standard error."""
+async def child(
+    *module: str, capture: bool = False, quiet: bool = False, terminal: int | None = None
+) -> AsyncIterator[Process]:
+    """`python -m MODULE ...` while the block runs. Its errors go to our standard error, unless it is `quiet`.
+
+    `terminal`: a descriptor that it gets as its input and output.
+    """
+    output = PIPE if capture else DEVNULL
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *module, cwd=ROOT, stdin=DEVNULL, stdout=PIPE if capture else DEVNULL
+        sys.executable,
+        "-m",
+        *module,
+        cwd=ROOT,
+        stdin=DEVNULL if terminal is None else terminal,
+        stdout=output if terminal is None else terminal,
+        stderr=PIPE if quiet else None,
     )
     try:
         yield process
@@ -55,3 +68,9 @@ def rss_mb(pid: int | str = "self") -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise RuntimeError(f"process {pid} shows no resident memory: it has ended")
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has taken so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

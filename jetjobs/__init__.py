@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.letter import DeadLetter, LetterFilter
+    from jetjobs.model.listing import JobQuery
     from jetjobs.model.live import LiveEvent
     from jetjobs.model.presence import WorkerRecord
     from jetjobs.model.queue import QueueState
@@ -98,6 +99,7 @@ __all__ = [
     "JobFailed",
     "JobHandle",
     "JobNotFound",
+    "JobQuery",
     "JobRequest",
     "JobState",
     "JobStatus",
@@ -183,6 +185,7 @@ _HOMES = {
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
+    "jetjobs.model.listing": ("JobQuery",),
     "jetjobs.model.live": ("LiveEvent",),
     "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
     "jetjobs.model.presence": ("WorkerRecord",),

@@ -22,6 +22,8 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 
+STOPPED = "it was stopped while it ran"
+KILLED = "its child process was killed"
 _LOOK_S = 0.05
 _ASK_AGAIN_S = 0.5
 
@@ -67,14 +69,14 @@ class Canceller:
         mark = CancelMark(status.run, by[:200], reason[:500])
         await self._jetstream.cancel_marks.put(job_id, mark)
         answers = Answers({}, [])
-        asked_at = 0.0
+        asked_at, how = 0.0, ""
         while True:
             status = await self._jetstream.places.status(queue, task, job_id)
             if status.state in FINAL or status.state is None or status.run != mark.run:
-                return _ended(status)
+                return _ended(status, how)
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
                 answers = await self._ask(job_id, mark.run)
-                asked_at = time.monotonic()
+                asked_at, how = time.monotonic(), _how(answers) or how
             if await self._removed(queue, task, job_id, mark, answers):
                 return CancelAnswer(job_id, CancelOutcome.CANCELLED, JobState.CANCELLED)
             if (answer := _running(job_id, status, answers)) is not None and _is_last(answer, give_up):
@@ -129,9 +131,17 @@ class Canceller:
             return Job(tokens[6], tokens[4], tokens[2], tokens[3], live.data, run=live.headers.get(n.RUN, ""))
 
 
-def _ended(status: JobStatus) -> CancelAnswer:
+def _how(answers: Answers) -> str:
+    """How the workers stop it, if one does."""
+    for answer in answers.by_worker.values():
+        if answer.get("stops"):
+            return KILLED if answer.get("kills") else STOPPED
+    return ""
+
+
+def _ended(status: JobStatus, how: str = "") -> CancelAnswer:
     if status.state is JobState.CANCELLED:
-        return CancelAnswer(status.id, CancelOutcome.CANCELLED, status.state)
+        return CancelAnswer(status.id, CancelOutcome.CANCELLED, status.state, how)
     if status.state is None:
         return CancelAnswer(status.id, CancelOutcome.ENDED, None, "it has ended and left no record")
     return CancelAnswer(status.id, CancelOutcome.ENDED, status.state, f"it is {status.state} already")

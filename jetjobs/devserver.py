@@ -106,7 +106,8 @@ class EmbeddedServer:
 
     def remove(self) -> None:
         """Stop and delete the files, except a store that was given."""
-        self.stop()
+        # What would be written in order is deleted next.
+        self.stop() if self._given_store is not None else self.kill()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

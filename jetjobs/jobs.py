@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from jetjobs.cancel import CancelAnswer, Canceller
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.queue_facts import look_at_lanes
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import page, scan
 from jetjobs.jetstream.shelves import Shelf, read_arguments, shelves
@@ -124,7 +125,9 @@ class Jobs:
         created = await self._created()
         if query.queue is not None and query.queue not in created:
             raise QueueNotFound(f"there is no queue {query.queue!r}", hint="jetjobs queues list")
-        all_shelves = [*shelves(self._jetstream.names, created, query, running)]
+        asked = created if query.queue is None else [query.queue]
+        delivered = await self._delivered(asked) if query.state is JobState.RUNNING else {}
+        all_shelves = [*shelves(self._jetstream.names, created, query, running, delivered)]
         if position is not None:
             keys = [shelf.key for shelf in all_shelves]
             if position.shelf not in keys:
@@ -138,6 +141,18 @@ class Jobs:
         queues = await queues_on(connection, names)
         infos = await asyncio.gather(*(connection.api(f"STREAM.INFO.{names.work_stream(q)}") for q in queues))
         return {queue: str(info["created"]) for queue, info in zip(queues, infos, strict=True)}
+
+    async def _delivered(self, queues: Iterable[str]) -> dict[tuple[str, str], int]:
+        """The last sequence that each lane has delivered, 0 where nothing is out: what runs stands no further.
+
+        Without it a list of the few that run would read all that wait.
+        """
+        connection, names = self._jetstream.connection, self._jetstream.names
+        found: dict[tuple[str, str], int] = {}
+        for queue in queues:
+            for lane in await look_at_lanes(connection, names, queue):
+                found[queue, lane.lane] = lane.delivered if lane.running else 0
+        return found
 
     async def running(self) -> list[JobStatus]:
         """The jobs that run and have lasted a quarter of a second, longest first, with their progress."""
@@ -195,19 +210,22 @@ class _Lister:
         since = ""
         if start == 1 and self._query.since is not None:
             since = self._query.since.isoformat()
-        while True:
+        while shelf.until is None or start <= shelf.until:
             try:
                 step = min(_STEP, 4 * self._limit)
                 found = await page(self._jetstream.connection, shelf.stream, shelf.subject, start, step, since)
             except TopologyMissing:
                 return None
             for message in found:
+                if shelf.until is not None and message.sequence > shelf.until:
+                    return None
                 if len(self._items) == self._limit or self._scanned == SCAN_LIMIT:
                     return message.sequence
                 self._take(shelf, message)
             if not found or not found[-1].following:
                 return None
             start, since = found[-1].sequence + 1, ""
+        return None
 
     def _take(self, shelf: Shelf, message: Any) -> None:
         self._scanned += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
@@ -12,6 +13,7 @@ from jetjobs.jetstream.pausing import pause, pause_of, resume
 from jetjobs.jetstream.purging import Purge, Purged
 from jetjobs.jetstream.queue_facts import (
     Backlog,
+    Fronts,
     LaneLook,
     count_dead,
     count_later,
@@ -36,8 +38,16 @@ LOOK_LIST = 1_000
 LOOK_ONE = 10_000
 """So many jobs for later are looked at to tell retries from schedules: in a list, and of a single queue."""
 
-Glances = dict[str, Sequence[LaneLook]]
-"""What the last glance has seen of each queue."""
+
+@dataclass(slots=True)
+class Glances:
+    """What the last glance has seen: the lanes of each queue, who stands in front, and the dead letters while none
+    comes or goes."""
+
+    lanes: dict[str, Sequence[LaneLook]] = field(default_factory=dict)
+    fronts: Fronts = field(default_factory=dict)
+    dead: dict[str, int] = field(default_factory=dict)
+    dead_state: tuple[int, int, int] = (0, 0, 0)
 
 
 class Queues:
@@ -62,9 +72,12 @@ class Queues:
 
     async def glance(self, before: Glances, workers: Sequence[WorkerRecord]) -> Sequence[QueueState]:
         """All of them, by what the server counts anyway: for a look every second. Jobs for later are not told
-        apart. Rates are those since the last glance, which `before` keeps; give it an empty dict at first."""
-        queues, any_dead = await asyncio.gather(self.names(), self._any_dead())
-        looks = (self._glance(queue, before, workers, any_dead) for queue in queues)
+        apart. Rates are those since the last glance, which `before` keeps; give it an empty one at first."""
+        queues, dead_state = await asyncio.gather(self.names(), self._dead_state())
+        if dead_state != before.dead_state:
+            # To count them the server walks every letter of the queue.
+            before.dead, before.dead_state = {}, dead_state
+        looks = (self._glance(queue, before, workers) for queue in queues)
         found = await asyncio.gather(*looks, return_exceptions=True)
         return _but_deleted(found)
 
@@ -131,26 +144,37 @@ class Queues:
         queue: str,
         before: Glances,
         workers: Sequence[WorkerRecord],
-        any_dead: bool,
     ) -> QueueState:
         connection, names = self._connection, self._names
         lanes = await look_at_lanes(connection, names, queue)
         later, oldest, dead, paused = await asyncio.gather(
             count_later(connection, names, queue, lanes),
-            oldest_due(connection, names, queue, lanes),
-            count_dead(connection, names, queue) if any_dead else _none(),
+            oldest_due(connection, names, queue, lanes, before.fronts),
+            self._dead_of(queue, before),
             pause_of(connection, names, queue, lanes),
         )
-        earlier, before[queue] = before.get(queue), lanes
+        earlier, before.lanes[queue] = before.lanes.get(queue), lanes
         rates = _rates(earlier, lanes) if earlier is not None else (None, None)
         return _state(queue, lanes, Backlog(later, 0, exact=False), oldest, dead, paused, rates, workers)
 
+    async def _dead_of(self, queue: str, before: Glances) -> int:
+        if not before.dead_state[0]:
+            return 0
+        if queue not in before.dead:
+            before.dead[queue] = await count_dead(self._connection, self._names, queue)
+        return before.dead[queue]
+
     async def _any_dead(self) -> bool:
         """To count nothing is cheap: most of the time there are no dead letters at all."""
+        return (await self._dead_state())[0] > 0
+
+    async def _dead_state(self) -> tuple[int, int, int]:
+        """How many dead letters there are, and what else changes when one comes or goes."""
         try:
-            return int((await state_of(self._connection, self._names.dead_stream))["messages"]) > 0
+            state = await state_of(self._connection, self._names.dead_stream)
         except TopologyMissing:
-            return False
+            return 0, 0, 0
+        return int(state["messages"]), int(state["first_seq"]), int(state["last_seq"])
 
 
 async def _none() -> int:

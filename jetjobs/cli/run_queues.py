@@ -123,6 +123,8 @@ async def purge_command(name: str, *, scheduled: bool, yes: bool) -> int:
             purged = await app.queues.purge(name, scheduled=scheduled, step=steps)
     if state.out.as_json:
         state.out.json({"queue": name, "purged": purged.queued, "purged_scheduled": purged.scheduled})
+    elif state.out.quiet:
+        state.out.data(name)
     else:
         more = f", {purged.scheduled:,} scheduled" if scheduled else ""
         state.out.data(f"{purged.queued:,} queued jobs deleted{more}")

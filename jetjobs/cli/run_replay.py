@@ -42,6 +42,8 @@ class Tally:
 
     def add(self, answer: ReplayAnswer) -> None:
         self.counts[answer.outcome] += 1
+        if state.out.quiet and answer.outcome is Replayed.REPLAYED:
+            state.out.data(answer.letter.id)
         if answer.outcome in (Replayed.REFUSED, Replayed.ALIVE):
             letter = answer.letter
             entry = {"id": letter.id, "queue": letter.queue, "task": letter.task}
@@ -54,7 +56,10 @@ class Tally:
             out.json({"counts": counts, "refused": self.refused, "complete": whole})
             return
         done = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items()) or "0 replayed"
-        out.data(done if whole else f"{done}; stopped before the end. Repeat the command to go on.")
+        # With --quiet the ids were printed, and are all that belongs there.
+        (out.note if out.quiet else out.data)(
+            done if whole else f"{done}; stopped before the end. Repeat the command to go on."
+        )
         for entry in self.refused[:NAMED]:
             out.note(f"{entry['id']} {entry['outcome']}: {one_line(entry['why'])}")
         if len(self.refused) > NAMED:
@@ -157,14 +162,17 @@ async def _delete(app: JetJobs, choice: Choice, number: int) -> int:
     try:
         with progress("deleted", number) as step:
             async for letter in choice.letters():
-                deleted += await app.dead.delete(letter)
+                if await app.dead.delete(letter):
+                    deleted += 1
+                    if state.out.quiet:
+                        state.out.data(letter.id)
                 step()
     except (asyncio.CancelledError, JetJobsError):
         state.out.note(f"{deleted} deleted; stopped before the end")
         raise
     if state.out.as_json:
         state.out.json({"deleted": deleted})
-    else:
+    elif not state.out.quiet:
         state.out.data(f"{deleted} deleted")
     return DONE
 

@@ -38,7 +38,7 @@ async def top_command(refresh: str) -> int:
 
 
 async def _once(app: JetJobs) -> int:
-    seen: Glances = {}
+    seen = Glances()
     await look(app, seen)
     await asyncio.sleep(RATES_S)
     snapshot = await look(app, seen)
@@ -99,7 +99,7 @@ class Top:
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _look_for_ever(self) -> None:
-        seen: Glances = {}
+        seen = Glances()
         while True:
             started = time.monotonic()
             if not self._paused:

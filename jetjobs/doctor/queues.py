@@ -1,12 +1,13 @@
-"""Checks of what stands in the queues: paused, unserved, overdue, given up, about to be thrown away."""
+"""Checks of what stands in the queues: paused, unserved, overdue, given up, incomplete, about to go."""
 
 from __future__ import annotations
 
 from jetjobs.doctor.finding import Check, Finding, Look, many, size
+from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.inspection import check_read, live_workers, stream_info, undelivered
 from jetjobs.jetstream.pausing import pause_of
 from jetjobs.jetstream.queue_facts import look_at_lanes, now_of
-from jetjobs.jetstream.reads import parse_time
+from jetjobs.jetstream.reads import at_sequence, parse_time
 from jetjobs.jetstream.scan import scan
 from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
@@ -17,6 +18,10 @@ from jetjobs.worker.overdue import LATE_S, due_time
 PAUSED_LONG_S = 3600.0
 MOST_LATER = 10_000
 """So many jobs for later are looked at in each queue."""
+MOST_BODIES = 5_000
+MOST_BYTES = 64 * 1024 * 1024
+"""So many jobs of each queue, and so many dead letters, are asked for their body; the oldest. Bodies that stand
+in the messages come along."""
 LETTERS_OLD = 0.8
 """Part of its time after which a dead letter is about to be thrown away."""
 LARGE = 0.75
@@ -143,4 +148,34 @@ async def large(look: Look) -> list[Finding]:
     return found or [Finding("ok", "queues", "jobs are well below max_payload", check="large")]
 
 
-CHECKS: tuple[Check, ...] = (paused, unserved, overdue, stranded, lost, letters, large)
+async def objects(look: Look) -> list[Finding]:
+    """Jobs and dead letters whose body is kept in the object store, and is not there."""
+    jetstream = look.jetstream
+    names, found = jetstream.names, []
+    places = [
+        (names.work_stream(q), names.queue_filter(q), f"queue {q}: {{}} without arguments") for q in look.queues
+    ]
+    places.append((names.dead_stream, names.dead_filter, "{} without arguments among the dead letters"))
+    for stream, subject, text in places:
+        if await stream_info(jetstream.connection, stream) is None:
+            continue  # the plan says so
+        missing, left = 0, MOST_BYTES
+        async for message in scan(jetstream.connection, stream, subject, limit=MOST_BODIES):
+            if (left := left - len(message.data)) < 0:
+                break
+            name = message.headers.get(n.PAYLOAD)
+            if name and not await _is_kept(jetstream, name):
+                # It may have ended since, and its object with it.
+                missing += await at_sequence(jetstream.connection, stream, message.sequence) is not None
+        if missing:
+            hint = "they cannot run: cancel or delete them, and enqueue them anew"
+            found.append(Finding("fail", "queues", text.format(many(missing)), hint, "objects"))
+    return found or [Finding("ok", "queues", "what is too large for a message is there", check="objects")]
+
+
+async def _is_kept(jetstream: JetStreamClient, name: str) -> bool:
+    info = await jetstream.payloads.info(name)
+    return info is not None and not info.deleted
+
+
+CHECKS: tuple[Check, ...] = (paused, unserved, overdue, stranded, lost, letters, large, objects)

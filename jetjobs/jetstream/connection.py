@@ -181,6 +181,20 @@ class Connection:
         finally:
             self._waiting.pop(name, None)
 
+    def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> Callable[[], None]:
+        """Let the future fail when a request to `subject` is denied, the connection is lost or time is up: for who
+        hears the answers himself. What is returned ends that."""
+        self._token += 1
+        name = str(self._token)
+        self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+        def forget() -> None:
+            self._waiting.pop(name, None)
+
+        return forget
+
     def check_loop(self) -> None:
         """JetJobsError on another event loop than the one it was opened on: there it would wait for ever."""
         if asyncio.get_running_loop() is not self._loop:
@@ -205,17 +219,23 @@ class Connection:
         return True
 
     async def api(
-        self, subject: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0
+        self,
+        subject: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float = 5.0,
+        try_s: float | None = None,
     ) -> dict[str, Any]:
         """A JetStream API call, repeated until it is answered or time is up: all that we use are idempotent.
 
+        `try_s`: ask again when that has passed without an answer; a cluster that changes its leader gives none.
         BrokerError when the server refuses it.
         """
+        one_s = timeout_s if try_s is None else try_s
         payload = json.dumps(body).encode() if body else b""
         started = time.monotonic()
         while True:
             try:
-                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, timeout_s))
+                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, one_s))
                 refusal = from_response(answer, subject)
                 if refusal is None:
                     return answer

@@ -7,7 +7,15 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.queue_facts import LaneLook, count_dead, look_at_lanes, look_at_later, now_of, oldest_due
+from jetjobs.jetstream.queue_facts import (
+    Fronts,
+    LaneLook,
+    count_dead,
+    look_at_lanes,
+    look_at_later,
+    now_of,
+    oldest_due,
+)
 from jetjobs.jetstream.registry import workers_on
 from jetjobs.model import names as n
 from jetjobs.model.errors import TopologyMissing
@@ -17,7 +25,9 @@ MOST_LATER = 10_000
 """Jobs for later that are read to tell retries from the others: only their headers say it."""
 
 
-async def count_queue(jetstream: JetStreamClient, queue: str, most_later: int = MOST_LATER) -> QueueCounts:
+async def count_queue(
+    jetstream: JetStreamClient, queue: str, most_later: int = MOST_LATER, fronts: Fronts | None = None
+) -> QueueCounts:
     """How the queue stands. TopologyMissing, or QueueNotFound, when it or one of its lanes is not there."""
     connection, names = jetstream.connection, jetstream.names
     lanes = await look_at_lanes(connection, names, queue)
@@ -27,7 +37,7 @@ async def count_queue(jetstream: JetStreamClient, queue: str, most_later: int = 
     info, backlog, due, dead = await asyncio.gather(
         connection.api(f"STREAM.INFO.{names.work_stream(queue)}"),
         look_at_later(connection, names, queue, lanes, most_later),
-        oldest_due(connection, names, queue, lanes),
+        oldest_due(connection, names, queue, lanes, fronts),
         count_dead(connection, names, queue),
     )
     pulled = [lane for lane in lanes if lane.lane in n.PULLED]

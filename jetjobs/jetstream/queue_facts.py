@@ -43,6 +43,10 @@ class LaneLook(NamedTuple):
         return self.deliveries - self.running
 
 
+Fronts = dict[tuple[str, str], tuple[int, int]]
+"""By queue and lane: the sequence of the job in front, and how far the lane had been delivered then."""
+
+
 class Backlog(NamedTuple):
     """Jobs for later, and how many of them are at least to be tried again."""
 
@@ -127,19 +131,37 @@ def _retrying(found: list[StoredMessage]) -> int:
     return sum(message.headers.get(n.ATTEMPT, "1") not in ("0", "1") for message in found)
 
 
-async def oldest_due(connection: Connection, names: Names, queue: str, lanes: list[LaneLook]) -> float | None:
-    """Since when the job that has waited longest in front of its lane has been due; None when none waits."""
+async def oldest_due(
+    connection: Connection, names: Names, queue: str, lanes: list[LaneLook], fronts: Fronts | None = None
+) -> float | None:
+    """Since when the job that has waited longest in front of its lane has been due; None when none waits.
+
+    `fronts` is for who looks again and again: what it keeps spares the server the way to where it was before.
+    """
     stream = names.work_stream(queue)
     waiting = [lane for lane in lanes if lane.pending and lane.lane != n.LOST]
     # Never from the stream's first message, which is the pin: from there the server walks every subject. ADR 1.
     first = int((await state_of(connection, stream))["first_seq"]) + 1 if waiting else 0
-    found = await asyncio.gather(
-        *(
-            next_on(connection, stream, names.lane_filter(queue, lane.lane), max(first, lane.delivered + 1))
-            for lane in waiting
-        )
-    )
+    kept = {} if fronts is None else fronts
+    found = await asyncio.gather(*(_front(connection, names, queue, lane, first, kept) for lane in waiting))
     return min((_due(message) for message in found if message is not None), default=None)
+
+
+async def _front(
+    connection: Connection, names: Names, queue: str, lane: LaneLook, first: int, fronts: Fronts
+) -> StoredMessage | None:
+    """The first job that waits in a lane. Of one seldom used it may stand behind all of the others."""
+    stream, subject = names.work_stream(queue), names.lane_filter(queue, lane.lane)
+    start = max(first, lane.delivered + 1)
+    known, delivered = fronts.pop((queue, lane.lane), (0, 0))
+    found = None
+    if known > start and delivered <= lane.delivered:  # else the lane was made anew
+        found = await next_on(connection, stream, subject, known)
+    if found is None:
+        found = await next_on(connection, stream, subject, start)
+    if found is not None:
+        fronts[queue, lane.lane] = found.sequence, lane.delivered
+    return found
 
 
 def _due(message: StoredMessage) -> float:

@@ -47,17 +47,17 @@ async def page(
 ) -> list[StoredMessage]:
     """Up to `count` messages on `subject` from `start` on, or stored since a time in RFC 3339.
 
-    BrokerUnavailable when the answer is not whole.
+    BrokerUnavailable when the answer is not whole, AccessDenied when it may not be asked for.
     """
     found: list[StoredMessage] = []
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def on_message(_: str, reply: str, data: bytes, headers: bytes | None) -> None:
         if headers is None or ended.done():
             return
         status = read_status(headers)[0]
         if status in ("204", "404"):  # the end of the batch; nothing there
-            ended.set_result(None)
+            ended.set_result(b"")
         elif status == "503":
             ended.set_exception(TopologyMissing(f"there is no stream {stream}", hint="jetjobs setup apply"))
         elif status:
@@ -65,25 +65,19 @@ async def page(
         else:
             found.append(_stored(read_headers(headers), data))
 
-    def on_reconnect() -> None:
-        if not ended.done():
-            ended.set_exception(BrokerUnavailable(f"read {stream}: the connection was lost"))
-
     inbox = connection.nc.new_inbox()
     try:
         sid = await connection.nc.listen(inbox, on_message)
     except nats.errors.Error as error:
         raise from_exception(error, f"read {stream}") from error
-    forget = connection.on_reconnect(on_reconnect)
+    request = f"$JS.API.DIRECT.GET.{stream}"
+    forget = connection.expect(ended, request, _PAGE_S)
     try:
         first = {"start_time": since} if since else {"seq": start}
         query = {**first, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
-        if not connection.post(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), inbox):
+        if not connection.post(request, json.dumps(query).encode(), inbox):
             raise BrokerUnavailable(f"read {stream}: not connected")
-        async with asyncio.timeout(_PAGE_S):
-            await ended
-    except TimeoutError:
-        raise BrokerUnavailable(f"read {stream}: no answer") from None
+        await ended
     finally:
         forget()
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):

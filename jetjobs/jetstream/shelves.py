@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from jetjobs.jetstream.codec import decode
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.results import read_record
-from jetjobs.jetstream.statuses import dead_status, done_status, live_status
+from jetjobs.jetstream.statuses import dead_status, done_status, live_state, live_status
 from jetjobs.model import names as n
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import JobState, JobStatus
@@ -27,14 +27,21 @@ class Shelf(NamedTuple):
     stream: str
     subject: str
     read: Read
+    until: int | None = None
+    """Nothing of the state asked for stands beyond this sequence."""
 
 
 def shelves(
-    names: Names, created: Mapping[str, str], query: JobQuery, running: Mapping[str, Any]
+    names: Names,
+    created: Mapping[str, str],
+    query: JobQuery,
+    running: Mapping[str, Any],
+    delivered: Mapping[tuple[str, str], int],
 ) -> Iterator[Shelf]:
     """All places that may hold jobs of the query, in the order in which they are listed.
 
     `created` has the creation time of each queue's stream, `running` the records of jobs shown as running by id.
+    `delivered`, where only running jobs are asked for, is how far each lane of a queue has been delivered.
     """
     wanted = frozenset((query.state,) if query.state is not None else LIVE)
     mine = [queue for queue in sorted(created) if query.queue in (None, queue)]
@@ -42,9 +49,9 @@ def shelves(
     for queue in mine:
         if wanted & {JobState.QUEUED, JobState.RUNNING}:
             for lane in n.PULLED:
-                yield from _lane(
-                    names, queue, lane, query.task, _live_reader(queue, created[queue], wanted, running)
-                )
+                read = _live_reader(queue, created[queue], wanted, running)
+                for shelf in _lane(names, queue, lane, query.task, read):
+                    yield shelf._replace(until=delivered.get((queue, lane)))
         if wanted & {JobState.SCHEDULED, JobState.RETRYING}:
             yield from _lane(
                 names, queue, n.LATER, query.task, _live_reader(queue, created[queue], wanted, running)
@@ -70,7 +77,11 @@ def _lane(names: Names, queue: str, lane: str, task: str | None, read: Read) -> 
 
 
 def _live_reader(queue: str, created: str, wanted: frozenset[JobState], running: Mapping[str, Any]) -> Read:
+    unwanted = {JobState.SCHEDULED, JobState.RETRYING} - wanted
+
     def read(message: StoredMessage) -> JobStatus | None:
+        if live_state(message, {}) in unwanted:
+            return None  # of ten thousand that are scheduled perhaps none is wanted: not worth more than a look
         try:
             job = decode(message, created)
             job_id, task = job.id, job.task

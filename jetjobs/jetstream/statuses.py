@@ -13,27 +13,29 @@ from jetjobs.model import names as n
 from jetjobs.model.job import JobState, JobStatus, at
 
 
+def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
+    """Of a message in a work stream, and the running record of its id, if any."""
+    if live.subject.split(".")[3] == n.LATER:
+        return JobState.RETRYING if number(live.headers, n.ATTEMPT, 1) > 1 else JobState.SCHEDULED
+    ours = bool(running) and running.get("run") in (live.headers.get(n.RUN), f"s{live.sequence}")
+    return JobState.RUNNING if ours else JobState.QUEUED
+
+
 def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
     """Of a message in a work stream, and the running record of its id, if any."""
-    lane = live.subject.split(".")[3]
-    attempt = number(live.headers, n.ATTEMPT, 1)
-    ours = bool(running) and running.get("run") in (live.headers.get(n.RUN), f"s{live.sequence}")
-    if lane == n.LATER:
-        state = JobState.RETRYING if attempt > 1 else JobState.SCHEDULED
-    else:
-        state = JobState.RUNNING if ours else JobState.QUEUED
-    shown = running if ours and lane != n.LATER else {}
+    state = live_state(live, running)
+    shown = running if state is JobState.RUNNING else {}
     return JobStatus(
         job_id,
         state,
         queue,
         task,
-        attempt,
+        number(live.headers, n.ATTEMPT, 1),
         due_at=at(number(live.headers, n.DUE_AT, 0)),
         enqueued_at=at(number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
         started_at=at(shown.get("started_at", 0.0)),
         worker=shown.get("worker"),
-        lane=lane,
+        lane=live.subject.split(".")[3],
         run=live.headers.get(n.RUN, f"s{live.sequence}"),
         crashes=number(live.headers, n.CRASHES, 0),
         history=tuple(read_history(live.headers)),

@@ -256,7 +256,7 @@ async def _put_stream(connection: Connection, publisher: Publisher, change: Chan
 
 async def _create_stream(connection: Connection, config: dict[str, Any]) -> None:
     try:
-        await connection.api(f"STREAM.CREATE.{config['name']}", config, timeout_s=15.0)
+        await connection.api(f"STREAM.CREATE.{config['name']}", config, timeout_s=15.0, try_s=5.0)
     except TopologyConflict:
         return  # another process was first; what is there is compared and updated next
     except BrokerError as error:
@@ -278,7 +278,7 @@ async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
     config = {"name": wanted.consumer, **wanted.config}
     if wanted.consumer in n.PULLED and (until := await _pause_of(connection, wanted.stream)):
         config["pause_until"] = until  # a lane that is made while its queue is paused
-    await connection.api(subject, {"stream_name": wanted.stream, "config": config}, timeout_s=15.0)
+    await connection.api(subject, {"stream_name": wanted.stream, "config": config}, timeout_s=15.0, try_s=5.0)
 
 
 async def _pause_of(connection: Connection, stream: str) -> str | None:

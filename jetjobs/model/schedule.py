@@ -106,7 +106,8 @@ class Interval(NamedTuple):
 class Schedule(BaseModel):
     """A rule that enqueues a task. Made by `task.cron`, `task.every` or `app.schedules.put`."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # a newer version may have stored more
+    # A newer version may have stored more. Built when it is first used: most commands know no schedule.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     name: Annotated[str, AfterValidator(check_schedule_name)]
     task: Annotated[str, AfterValidator(lambda token: check_token("task", token))]

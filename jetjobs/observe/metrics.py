@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import threading
 from bisect import bisect_left
@@ -150,17 +149,21 @@ class Metrics:
 
     def _count_ended(self) -> None:
         """Also called by a scrape, from its thread: each event is taken by one of the two."""
-        take, known, bucket, bounds = self._ended.popleft, self._attempts, bisect_left, RUN_BUCKETS
-        with self._lock, contextlib.suppress(IndexError):
-            while True:
-                queue, task, _, _, outcome, run_s, wait_s, reason = take()[:8]
-                counted = known.get((queue, task)) or self._known(queue, task)
-                counted.outcomes[outcome] += 1
+        take, bucket, bounds, least = self._ended.popleft, bisect_left, RUN_BUCKETS, RUN_BUCKETS[0]
+        with self._lock:
+            last_queue = last_task = None
+            for _ in range(len(self._ended)):
+                queue, task, _, _, outcome, run_s, wait_s, reason, _, _ = take()
+                if task != last_task or queue != last_queue:  # else like the one before, as most are
+                    last_queue, last_task = queue, task
+                    counted = self._attempts.get((queue, task)) or self._known(queue, task)
+                    outcomes, ran, waited = counted.outcomes, counted.ran, counted.waited
+                    ran_counts, waited_counts = ran.counts, waited.counts
+                outcomes[outcome] += 1
                 if run_s:  # else it was never begun: given back, or refused unrun
-                    ran, waited = counted.ran, counted.waited
-                    ran.counts[bucket(bounds, run_s)] += 1
+                    ran_counts[0 if run_s <= least else bucket(bounds, run_s)] += 1
                     ran.total += run_s
-                    waited.counts[bucket(bounds, wait_s)] += 1
+                    waited_counts[0 if wait_s <= least else bucket(bounds, wait_s)] += 1
                     waited.total += wait_s
                 if reason:
                     self._dead[queue, self._label(task), reason] += 1

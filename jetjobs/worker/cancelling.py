@@ -11,8 +11,9 @@ from jetjobs.worker.leases import Leases
 
 
 def cancel_here(leases: Leases, registry: Router, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a request: `holds` says whether the job is in hand, `runs` whether its task has begun, and
-    `stops` whether that was interrupted. The mark is written before anybody is asked: what has not begun will not.
+    """The answer to a request: `holds` says whether the job is in hand, `runs` whether its task has begun, `stops`
+    whether that was interrupted, and `kills` whether by force. The mark is written before anybody is asked: what
+    has not begun will not.
     """
     attempt = _find(leases, str(request.get("id", "")), str(request.get("run", "")))
     if attempt is None or attempt.job is None:
@@ -24,7 +25,7 @@ def cancel_here(leases: Leases, registry: Router, request: Mapping[str, Any]) ->
     stops = task is not None and (task.is_async or task.isolated)
     if stops:
         attempt.stop_running(Interrupt.CANCEL)
-    return {"holds": True, "runs": True, "stops": stops}
+    return {"holds": True, "runs": True, "stops": stops, "kills": stops and task is not None and task.isolated}
 
 
 def holds_here(leases: Leases, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queue_counts import MOST_LATER, count_queue, count_workers
+from jetjobs.jetstream.queue_facts import Fronts
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import BrokerError, JetJobsError
 from jetjobs.model.queue_counts import QueueCounts
@@ -39,6 +40,7 @@ class QueueCounting:
         self._counts: list[QueueCounts] = []
         self._workers: Counter[str] = Counter()
         self._retries: dict[str, _Retries] = {}
+        self._fronts: Fronts = {}
         self._failing = False
         self.errors = 0
         """Queues that could not be counted."""
@@ -78,11 +80,11 @@ class QueueCounting:
     async def _count_one(self, queue: str) -> QueueCounts:
         known, started = self._retries.get(queue), time.monotonic()
         if known is not None and started < known.again_at:
-            counts = await count_queue(self._jetstream, queue, most_later=1)
+            counts = await count_queue(self._jetstream, queue, 1, self._fronts)
             later = counts.scheduled + counts.retrying
             retrying = min(known.number, later)
             return counts._replace(scheduled=later - retrying, retrying=retrying, exact=known.exact)
-        counts = await count_queue(self._jetstream, queue, MOST_LATER)
+        counts = await count_queue(self._jetstream, queue, MOST_LATER, self._fronts)
         if counts.scheduled + counts.retrying > _FEW:
             now = time.monotonic()
             self._retries[queue] = _Retries(counts.retrying, counts.exact, now + (now - started) / _SHARE)

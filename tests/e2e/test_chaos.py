@@ -16,8 +16,9 @@ ROOT = Path(__file__).parent.parent.parent
 SEED = 1
 SECONDS = 60
 
+pytestmark = pytest.mark.patient
 
-@pytest.mark.alone
+
 @pytest.mark.timeout(240)
 def test_nothing_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
     # A process of its own: what the faults leave behind in it must not reach other tests.

@@ -308,3 +308,24 @@ def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(folder: Path, se
     again = json.loads(run(["setup", "plan", "--json"], folder, env=url).stdout)
     assert {item["action"] for item in again["items"]} == {"none"}
     assert run(["worker", "--provision", "verify", "--burst"], folder, env=url).returncode == 0
+
+
+# Each in a Python started for it: the other tests run their commands with all imports done.
+
+
+@pytest.mark.timeout(240)
+def test_a_command_of_every_kind_has_all_it_needs_from_the_start(folder: Path, server: EmbeddedServer) -> None:
+    for words in (
+        ("setup", "apply"),
+        ("enqueue", "greet", "name=Ada", "--id", "one"),
+        ("jobs", "show", "one"),
+        ("queues", "list"),
+        ("workers", "list"),
+        ("dead", "list"),
+        ("doctor",),
+        ("config", "show"),
+    ):
+        done = run(words, folder, timeout=60, env={"NATS_URL": server.url}, fresh=True)
+        assert done.returncode == 0, (words, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.stdout

@@ -133,6 +133,19 @@ async def test_lists_are_filtered_paged_grouped_and_never_cut_in_a_pipe(
     assert (wrong.returncode, error_of(wrong)[:15]) == (2, "error: --since:")
 
 
+async def test_quietly_only_the_ids_are_printed_with_which_it_was_done(
+    app: JetJobs, folder: Path, url: dict[str, str], truth: Truth
+) -> None:
+    one, two, three = await bury(app, "work", bodies(3))
+    (unknown,) = await bury(app, "no_such_task", [b"{}"])
+    replayed = await dead(folder, url, "replay", one, unknown, "-q")
+    assert (replayed.returncode, replayed.stdout) == (1, f"{one}\n")
+    assert f"{unknown} refused" in replayed.stderr
+    deleted = await dead(folder, url, "delete", "--task", "work", "--yes", "-q")
+    assert (deleted.returncode, sorted(deleted.stdout.split())) == (0, sorted([two, three]))
+    assert set(await truth.dead()) == {unknown}
+
+
 async def test_what_is_not_there_or_not_clear_changes_nothing(
     app: JetJobs, folder: Path, url: dict[str, str], truth: Truth
 ) -> None:

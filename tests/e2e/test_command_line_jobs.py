@@ -232,7 +232,7 @@ async def test_cancelling_says_what_became_of_each(app: JetJobs, jobs: Jobs, tru
         await jobs("cancel", "far", "nobody", code=5)
         assert (await jobs.json("show", "far"))["state"] == "scheduled"
         both = await jobs("cancel", "far", "runs", "--for", "40s", "--reason", "a test")
-        assert both.stdout == "far cancelled\nruns cancelled\n"
+        assert both.stdout == "far cancelled\nruns cancelled: it was stopped while it ran\n"
         assert (await jobs("cancel", "far", "-q")).stdout == "far\n"  # again, to no further effect
         ended = await jobs("cancel", "good", code=1)
         assert ended.stdout == "good ended: it is succeeded already\n"

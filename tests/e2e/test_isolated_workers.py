@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import JetJobs, JobFailed, Settings
+from jetjobs import JetJobs, JobCancelled, JobFailed, JobState, Settings
+from jetjobs.cancel import CancelOutcome
 from jetjobs.devserver import EmbeddedServer
 from tests.integration import isolated_tasks as tasks
 from tests.support.pids import gone, is_gone, pids_in
+from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.server import Truth
 
@@ -63,6 +65,41 @@ async def test_children_that_exit_or_crash_leave_the_worker_its_pid_and_other_jo
     assert set(await truth.dead()) == {handle.id for handle in dying}
     await truth.until_empty()
     assert all(is_gone(pid) for pid in children)  # it does not end before them
+
+
+async def test_a_cancelled_job_that_ignores_it_is_killed_and_does_not_run_after_a_restart(
+    server: EmbeddedServer, app: JetJobs, truth: Truth, tmp_path: Path
+) -> None:
+    marker = tmp_path / "stubborn"
+    with worker(server) as process:
+        await until(process, "worker.ready")
+        handle = await tasks.stubborn.enqueue(str(marker))
+        (child,) = await pids_in(marker)
+        await eventually(app.workers.list, 40)  # whoever is registered is waited for
+        answer = await app.jobs.cancel(handle.id, by="ada", reason="enough", timeout=SOON)
+        assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
+        assert answer.detail == "its child process was killed"
+        await gone(child)
+        with pytest.raises(JobCancelled, match="by ada: enough"):
+            await handle.result(SOON)
+        record = (await truth.done())[handle.id]
+        assert (record["state"], record["by"], record["reason"]) == ("cancelled", "ada", "enough")
+        await truth.until_empty()
+        # The worker is the same, and goes on.
+        assert (await (await tasks.who.enqueue()).result(SOON))["parent"] == process.popen.pid
+        assert process.popen.poll() is None
+        assert await asyncio.to_thread(process.end) == 0
+    marker.unlink()
+    with worker(server) as process:
+        await until(process, "worker.ready")
+        assert await (await tasks.plain.enqueue(7)).result(SOON) == 7
+        await truth.until_empty()
+        assert await asyncio.to_thread(process.end) == 0
+    assert not marker.exists()
+    assert await truth.dead() == {}
+    assert (await handle.status()).state is JobState.CANCELLED
+    again = await app.jobs.cancel(handle.id)
+    assert (again.outcome, again.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
 
 
 async def test_kill_9_of_the_worker_leaves_no_children(

@@ -150,7 +150,7 @@ def test_a_worker_that_is_not_there_is_code_5(shell: Shell) -> None:
     shell("workers", "stop", "--all", "--yes")
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 async def test_a_killed_worker_is_gone_within_three_beats(shell: Shell, make_app: MakeApp) -> None:
     async with make_app() as app:
         with shell.worker("--name", "doomed") as process:
@@ -252,6 +252,7 @@ async def test_purge_wants_to_be_told_twice(shell: Shell, truth: Truth) -> None:
     text = (await asyncio.to_thread(shell, "queues", "purge", "default", "--scheduled", "-y")).stdout
     assert text == "0 queued jobs deleted, 1 scheduled\n"
     assert await truth.jobs() == []
+    assert (await asyncio.to_thread(shell, "queues", "purge", "default", "-y", "-q")).stdout == "default\n"
 
 
 async def test_wrong_queues_and_times_have_their_codes(shell: Shell, truth: Truth) -> None:

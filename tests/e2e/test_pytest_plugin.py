@@ -56,9 +56,12 @@ def project(
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     """`pytest ARGUMENTS` in a process of its own; every warning is an error, but for one that pytest-asyncio has
-    for those who do not configure it."""
+    for those who do not configure it. Without hypothesis, which takes as long to load as all else; the test of the
+    examples has it."""
     warnings = ["-W", "error", "-W", "ignore:The configuration option:pytest.PytestDeprecationWarning"]
-    return project.runpytest_subprocess("-p", "no:cacheprovider", *warnings, *arguments, timeout=150)
+    return project.runpytest_subprocess(
+        "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *warnings, *arguments, timeout=150
+    )
 
 
 ASYNC_TESTS = """
@@ -294,7 +297,7 @@ def test_the_plugin_loads_nothing_heavy_until_a_fixture_is_used(project: pytest.
             assert ours == {"jetjobs", "jetjobs.pytest_plugin"}
             assert not {"nats", "pydantic", "prometheus_client"} & sys.modules.keys()
     """)
-    run(project, "-p", "no:hypothesispytest").assert_outcomes(passed=1)
+    run(project).assert_outcomes(passed=1)
 
 
 def test_the_plugin_can_be_turned_off(project: pytest.Pytester) -> None:

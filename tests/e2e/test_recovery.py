@@ -110,7 +110,7 @@ async def test_a_task_that_ends_its_process_is_dead_after_so_many_crashes_and_al
 # Blocked and frozen
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 async def test_a_task_that_blocks_its_worker_for_three_leases_runs_once_and_the_log_names_it(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:

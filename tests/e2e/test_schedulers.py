@@ -163,7 +163,7 @@ def check(
     assert late[len(late) * 99 // 100] < LATE_S, late[-20:]
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 @pytest.mark.timeout(600 if SOAK else 240)
 async def test_every_slot_has_one_job_whatever_happens_to_leaders_and_server(tmp_path: Path) -> None:
     async with fleet_of(3, tmp_path) as (fleet, app):
@@ -202,6 +202,7 @@ async def test_every_slot_has_one_job_whatever_happens_to_leaders_and_server(tmp
         assert now_there == [schedule.generation for schedule in schedules]  # no restart has touched them
 
 
+@pytest.mark.patient
 @pytest.mark.timeout(180)
 async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_streams_leader_dies(
     tmp_path: Path,

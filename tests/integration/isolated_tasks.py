@@ -137,6 +137,17 @@ def hold(path: str) -> None:
     time.sleep(60)
 
 
+@app.task(isolation="process", retry=QUICK, timeout=timedelta(minutes=5))
+def stubborn(path: str) -> None:
+    """Deaf to whatever can be raised in it."""
+    note(path)
+    while True:
+        try:
+            time.sleep(1)
+        except BaseException:
+            continue
+
+
 @app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=60))
 def hold_with_subprocess(path: str) -> None:
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -13,6 +13,7 @@ import pytest
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
 from jetjobs.cancel import CancelOutcome
 from jetjobs.model.events import JobStarted
+from jetjobs.model.job import FINAL
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -67,13 +68,15 @@ async def test_a_running_async_job_stops_within_a_second(app: JetJobs, truth: Tr
             loop = asyncio.get_running_loop()
             started = loop.time()
             answer = await app.jobs.cancel(handle.id)
-            assert answer.outcome is CancelOutcome.CANCELLED
             assert loop.time() - started < 1.0
+            assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
+            assert answer.detail == "it was stopped while it ran"
             with pytest.raises(JobCancelled):
                 await handle.result(SOON)
         assert cleaned == [handle.id]
         await truth.until_empty()
         assert await truth.dead() == {}
+        assert (await truth.done())[handle.id]["state"] == "cancelled"
 
 
 async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: JetJobs, truth: Truth) -> None:
@@ -92,11 +95,15 @@ async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: 
             await asyncio.to_thread(begun.wait, 20)
             answer = await app.jobs.cancel(handle.id)
             assert answer.outcome is CancelOutcome.NOT_STOPPABLE
+            assert answer.state not in FINAL
             assert "thread" in answer.detail
+            assert len(await truth.jobs()) == 1  # it runs on
             go_on.set()
             with pytest.raises(JobCancelled):
                 await handle.result(SOON)
         await truth.until_empty()
+        assert await truth.dead() == {}
+        assert (await truth.done())[handle.id]["state"] == "cancelled"
 
 
 async def test_a_job_that_catches_it_and_goes_on_is_told_of_as_stopping(app: JetJobs) -> None:

@@ -31,11 +31,10 @@ from jetjobs.jetstream.checkpoints import Kept, Outrun
 from jetjobs.model.errors import LeaseLost
 from jetjobs.model.events import JobFinished, LeaseLostEvent
 from jetjobs.model.job import Job
-from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running
 from tests.integration import kept_tasks
 from tests.support.probe import Probe, eventually
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=40)
@@ -588,12 +587,11 @@ async def test_many_checkpoints_at_once_leave_the_last(opened: JetJobs) -> None:
 
 
 async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_path: Path) -> None:
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
         seen_it = asyncio.Event()
 
         def app_of(role: str) -> JetJobs:
-            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+            app = JetJobs("t", settings=guarded.settings_of(role))
 
             @app.task
             async def work() -> int | None:

@@ -24,7 +24,7 @@ from tests.conftest import MakeApp
 from tests.support.letters import bury
 from tests.support.probe import eventually
 from tests.support.proxy import Frames, Proxy
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 STREAM = "jobs-work-default"
@@ -242,6 +242,19 @@ async def jobs_are_large(app: JetJobs, truth: Truth) -> None:
     await worker_record(truth, "w")
 
 
+async def arguments_are_gone(app: JetJobs, truth: Truth) -> None:
+    far = app.tasks["work"].options(delay=timedelta(hours=1))
+    await far.enqueue(text="x" * 1_200_000)
+    lost = await far.enqueue(text="y" * 1_200_000)
+    message = await app.jetstream.places.find_live("default", "work", lost.id)
+    assert message is not None
+    await app.jetstream.payloads.delete(message.headers["Jetjobs-Payload"])
+
+
+async def arguments_of_a_letter_are_gone(app: JetJobs, truth: Truth) -> None:
+    await bury(app, "fails", [b""], payload="nowhere")
+
+
 async def versions_are_mixed(app: JetJobs, truth: Truth) -> None:
     await worker_record(truth, "a")
     await worker_record(truth, "b", version="2.0.0")
@@ -285,6 +298,8 @@ FAULTS: list[tuple[Plant, str, str, str]] = [
     (nobody_works, "unserved", "warn", "1 job waiting, and no worker"),
     (only_the_quiet_work, "unserved", "warn", "1 job waiting, and no worker"),
     (jobs_are_large, "large", "warn", "kB on average, and 983.0 kB fit"),
+    (arguments_are_gone, "objects", "fail", "queue default: 1 job without arguments"),
+    (arguments_of_a_letter_are_gone, "objects", "fail", "1 job without arguments among the dead letters"),
     (versions_are_mixed, "versions", "warn", "1.0.0 (a), 2.0.0 (b)"),
     (signatures_are_mixed, "schemas", "warn", "task other takes other arguments on a than on b"),
     (a_worker_is_of_another_day, "schemas", "warn", "task work takes other arguments on a than on this app"),
@@ -445,11 +460,10 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
 
 
 async def test_the_roles_of_the_example_are_well_as_far_as_each_may_look(tmp_path: Path) -> None:
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as server:
+    with GuardedServer(tmp_path) as server:
 
         def app_of(role: str) -> JetJobs:
-            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-            return declare(JetJobs("test", settings=build_settings({"nats": {"url": server.url, **login}})))
+            return declare(JetJobs("test", settings=server.settings_of(role)))
 
         async with app_of("setup") as app:
             await app.provision()

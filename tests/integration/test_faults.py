@@ -158,7 +158,7 @@ async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_res
         await truth.until_empty()
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivered_by_a_server_restart(
     make_app: MakeApp, server: EmbeddedServer, truth: Truth
 ) -> None:
@@ -198,7 +198,7 @@ async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivere
 # The network
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 @pytest.mark.timeout(120)
 async def test_a_network_gone_dark_is_noticed_within_thirty_seconds_and_the_worker_goes_on_when_it_is_back(
     make_app: MakeApp, proxy: Proxy, truth: Truth
@@ -228,7 +228,7 @@ async def test_a_network_gone_dark_is_noticed_within_thirty_seconds_and_the_work
         assert len(probe.of(ConnectionRestored)) == 1
 
 
-@pytest.mark.alone
+@pytest.mark.patient
 async def test_a_slow_network_loses_no_lease(make_app: MakeApp, proxy: Proxy, truth: Truth) -> None:
     app = make_app(nats={"url": proxy.url}, queues={"lease": "3s"})
     probe = watched(app)

@@ -149,6 +149,34 @@ async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe
             zoo.gate.set()
 
 
+async def test_a_list_of_running_jobs_does_not_read_those_that_wait(app: JetJobs, probe: Probe) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        query = JobQuery(JobState.RUNNING)
+        held = [await zoo.hold.enqueue(n) for n in range(2)]
+        async with running(app.worker(slots=2)):
+            await probe.wait(JobStarted, 2, timeout=30)
+            report = await app.enqueue_many([zoo.fine.bind(n) for n in range(300)])
+            assert len(report.stored) == 300
+
+            async def shown() -> bool:
+                return len((await app.jobs.page(query)).items) == 2
+
+            await eventually(shown, 30)
+            page = await app.jobs.page(query)
+            assert {item.status.id for item in page.items} == {h.id for h in held}
+            assert page.cursor is None
+            assert page.scanned < 100  # a few may be taken ahead
+            first = await app.jobs.page(query, limit=1)
+            assert first.cursor is not None
+            second = await app.jobs.page(query, limit=1, cursor=first.cursor)
+            assert {first.items[0].status.id, second.items[0].status.id} == {h.id for h in held}
+            zoo.gate.set()
+            await probe.finished(302, "succeeded", timeout=30)
+        assert (await app.jobs.page(query)).items == []
+
+
 async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None:
     zoo = Zoo(app)
     async with app:

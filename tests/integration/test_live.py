@@ -16,10 +16,12 @@ from nats.errors import NoRespondersError
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.settings import build_settings
+from jetjobs.queues import Glances
 from jetjobs.worker import telling
 from jetjobs.worker.worker import running
+from tests.support.letters import bury, letter_of
 from tests.support.probe import eventually
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=40)
@@ -300,7 +302,7 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         await go_on.wait()
 
     work = opened.tasks["work"]
-    seen: dict[str, Any] = {}
+    seen = Glances()
     async with running(opened.worker(slots=1)):
         handle = await last.enqueue()
         await asyncio.wait_for(begun.wait(), 40)
@@ -324,8 +326,59 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         await waiting.result(SOON)
 
 
+async def test_a_glance_finds_the_oldest_anew_when_the_one_it_knew_is_gone(opened: JetJobs, truth: Truth) -> None:
+    work = opened.tasks["work"]
+    seen = Glances()
+
+    async def oldest_s() -> float | None:
+        (queue,) = await opened.queues.glance(seen, [])
+        return queue.oldest_s
+
+    assert await oldest_s() is None
+    lowest = await work.options(priority="low").enqueue()
+    first = await oldest_s()
+    assert first is not None
+    await work.options(priority="high").enqueue()
+    again = await oldest_s()
+    assert again is not None
+    assert again >= first
+    key = ("default", "low")
+    assert seen.fronts[key][0] < seen.fronts["default", "high"][0]
+    # Gone, and another there.
+    next_low = await work.options(priority="low").enqueue()
+    await opened.jobs.cancel(lowest.id)
+    before = seen.fronts[key][0]
+    assert await oldest_s() is not None
+    assert seen.fronts[key][0] > before
+    # What it knows is of a stream that is no more: it looks from the beginning.
+    seen.fronts[key] = (10_000, 0)
+    assert await oldest_s() is not None
+    assert seen.fronts[key][0] < 10_000
+    for job_id in [next_low.id, *[item.status.id for item in (await opened.jobs.page()).items]]:
+        await opened.jobs.cancel(job_id)
+    assert await oldest_s() is None
+
+
+async def test_a_glance_sees_dead_letters_come_and_go(opened: JetJobs) -> None:
+    seen = Glances()
+
+    async def dead() -> int:
+        (queue,) = await opened.queues.glance(seen, [])
+        return queue.dead
+
+    assert await dead() == 0
+    ids = await bury(opened, "work", [b"{}", b"{}"])
+    assert await dead() == 2
+    assert await dead() == 2
+    await bury(opened, "work", [b"{}"])
+    assert await opened.dead.delete(await letter_of(opened, ids[0]))
+    assert await dead() == 2  # one gone, one new
+    assert await opened.dead.delete(await letter_of(opened, ids[1]))
+    assert await dead() == 1
+
+
 async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) -> None:
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
 
         def app_of(user: str) -> JetJobs:
             address = guarded.url.replace("nats://", f"nats://{user}:secret@")
@@ -347,9 +400,9 @@ async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) 
                 async with watching(operator, worker) as watcher:
                     handle = await producer.tasks["work"].enqueue()
                     await watcher.has("job.succeeded", handle.id)
-                assert [q.queue for q in await operator.queues.glance({}, await operator.workers.list())] == [
-                    "default"
-                ]
+                assert [
+                    q.queue for q in await operator.queues.glance(Glances(), await operator.workers.list())
+                ] == ["default"]
                 assert await operator.jobs.running() == []
         denied = [line for line in guarded.log().splitlines() if "Violation" in line]
         assert denied == []

@@ -30,6 +30,7 @@ from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Proxy
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=30)
@@ -766,19 +767,10 @@ def test_the_limit_is_64_mib() -> None:
 
 
 async def test_the_roles_of_the_example_configuration_may_send_run_and_read_large_jobs(tmp_path: Path) -> None:
-    example = (Path(__file__).parents[2] / "nats-server.conf").read_text()
-    lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
-    rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
-    for role in ("SETUP", "PRODUCER", "WORKER", "OPERATOR"):
-        rules = rules.replace(f"$JOBS_{role}_PASSWORD", '"secret"')
-    config = tmp_path / "roles.conf"
-    config.write_text(rules + "\n")
-
-    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
 
         def app_of(role: str) -> JetJobs:
-            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+            app = JetJobs("t", settings=guarded.settings_of(role))
 
             @app.task
             async def echo(text: str) -> str:

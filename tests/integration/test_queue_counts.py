@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, QueueNotFound, RetryPolicy
-from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.queue_counts import count_queue
 from jetjobs.model.queue_counts import QueueCounts
-from jetjobs.model.settings import build_settings
 from jetjobs.worker import counting
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
-from tests.support.roles import roles_config
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 LATER = timedelta(hours=1)
@@ -206,11 +204,10 @@ async def test_the_worker_of_the_example_configuration_may_count(
 ) -> None:
     monkeypatch.setattr(counting, "EVERY_S", 0.2)
     monkeypatch.setenv("JOBS_OPERATOR_PASSWORD", "secret")
-    with EmbeddedServer(extra=("-c", str(roles_config(tmp_path)))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
 
         def app_of(role: str) -> JetJobs:
-            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+            app = JetJobs("t", settings=guarded.settings_of(role))
             with_tasks(app)
             return app
 

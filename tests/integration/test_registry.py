@@ -14,17 +14,16 @@ import pytest
 
 from jetjobs import JetJobs, JobState, WorkerNotFound, WorkerSilent
 from jetjobs.cancel import CancelOutcome
-from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.control import ask_all, ask_worker
 from jetjobs.jetstream.registry import TTL_S
 from jetjobs.model.presence import WorkerRecord
-from jetjobs.model.settings import build_settings
 from jetjobs.worker.lost import LostJobs
 from jetjobs.worker.options import Phase
 from jetjobs.worker.sweeps import sweeps
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 KV = "KV_jobs-workers"
@@ -310,18 +309,10 @@ async def test_a_worker_works_without_a_registry(app: JetJobs, truth: Truth) -> 
 
 
 async def test_the_roles_of_the_example_configuration_may_register_look_and_handle(tmp_path: Path) -> None:
-    example = (Path(__file__).parents[2] / "nats-server.conf").read_text()
-    lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
-    rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
-    for role in ("SETUP", "PRODUCER", "WORKER", "OPERATOR"):
-        rules = rules.replace(f"$JOBS_{role}_PASSWORD", '"secret"')
-    config = tmp_path / "roles.conf"
-    config.write_text(rules + "\n")
-    with EmbeddedServer(extra=("-c", str(config))) as guarded:
+    with GuardedServer(tmp_path) as guarded:
 
         def app_of(role: str) -> JetJobs:
-            login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-            app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
+            app = JetJobs("t", settings=guarded.settings_of(role))
 
             @app.task
             async def echo(text: str) -> str:

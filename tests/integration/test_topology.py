@@ -196,3 +196,5 @@ async def test_a_denied_subject_is_named_at_once(tmp_path: Path) -> None:
                 await poor.tasks["work"].enqueue()
             with pytest.raises(AccessDenied):
                 await poor.provision()
+            with pytest.raises(AccessDenied, match=r"(?i)direct\.get\.KV_jobs-workers"):
+                await poor.workers.list()

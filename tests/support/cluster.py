@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from jetjobs.devserver import EmbeddedServer
 
@@ -26,13 +28,15 @@ class Cluster:
     """Three nodes; each can be killed and started again on its own store and port."""
 
     def __init__(self, folder: Path) -> None:
-        routes = free_ports(3)
+        ports = free_ports(6)
+        routes, self._monitors = ports[:3], ports[3:]
         listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
         self.nodes: list[EmbeddedServer] = []
-        for number, port in enumerate(routes, 1):
+        for number, (port, monitor) in enumerate(zip(routes, self._monitors, strict=True), 1):
             config = folder / f"n{number}.conf"
             config.write_text(
-                f'server_name: n{number}\ncluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}\n'
+                f'server_name: n{number}\nhttp: "127.0.0.1:{monitor}"\n'
+                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}\n'
             )
             self.nodes.append(EmbeddedServer(folder / f"store{number}", extra=("-c", str(config))))
 
@@ -43,12 +47,38 @@ class Cluster:
     def __enter__(self) -> Self:
         for node in self.nodes:
             node.start()
-        give_up = time.monotonic() + 30
-        while not any("JetStream cluster new metadata leader" in node.log() for node in self.nodes):
+        give_up = time.monotonic() + 40
+        while not self._formed():
             if time.monotonic() > give_up:
-                raise AssertionError("no metadata leader:\n" + self.nodes[0].log()[-2000:])
+                raise AssertionError("no cluster:\n" + "\n".join(node.log()[-2000:] for node in self.nodes))
             time.sleep(0.05)
         return self
+
+    def _formed(self) -> bool:
+        """All three know one another and one leader. Else streams get one copy, and requests may get lost."""
+        try:
+            metas = [self._meta(port) for port in self._monitors]
+            knows_all = all(len(self._greeting(node).get("connect_urls", [])) == 3 for node in self.nodes)
+        except OSError:
+            return False
+        leaders = {meta.get("leader") for meta in metas}
+        in_touch = [{peer["name"] for peer in meta.get("replicas") or [] if peer["current"]} for meta in metas]
+        # The leader hears both others; each of those hears at least the leader.
+        return knows_all and len(leaders) == 1 and max(map(len, in_touch)) == 2 and all(in_touch)
+
+    @staticmethod
+    def _meta(port: int) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/jsz", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found.get("meta_cluster") or {}
+
+    @staticmethod
+    def _greeting(node: EmbeddedServer) -> dict[str, Any]:
+        """What the node tells whoever connects."""
+        port = int(node.url.rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port), 5) as one, one.makefile() as lines:
+            found: dict[str, Any] = json.loads(lines.readline().removeprefix("INFO "))
+        return found
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,21 +13,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.forker import Forker
+
+_forker = Forker()
+
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This environment without settings that would reach the child."""
+    """This environment without settings that would reach the child. What a test writes anew is compiled anew:
+    by its time alone Python would not know."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JETJOBS_", "NATS_"))}
-    return {**kept, "NO_COLOR": "1", **extra}
+    return {**kept, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
 
 
 def run(
-    arguments: Sequence[str], cwd: Path, timeout: float = 30, env: dict[str, str] | None = None
+    arguments: Sequence[str],
+    cwd: Path,
+    timeout: float = 30,
+    env: dict[str, str] | None = None,
+    *,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `jetjobs ARGUMENTS` to its end."""
+    """Run `jetjobs ARGUMENTS` to its end: in a process of its own, its imports done already unless `fresh`."""
+    surroundings = clean_environment(**(env or {}))
+    if not fresh:
+        return _forker.run(arguments, cwd, surroundings, timeout)
     return subprocess.run(
         [sys.executable, "-m", "jetjobs", *arguments],
         cwd=cwd,
-        env=clean_environment(**(env or {})),
+        env=surroundings,
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from jetjobs import Settings
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
+
 EXAMPLE = Path(__file__).parents[2] / "nats-server.conf"
 
 
@@ -17,3 +21,15 @@ def roles_config(folder: Path) -> Path:
     config = folder / "roles.conf"
     config.write_text(rules + "\n")
     return config
+
+
+class GuardedServer(EmbeddedServer):
+    """A server that knows the users of the example and lets each do what the example allows."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(extra=("-c", str(roles_config(folder))))
+
+    def settings_of(self, role: str) -> Settings:
+        """What an app of that role connects with."""
+        login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
+        return build_settings({"nats": {"url": self.url, **login}})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import nats
 import nats.errors
 from nats.aio.client import Client
+from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
 from tests.support.probe import eventually
@@ -71,21 +74,25 @@ class Truth:
 
         await eventually(idle)
 
+    async def _last(self, stream: str, subjects: Iterable[str]) -> AsyncIterator[tuple[str, RawStreamMsg]]:
+        """The last message on each; what was removed since the subjects were listed is left out."""
+        for subject in subjects:
+            with contextlib.suppress(NotFoundError):
+                yield subject, await self.js.get_last_msg(stream, subject)
+
     async def done(self, queue: str = "default") -> dict[str, dict[str, Any]]:
         """Records of the done bucket by job id."""
         bucket = f"jobs-done-{queue}"
         subjects = await self.subjects(f"KV_{bucket}", f"$KV.{bucket}.>")
         records = {}
-        for subject in subjects:
-            message = await self.js.get_last_msg(f"KV_{bucket}", subject)
+        async for subject, message in self._last(f"KV_{bucket}", subjects):
             records[subject.rsplit(".", 1)[1]] = json.loads(message.data or b"{}")
         return records
 
     async def dead(self) -> dict[str, dict[str, Any]]:
         """Dead letters by job id: body, headers, and the cause in them."""
         letters = {}
-        for subject in await self.subjects("jobs-dead", "jobs.dead.>"):
-            message = await self.js.get_last_msg("jobs-dead", subject)
+        async for subject, message in self._last("jobs-dead", await self.subjects("jobs-dead", "jobs.dead.>")):
             headers = message.headers or {}
             cause = json.loads(headers.get("Jetjobs-Cause", "{}"))
             letters[subject.rsplit(".", 1)[1]] = {
@@ -99,8 +106,8 @@ class Truth:
     async def objects(self) -> dict[str, dict[str, Any]]:
         """Entries of the object store by name, with tombstones and all."""
         entries = {}
-        for subject in await self.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.M.>"):
-            message = await self.js.get_last_msg("OBJ_jobs-payloads", subject)
+        subjects = await self.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.M.>")
+        async for _, message in self._last("OBJ_jobs-payloads", subjects):
             entry = json.loads(message.data or b"{}")
             entries[entry["name"]] = entry
         return entries

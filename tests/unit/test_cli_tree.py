@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from jetjobs.cli.output import (
 from jetjobs.cli.tree import run
 from jetjobs.cli.worker import parse_queues
 from jetjobs.model import errors as e
+from tests.support import processes
 
 COMMANDS = [
     [],
@@ -53,9 +53,8 @@ COMMANDS = [
 ]
 
 
-def jetjobs_cli(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "jetjobs", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+def jetjobs_cli(*arguments: str, cwd: Path | None = None, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    return processes.run(arguments, cwd or Path.cwd(), fresh=fresh)
 
 
 # hoist
@@ -144,7 +143,7 @@ def test_help_is_quick() -> None:
     took = []
     for _ in range(5):
         began = time.perf_counter()
-        jetjobs_cli("--help")
+        jetjobs_cli("--help", fresh=True)
         took.append(time.perf_counter() - began)
     assert min(took) < 0.5, took
 

@@ -41,6 +41,7 @@ PUBLIC = [
     "JobFailed",
     "JobHandle",
     "JobNotFound",
+    "JobQuery",
     "JobRequest",
     "JobState",
     "JobStatus",

@@ -1,0 +1,127 @@
+"""Fill and drain a queue with `jetjobs top` running beside, and without it, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import termios
+import time
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from benchmarks.full import BUSY, Full, app, store, works
+from benchmarks.processes import child, cpu_s
+from benchmarks.report import Row, Table, compared
+
+_JOBS = 40_000
+"""Some seconds' worth: `top` looks once a second."""
+_SLOTS = 200
+_DRAWN_S = 30.0
+_WATCHED_S = 20.0
+
+
+class Taken(NamedTuple):
+    """What one filling and draining took, as rates."""
+
+    fill: float
+    drain: float
+    drain_worker: float
+    """Jobs for a second of the worker's processor time."""
+    drain_server: float
+    """Jobs for a second of the server's, filling included."""
+
+
+async def beside_top(there: Full, rounds: int, scale: float) -> Table:
+    """The queue is as long as before after each round: what is drained was put there first."""
+    count = int(_JOBS * scale)
+    idle = await _server_share(there, _WATCHED_S * scale)
+    with_top, without, cost = [], [], []
+    for number in range(rounds):
+        for watched in (True, False) if number % 2 == 0 else (False, True):
+            if not watched:
+                without.append(await _once(there, count))
+                continue
+            async with _top(there.server.url) as pid:
+                began, before = time.perf_counter(), cpu_s(pid)
+                with_top.append(await _once(there, count))
+                cost.append((cpu_s(pid) - before) / (time.perf_counter() - began) * 100)
+    rows = [
+        compared(
+            name, unit, [getattr(t, what) for t in with_top], [getattr(t, what) for t in without], least=least
+        )
+        for name, unit, what, least in (
+            ("enqueue_many", "jobs/s", "fill", None),
+            ("drain", "jobs/s", "drain", None),
+            ("drain, worker's CPU", "jobs/cpu s", "drain_worker", 0.95),
+            ("both, server's CPU", "jobs/cpu s", "drain_server", 0.95),
+        )
+    ]
+    rows.append(compared("top itself, of one core", "%", cost, [0.0]))
+    rows.append(idle)
+    return Table(f"beside `jetjobs top`, {rounds} rounds", "beside", "alone", rows)
+
+
+async def _server_share(there: Full, seconds: float) -> Row:
+    """What `top` takes of the server while nobody works. Scatters little, unlike rates on a busy machine."""
+    assert there.server.process is not None
+    server = there.server.process.pid
+
+    async def share() -> float:
+        before = cpu_s(server)
+        await asyncio.sleep(seconds)
+        return (cpu_s(server) - before) / seconds * 100
+
+    alone = await share()
+    async with _top(there.server.url):
+        return compared("server, idle, of one core", "%", [await share()], [alone], limit=5.0)
+
+
+async def _once(there: Full, count: int) -> Taken:
+    assert there.server.process is not None
+    server = there.server.process.pid
+    requests = [works[BUSY].bind(i) for i in range(count)]
+    started, server_s = time.perf_counter(), cpu_s(server)
+    await store(requests)
+    filled, worker_s = time.perf_counter(), time.process_time()
+    await app.worker(queues={BUSY: None}, slots=_SLOTS, max_jobs=count).run()
+    drained = time.perf_counter()
+    return Taken(
+        count / (filled - started),
+        count / (drained - filled),
+        count / (time.process_time() - worker_s),
+        count / (cpu_s(server) - server_s),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _top(url: str) -> AsyncIterator[int]:
+    """`jetjobs top` on a terminal of its own, once it has drawn; its process id."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    drawn = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            if BUSY.encode() in os.read(ours, 65536):
+                drawn.set()
+        except OSError:  # it has ended
+            loop.remove_reader(ours)
+
+    loop.add_reader(ours, read)
+    try:
+        async with child("jetjobs", "--server", url, "top", terminal=theirs) as process:
+            async with asyncio.timeout(_DRAWN_S):
+                await drawn.wait()
+            yield process.pid
+            drawn.clear()
+            async with asyncio.timeout(_DRAWN_S):
+                await drawn.wait()  # it was alive throughout
+    finally:
+        loop.remove_reader(ours)
+        os.close(ours)
+        os.close(theirs)
