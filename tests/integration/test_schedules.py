@@ -46,6 +46,8 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 SOON = timedelta(seconds=30)
 
+pytestmark = pytest.mark.timeout(150)
+
 
 @pytest.fixture
 def work(app: JetJobs) -> Any:
@@ -88,6 +90,17 @@ async def set_marker(app: JetJobs, name: str, slot: datetime) -> None:
     await app.jetstream.publisher.store_batch(f"jobs-work-{schedule.queue}", [staged])
 
 
+async def standing_once(truth: Truth) -> list[str]:
+    """All ticks, each seen once: one that is being fired may be seen in two lanes for a moment."""
+
+    async def once() -> list[str] | None:
+        found = await truth.jobs()
+        doubled = [tick for tick, count in Counter(s.split(".", 4)[4] for s in found).items() if count > 1]
+        return None if doubled else found
+
+    return await eventually(once, 10)
+
+
 def slots_of(subjects: list[str]) -> list[str]:
     return sorted(subject.rsplit(".", 1)[1] for subject in subjects)
 
@@ -102,8 +115,7 @@ async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs
         async with planning(app):
             await eventually(lambda: placed(truth, 50), 30)
             fired = await eventually(lambda: ready(truth, 2), 30)
-        standing = await truth.jobs()
-        assert all(count == 1 for count in Counter(slots_of(standing)).values())
+        standing = await standing_once(truth)
         first = min(slots_of(standing))
         begin = datetime.strptime(first, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
         expected = [slot_token(begin + i * SECOND) for i in range(len(standing))]
@@ -142,7 +154,7 @@ async def test_two_leaders_at_once_place_every_tick_once(make_app: MakeApp, trut
                 return len(by_key) == 5 and min(by_key.values()) >= 12
 
             await eventually(enough, 40)
-        standing = await truth.jobs()
+        standing = await standing_once(truth)
         per_tick = Counter((subject.split(".")[5], subject.split(".")[6]) for subject in standing)
         assert set(per_tick.values()) == {1}
         for number in range(1, 6):
@@ -164,12 +176,12 @@ async def test_a_stale_leader_is_refused_even_after_a_restart(
         assert one.plan.ticks
         [stored] = await app.jetstream.ticks.place([one], now.timestamp(), 1)
         assert isinstance(stored, Marker)
-        standing = await truth.jobs()
+        standing = slots_of(await truth.jobs())  # their lanes change as they fire
         server.kill()
         server.start()
         await eventually(lambda: connected(app), 30)
         assert await app.jetstream.ticks.place([one], now.timestamp(), 2) == [None]
-        assert await truth.jobs() == standing
+        assert slots_of(await truth.jobs()) == standing
 
 
 async def connected(app: JetJobs) -> bool:
@@ -195,7 +207,7 @@ async def test_one_stale_marker_does_not_keep_the_others_of_its_batch(
         for name, answer in zip("abc", answers, strict=True):
             there = await ticks.marker("default", name)
             assert answer is None or there.sequence == answer.sequence
-        per_tick = Counter(subject.split(".", 5)[5] for subject in await truth.jobs())
+        per_tick = Counter(subject.split(".", 5)[5] for subject in await standing_once(truth))
         assert set(per_tick.values()) == {1}
         assert len({key.split(".")[0] for key in per_tick}) == 3
 
@@ -240,9 +252,8 @@ async def test_pause_takes_back_what_has_not_fired_and_resume_begins_anew(
             assert not resumed.schedule.paused
             await eventually(lambda: placed(truth, 20), 30)
         fired_before = set(slots_of(before))
-        new = set(slots_of(await truth.jobs())) - fired_before
+        new = set(slots_of(await standing_once(truth))) - fired_before
         assert min(new) > slot_token(resumed.schedule.since - 2 * SECOND)
-        assert all(count == 1 for count in Counter(slots_of(await truth.jobs())).values())
 
 
 async def test_an_edit_takes_back_the_ticks_of_the_definition_before(
@@ -271,9 +282,9 @@ async def test_no_slot_is_lost_or_doubled_by_edits(app: JetJobs, work: Any, trut
         first = await app.schedules.put("s", work, every=SECOND)
         async with planning(app):
             await eventually(lambda: placed(truth, 20), 30)
-            for number in range(40):
+            for number in range(25):
                 await app.schedules.put("s", work, every=SECOND, args={"n": number})
-                await asyncio.sleep(0.13)
+                await asyncio.sleep(0.2)
             until = await now_of(app) + 5 * SECOND
             last = slot_token(until)
 
@@ -281,7 +292,7 @@ async def test_no_slot_is_lost_or_doubled_by_edits(app: JetJobs, work: Any, trut
                 return max(slots_of(await truth.jobs())) > last
 
             await eventually(planned, 30)
-        slots = [uid for uid in slots_of(await truth.jobs()) if uid <= last]
+        slots = [uid for uid in slots_of(await standing_once(truth)) if uid <= last]
         begin = first.schedule.after(first.schedule.since)
         assert begin is not None
         assert slots == [slot_token(begin + i * SECOND) for i in range(len(slots))]
@@ -625,7 +636,7 @@ async def test_a_bucket_that_is_deleted_and_comes_back(app: JetJobs, work: Any, 
         await eventually(declared, 30)
         planner.cancel()
         await asyncio.gather(planner, return_exceptions=True)
-        per_tick = Counter(subject.split(".", 5)[5] for subject in await truth.jobs())
+        per_tick = Counter(subject.split(".", 5)[5] for subject in await standing_once(truth))
         assert set(per_tick.values()) == {1}
 
 
@@ -656,7 +667,7 @@ async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path)
                 await truth.js.purge_stream("ballast")
                 found = await eventually(lambda: placed(truth, 1), 30)
             assert found
-            standing = slots_of(await truth.jobs())
+            standing = slots_of(await standing_once(truth))
             times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in standing]
             assert {b - a for a, b in itertools.pairwise(times)} == {20 * SECOND}
             await truth.close()
@@ -752,7 +763,7 @@ async def test_the_time_is_the_servers_whatever_this_machine_says(app: JetJobs, 
         await app.schedules.put("s", work, every=5 * SECOND)
         async with planning(app):
             await eventually(lambda: placed(truth, 10), 30)
-        times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in slots_of(await truth.jobs())]
+        times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in slots_of(await standing_once(truth))]
         assert {b - a for a, b in itertools.pairwise(times)} == {5 * SECOND}
 
 
