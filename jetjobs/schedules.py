@@ -22,7 +22,7 @@ from jetjobs.model.errors import DefinitionError, ScheduleConflict, TopologyMiss
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import check_schedule_name
-from jetjobs.model.planning import Tick, settled
+from jetjobs.model.planning import Tick, last_slot, settled
 from jetjobs.model.schedule import Schedule, slot_token
 from jetjobs.model.secrets import mask, read_paths
 
@@ -70,12 +70,12 @@ class ScheduleInfo(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """As JSON, with secret arguments masked."""
         shown = self.schedule.model_dump(
-            mode="json", exclude={"headers", "generation", "since", "last", "takes_slot", "every", "jitter"}
+            mode="json", exclude={"secret", "generation", "since", "last", "left", "takes_slot", "every", "jitter"}
         )
         every = self.schedule.every
         return {
             **shown,
-            "args": mask(shown["args"], read_paths(self.schedule.headers.get(n.SECRET, ""))),
+            "args": mask(shown["args"], read_paths(self.schedule.secret)),
             "every_s": every.total_seconds() if every is not None else None,
             "jitter_s": self.schedule.jitter.total_seconds(),
             "revision": self.revision,
@@ -195,8 +195,7 @@ class Schedules:
             if schedule.paused is paused:
                 break
             try:
-                last = (await self._look(definition)).last
-                wanted = schedule.model_copy(update={"paused": paused, "last": last})
+                wanted = schedule.model_copy(update={"paused": paused})
                 definition = await self._jetstream.schedule_edits.put(wanted, definition)
                 break
             except ScheduleConflict:
@@ -219,10 +218,7 @@ class Schedules:
 def _info(definition: Definition, schedule: Schedule, marker: Marker | None, now: datetime) -> ScheduleInfo:
     progress = marker.progress if marker is not None else None
     upto = settled(schedule, progress)
-    last = schedule.before(min(now, upto))
-    began = schedule.since
-    if last is not None and (last <= began or (progress and progress.passed and last <= progress.passed)):
-        last = schedule.last
+    last = last_slot(schedule, progress, now)
     if schedule.paused:
         return ScheduleInfo(schedule, definition.revision, last, None, 0.0, progress.missed if progress else 0)
     first = schedule.after(upto)

@@ -10,6 +10,7 @@ from typing import Any
 from jetjobs.define.options import ScheduleOptions, check_type
 from jetjobs.define.task import Task
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.names import SECRET
 from jetjobs.model.schedule import Schedule, make_schedule
 
 _KNOWN = frozenset(ScheduleOptions.__annotations__) | {"cron", "every"}
@@ -31,6 +32,6 @@ def schedule_of(task: Task[Any, Any], name: str, options: Mapping[str, Any]) -> 
             "task": task.name,
             "args": {k: v for k, v in json.loads(body).items() if not (fills_in and k == "slot")},
             "takes_slot": fills_in,
-            "headers": task.own_headers,
+            "secret": task.own_headers.get(SECRET, ""),
         }
     )

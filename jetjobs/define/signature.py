@@ -7,12 +7,21 @@ import inspect
 import json
 import math
 import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, NotRequired, get_args, get_origin
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    AwareDatetime,
+    ConfigDict,
+    FutureDatetime,
+    PastDatetime,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json
 from pydantic_core.core_schema import CoreConfig, ErrorType
@@ -61,7 +70,7 @@ class Signature:
             else:
                 fields[name] = NotRequired[hints[name]]
         self.names = tuple(fields)
-        self.takes_slot = "slot" in fields and hints["slot"] in (datetime, datetime | None)
+        self.takes_slot = "slot" in fields and _is_time(hints["slot"])
         """Whether a schedule fills in the argument `slot`."""
         self._positional = [
             name for name in fields if self.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
@@ -233,6 +242,16 @@ def _hints(task: str, function: Callable[..., Any]) -> dict[str, Any]:
             f"task {task!r}: an annotation cannot be read: {error}",
             hint="names in annotations must be known in the module, not only inside a function",
         ) from error
+
+
+def _is_time(hint: Any) -> bool:
+    """Whether a time fits: datetime, one of pydantic's kinds of it, or a union with one."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _is_time(get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(map(_is_time, get_args(hint)))
+    return hint in (datetime, AwareDatetime, FutureDatetime, PastDatetime)
 
 
 def _dependency(hint: Any) -> Depends | None:

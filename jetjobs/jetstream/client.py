@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jetjobs.jetstream.cancel_marks import CancelMarks
+from jetjobs.jetstream.changeover import Changeover
 from jetjobs.jetstream.checkpoints import Checkpoints
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
@@ -41,7 +42,8 @@ class JetStreamClient:
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names)
         self.ticks = Ticks(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, kv_stream(self.names.schedules_bucket))
-        self.schedule_edits = ScheduleEdits(self.schedules, self.ticks, self.server_clock)
+        self.changeover = Changeover(self.connection, self.names, self.ticks, self.server_clock)
+        self.schedule_edits = ScheduleEdits(self.schedules, self.ticks, self.changeover, self.server_clock)
         self.following = Following(self.connection, self.places, self.names)
 
     async def open(self) -> None:

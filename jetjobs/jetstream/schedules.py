@@ -15,7 +15,7 @@ from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
 from jetjobs.model.errors import ScheduleConflict
-from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.names import Names, is_token, kv_stream, kv_subject
 from jetjobs.model.schedule import Schedule, read_schedule
 
 _GONE_S = 3600
@@ -30,6 +30,8 @@ class Definition(NamedTuple):
     """None when it is deleted, or cannot be read."""
     revision: int
     deleted: bool = False
+    queue: str = ""
+    """Where a deleted one was, if that is known."""
 
 
 class ScheduleStore:
@@ -58,9 +60,11 @@ class ScheduleStore:
         """Write it over `revision`, 0 for none; the new revision. ScheduleConflict when another stands there."""
         return await self._write(schedule.name, schedule.model_dump_json().encode(), revision, {})
 
-    async def delete(self, name: str, revision: int) -> None:
-        """Delete `revision` of it. ScheduleConflict when another stands there."""
-        await self._write(name, b"", revision, {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s"})
+    async def delete(self, name: str, revision: int, queue: str) -> None:
+        """Delete `revision` of it. ScheduleConflict when another stands there. What is left behind names the
+        queue, for whoever has to take back what was planned there."""
+        headers = {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s"}
+        await self._write(name, b"", revision, {**headers, n.QUEUE: queue} if queue else headers)
 
     async def _write(self, name: str, body: bytes, revision: int, headers: dict[str, str]) -> int:
         guarded = {**headers, n.EXPECTED_LAST_SUBJECT_SEQ: str(revision)}
@@ -91,7 +95,8 @@ class ScheduleStore:
 def _read(message: StoredMessage) -> Definition:
     name = message.subject.split(".", 2)[2]
     if message.headers.get(n.KV_OPERATION):
-        return Definition(name, None, message.sequence, deleted=True)
+        queue = message.headers.get(n.QUEUE, "")
+        return Definition(name, None, message.sequence, True, queue if is_token(queue) else "")
     schedule = read_schedule(message.data)
     if schedule is not None and schedule.name != name:
         schedule = None  # written by hand under another name

@@ -8,7 +8,6 @@ the batch is refused whole, and each is tried by itself.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,12 +23,10 @@ from jetjobs.model import names as n
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
-from jetjobs.model.planning import Plan, Progress, Tick, carried_on
-from jetjobs.model.schedule import Schedule, schedule_key, slot_token
+from jetjobs.model.planning import Plan, Progress, Tick
+from jetjobs.model.schedule import Schedule, is_generation, slot_token
 
 BATCH_BYTES = 4 * 1024 * 1024
-NOW_S = 0.25
-"""What is due within this is put into its lane at once: the clock would be later."""
 
 
 class Marker(NamedTuple):
@@ -45,6 +42,8 @@ class Marker(NamedTuple):
 
     gone: bool = False
     """Of a schedule that is no more, in this queue."""
+    late: bool = False
+    """It was stored after the moment that it names: whoever wrote it stood still meanwhile."""
 
     @property
     def generation(self) -> str:
@@ -121,7 +120,7 @@ class Ticks:
 
     def _job(self, schedule: Schedule, tick: Tick, now: float) -> Outgoing:
         due_at = tick.due.timestamp()
-        message = self._publisher.outgoing(tick_job(schedule, tick, now), due_at if due_at > now + NOW_S else None)
+        message = self._publisher.outgoing(tick_job(schedule, tick, now), due_at if due_at > now else None)
         assert isinstance(message.headers, dict)
         message.headers[n.GENERATION] = schedule.generation
         # The server closes the connection over a message that is too large.
@@ -135,10 +134,16 @@ class Ticks:
             "generation": settled.generation,
             "missed": settled.missed,
             "passed": settled.passed.isoformat() if settled.passed is not None else None,
+            "since": settled.since.isoformat() if settled.since is not None else None,
             "token": token,
             "term": term,
         }
         return self._staged_marker(one.schedule.queue, one.schedule.name, record, one.marker.sequence)
+
+    async def write_marker(self, queue: str, name: str, record: dict[str, object], expected: int) -> None:
+        """Taken unless the one that is expected stands there."""
+        staged = self._staged_marker(queue, name, record, expected)
+        await self._publisher.store_batch(self._stream(queue), [staged])
 
     def _staged_marker(self, queue: str, name: str, record: dict[str, object], expected: int) -> Staged:
         headers = {n.EXPECTED_LAST_SUBJECT_SEQ: str(expected), n.ROLLUP: "sub"}
@@ -148,48 +153,25 @@ class Ticks:
         """JobTooLarge unless a message holds a tick of it."""
         self._job(schedule, Tick(schedule.since, schedule.since), 0.0)
 
-    # Taking back
-
-    async def take_back(
-        self, queue: str, name: str, generation: str, since: datetime, *, idle: bool = False, gone: bool = False
-    ) -> int:
-        """Older generations of the schedule may place no more ticks in this queue, and what they have placed for
-        after `since` is removed; how many. `idle`: nothing is to be planned for the new one, so what is due and
-        has not fired is removed too. `gone`: the marker may be forgotten some time.
-
-        Whoever is late with it changes nothing: a marker or tick of a newer generation is left alone."""
-        while (marker := await self.marker(queue, name)).generation < generation:
-            before = marker.progress
-            record = {
-                "slot": (since if idle else carried_on(before, since)).isoformat(),
-                "generation": generation,
-                "missed": before.missed if before is not None else 0,
-                "idle": idle or gone,
-                "gone": gone,
-            }
-            staged = self._staged_marker(queue, name, record, marker.sequence)
-            # Refused when a leader has placed ticks meanwhile: then with what it wrote.
-            with contextlib.suppress(Taken):
-                await self._publisher.store_batch(self._stream(queue), [staged])
-        removed = 0
-        for subject in await self._subjects(queue, self._names.planned(queue, schedule_key(name))):
-            message = await last_on(self._connection, self._stream(queue), subject)
-            # A tick that is retried has no generation any more: it has fired long ago.
-            if message is None or message.headers.get(n.GENERATION, generation) >= generation:
-                continue
-            # A slot before the change is none of the new generation's: its tick stays, or it would be lost.
-            if idle or subject.rsplit(".", 1)[1] > slot_token(since):
-                stream = self._stream(queue)
-                removed += await delete_message(self._connection, stream, message.sequence, erase=False)
-        return removed
+    # Looking
 
     async def earlier(self, job: Job) -> bool:
-        """Whether a job of the same schedule is alive whose slot is before that of this one."""
-        subjects = await self._subjects(job.queue, self._names.key_anywhere(job.queue, job.task, job.key))
-        return any(subject.rsplit(".", 1)[1] < job.uid for subject in subjects)
+        """Whether a job of the same schedule is alive in its queue whose slot is before that of this one."""
+        pattern = self._names.job(job.queue, "*", "*", job.key, "*")
+        for subject in await self.subjects(job.queue, pattern):
+            lane, uid = subject.split(".")[3], subject.rsplit(".", 1)[1]
+            if uid < job.uid and (lane != n.LATER or await self._has_fired(job.queue, subject)):
+                return True
+        return False
 
-    async def _subjects(self, queue: str, filter_: str) -> list[str]:
-        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}", {"subjects_filter": filter_})
+    async def _has_fired(self, queue: str, subject: str) -> bool:
+        """Whether what waits in lane `later` is a retry, and not a tick whose jitter is not over."""
+        message = await last_on(self._connection, self._stream(queue), subject)
+        return message is not None and n.GENERATION not in message.headers
+
+    async def subjects(self, queue: str, pattern: str) -> list[str]:
+        """Those that match and hold a message, by the stream's leader."""
+        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}", {"subjects_filter": pattern})
         return sorted(info["state"].get("subjects") or {})
 
     def _stream(self, queue: str) -> str:
@@ -201,7 +183,9 @@ def tick_job(schedule: Schedule, tick: Tick, now: float) -> Job:
     arguments = schedule.args
     if schedule.takes_slot:
         arguments = {**arguments, "slot": tick.slot.isoformat()}
-    headers = {**schedule.headers, n.OF_SCHEDULE: schedule.name, n.SLOT: tick.slot.isoformat()}
+    headers = {n.OF_SCHEDULE: schedule.name, n.SLOT: tick.slot.isoformat()}
+    if schedule.secret:
+        headers[n.SECRET] = schedule.secret
     if schedule.overlap == "skip":
         headers[n.OVERLAP] = schedule.overlap
     return Job(
@@ -234,25 +218,32 @@ def batches(placings: Sequence[Placing]) -> list[list[Placing]]:
 
 
 def _settled(one: Placing) -> Progress:
+    assert one.plan.upto is not None  # nothing is placed otherwise
     before = one.marker.progress
-    missed = before.missed if before is not None else 0
-    upto = one.plan.upto
-    assert upto is not None  # nothing is placed otherwise
-    passed = one.plan.passed or (before.passed if before is not None else None)
-    return Progress(upto, one.schedule.generation, missed + one.plan.missed, passed)
+    if before is None:
+        return Progress(one.plan.upto, one.schedule.generation, one.plan.missed, one.plan.passed)
+    missed, passed = before.missed + one.plan.missed, one.plan.passed or before.passed
+    return before._replace(slot=one.plan.upto, generation=one.schedule.generation, missed=missed, passed=passed)
 
 
 def _read(message: StoredMessage) -> Marker:
     record = read_record(message.data)
-    progress: Progress | None = None
+    token = str(record.get("token", ""))
+    progress, late = None, False
     try:
-        passed = _moment(record["passed"]) if record.get("passed") else None
-        missed, idle = int(record.get("missed", 0)), bool(record.get("idle"))
-        progress = Progress(_moment(record["slot"]), str(record["generation"]), missed, passed, idle)
+        if is_generation(generation := str(record["generation"])):
+            progress = Progress(
+                _moment(record["slot"]),
+                generation,
+                int(record.get("missed", 0)),
+                _moment(record["passed"]) if record.get("passed") else None,
+                bool(record.get("idle")),
+                _moment(record["since"]) if record.get("since") else None,
+            )
+            late = bool(record.get("by")) and message.stored_at > _moment(record["by"]).timestamp()
     except (KeyError, ValueError, TypeError, OverflowError):
-        pass  # written by hand: the next placing writes over it
-    gone = bool(record.get("gone"))
-    return Marker(progress, message.sequence, str(record.get("token", "")), message.stored_at, gone)
+        progress = None  # written by hand: whoever plans next writes over it
+    return Marker(progress, message.sequence, token, message.stored_at, bool(record.get("gone")), late)
 
 
 def _moment(text: object) -> datetime:

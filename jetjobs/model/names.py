@@ -52,6 +52,7 @@ OF_SCHEDULE: Final = "Jetjobs-Schedule"
 SLOT: Final = "Jetjobs-Slot"
 OVERLAP: Final = "Jetjobs-Overlap"
 GENERATION: Final = "Jetjobs-Generation"
+QUEUE: Final = "Jetjobs-Queue"
 
 # Headers of the server's.
 MSG_ID: Final = "Nats-Msg-Id"
@@ -77,6 +78,10 @@ OWN_PREFIXES: Final = ("nats-", "jetjobs-")
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+
+
+def is_token(text: str) -> bool:
+    return _TOKEN.fullmatch(text) is not None
 
 
 def check_token(what: str, token: str) -> str:

@@ -33,6 +33,8 @@ class Progress(NamedTuple):
     """The last of those."""
     idle: bool = False
     """Nothing is planned for this generation: it is paused, or no more."""
+    since: datetime | None = None
+    """Ticks of generations before this one may stand up to here, and no further."""
 
 
 class Tick(NamedTuple):
@@ -92,6 +94,14 @@ def carried_on(before: Progress | None, since: datetime) -> datetime:
     if before is None or before.idle or since - before.slot > GRACE:
         return since
     return min(since, before.slot)
+
+
+def last_slot(schedule: Schedule, progress: Progress | None, now: datetime) -> datetime | None:
+    """Slot of the newest tick that is due; None when there was none, or it was passed over."""
+    last = schedule.before(min(now, settled(schedule, progress)))
+    if last is not None and last > schedule.since:
+        return None if progress and progress.passed and last <= progress.passed else last
+    return schedule.last
 
 
 class _Overdue(NamedTuple):

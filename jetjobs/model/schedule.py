@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
@@ -33,6 +34,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = EPOCH
 _LAST = datetime(2261, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
+_INSTANT = timedelta(microseconds=1)
+_GENERATION = re.compile(r"\d{16}", re.ASCII)
+_LAST_GENERATION = "4102444800000000"
+"""The year 2100: no clock is so wrong, and there is room above it."""
 
 Misfire = Literal["last", "all", "skip"]
 Overlap = Literal["allow", "skip"]
@@ -55,6 +60,16 @@ def _moment(value: datetime) -> datetime:
     if not _FIRST <= utc <= _LAST:
         raise ValueError("is not within the years 1970 to 2260")
     return utc
+
+
+def is_generation(text: str) -> bool:
+    return _GENERATION.fullmatch(text) is not None and text <= _LAST_GENERATION
+
+
+def check_generation(text: str) -> str:
+    if text and not is_generation(text):
+        raise ValueError("is no generation")
+    return text
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
@@ -138,14 +153,16 @@ class Schedule(BaseModel):
     # Kept by jetjobs
     takes_slot: bool = False
     """Whether the task has an argument `slot` that is to be filled in."""
-    headers: dict[str, str] = {}
-    """What each job of the task carries, such as which of its arguments are secret."""
+    secret: Annotated[str, Field(max_length=2_000, pattern=r"^[ -~]*$")] = ""
+    """Which of the arguments are secret."""
     declared_by: str = ""
     """The app whose code declares it; empty for one that was made at run time."""
-    generation: str = ""
-    """Changes with the definition. Ticks that were planned for another one are removed."""
+    generation: Annotated[str, AfterValidator(check_generation)] = ""
+    """Rises with each change of the definition. Ticks that were planned for an older one are taken back."""
     since: Moment = _FIRST
-    """When this generation began: earlier slots are none of its."""
+    """When this generation was made."""
+    left: Annotated[str, AfterValidator(lambda token: token and check_token("queue", token))] = ""
+    """The queue it was in before this generation, if that was another."""
     last: Moment | None = None
     """Slot of the last tick before this generation."""
 
@@ -185,7 +202,7 @@ class Schedule(BaseModel):
     def after(self, moment: datetime) -> datetime | None:
         """The first slot after the moment, within start and end."""
         if self.start is not None and moment < self.start:
-            moment = self.start - _SECOND
+            moment = self.start - _INSTANT
         slot = self.rule.after(moment)
         return slot if slot is not None and (self.end is None or slot <= self.end) else None
 
@@ -213,7 +230,7 @@ class Schedule(BaseModel):
         return self._said() == other._said()
 
     def _said(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"paused", "generation", "since", "last"})
+        return self.model_dump(exclude={"paused", "generation", "since", "last", "left"})
 
 
 def make_schedule(values: dict[str, Any]) -> Schedule:

@@ -42,8 +42,7 @@ async def _declare(jetstream: JetStreamClient, wanted: Schedule, there: Definiti
                 return
             if wanted.same_as(there.schedule):
                 return
-            kept = {"paused": there.schedule.paused, "last": there.schedule.last}
-            wanted = wanted.model_copy(update=kept)
+            wanted = wanted.model_copy(update={"paused": there.schedule.paused})
         try:
             await jetstream.schedule_edits.put(wanted, there)
             return

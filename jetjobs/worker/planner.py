@@ -17,14 +17,12 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.schedule_edits import next_generation
 from jetjobs.jetstream.schedules import Definition
 from jetjobs.jetstream.ticks import BATCH_BYTES, Marker, Placing, batches
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import (
     BrokerError,
     BrokerUnavailable,
-    JetJobsError,
     JobTooLarge,
     ScheduleConflict,
     StorageFull,
@@ -197,30 +195,25 @@ class Planner:
         jetstream = self._jetstream
         definition = await jetstream.schedules.get(name)
         schedule = definition.schedule if definition is not None else None
-        if schedule is None:
+        if definition is None or schedule is None:
             self._agenda.forget(name)
+            if definition is not None and definition.deleted:
+                await jetstream.schedule_edits.finish_delete(definition)
             return
         if self._agenda.has(schedule):
             return
         try:
-            marker = await jetstream.ticks.marker(schedule.queue, name)
-            if marker.generation < schedule.generation:
-                await jetstream.ticks.take_back(
-                    schedule.queue, name, schedule.generation, schedule.since, idle=schedule.paused
-                )
-                marker = await jetstream.ticks.marker(schedule.queue, name)
+            marker = await jetstream.changeover.to(schedule)
         except TopologyMissing as error:
-            marker = Marker(None, 0)
+            self._agenda.add(schedule, Marker(None, 0))
             self._complain(name, error)
+            return
         if marker.generation > schedule.generation:
-            await self._renew(schedule, definition)
+            # The bucket is older than the stream; it came from a backup, perhaps. What it says counts from now on.
+            with contextlib.suppress(ScheduleConflict):
+                await jetstream.schedule_edits.put(schedule, definition, marker.generation)
             return
         self._agenda.add(schedule, marker)
-
-    async def _renew(self, schedule: Schedule, definition: Definition | None) -> None:
-        """The bucket is older than the stream: it came from a backup, perhaps. What it says counts from now on."""
-        with contextlib.suppress(ScheduleConflict):
-            await self._jetstream.schedule_edits.put(schedule, definition)
 
     # Planning
 
@@ -244,7 +237,7 @@ class Planner:
     async def _place(self, queue: str, placings: list[Placing], now: datetime) -> None:
         try:
             stored = await self._jetstream.ticks.place(placings, now.timestamp(), self._term())
-        except (BrokerError, JobTooLarge) as error:
+        except (BrokerError, JobTooLarge, ValueError) as error:
             if len(placings) > 1 and not isinstance(error, BrokerUnavailable | StorageFull | TopologyMissing):
                 # One of them is refused; the others must not wait for it.
                 for one in placings:
@@ -277,7 +270,7 @@ class Planner:
         if todo.look_at is not None:
             self._agenda.look_at(name, todo.look_at)
 
-    def _complain(self, name: str, error: JetJobsError) -> None:
+    def _complain(self, name: str, error: Exception) -> None:
         known = self._agenda.known.get(name)
         if known is not None and known.complained:
             return
@@ -305,8 +298,7 @@ class Planner:
                 ):
                     continue
                 if not marker.gone:
-                    later = next_generation(None, now)
-                    await jetstream.ticks.take_back(queue, name, later, now, idle=True, gone=True)
+                    await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, queue))
                 elif now.timestamp() - marker.written_at > FORGET_S:
                     await jetstream.ticks.forget(queue, marker)
 

@@ -18,8 +18,9 @@ import pytest
 from jetjobs import JetJobs, RetryPolicy, current_job
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.publisher import _block, stage
-from jetjobs.jetstream.schedules import Definition
-from jetjobs.jetstream.ticks import Marker, Placing
+from jetjobs.jetstream.schedule_edits import next_generation
+from jetjobs.jetstream.schedules import Definition, ScheduleStore
+from jetjobs.jetstream.ticks import Marker, Placing, Ticks, tick_job
 from jetjobs.model.errors import (
     BrokerError,
     DefinitionError,
@@ -30,7 +31,7 @@ from jetjobs.model.errors import (
     ScheduleNotFound,
     UnknownTask,
 )
-from jetjobs.model.planning import plan
+from jetjobs.model.planning import Plan, Tick, plan
 from jetjobs.model.schedule import Schedule, make_schedule, slot_token
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.declared import sync_declared
@@ -121,6 +122,10 @@ async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs
         expected = [slot_token(begin + i * SECOND) for i in range(len(standing))]
         assert slots_of(standing) == expected  # none missing in between
         message = await truth.js.get_last_msg("jobs-work-default", fired[0])
+        for subject in fired:
+            stored = await truth.api("STREAM.MSG.GET.jobs-work-default", {"last_by_subj": subject})
+            slot = datetime.strptime(subject.rsplit(".", 1)[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+            assert datetime.fromisoformat(stored["message"]["time"]) >= slot  # never before its time
         headers = message.headers or {}
         assert headers["Jetjobs-Schedule"] == "often"
         assert slot_token(datetime.fromisoformat(headers["Jetjobs-Slot"])) == fired[0].rsplit(".", 1)[1]
@@ -310,7 +315,7 @@ async def test_a_leader_finishes_what_an_editor_who_died_has_begun(app: JetJobs,
             assert there.schedule is not None
             # He wrote the definition, and no more.
             paused = there.schedule.model_copy(
-                update={"paused": True, "generation": "dead", "since": await now_of(app)}
+                update={"paused": True, "generation": "3000000000000000", "since": await now_of(app)}
             )
             await app.jetstream.schedules.put(paused, there.revision)
 
@@ -319,7 +324,7 @@ async def test_a_leader_finishes_what_an_editor_who_died_has_begun(app: JetJobs,
 
             await eventually(taken_back, 30)
             marker = await app.jetstream.ticks.marker("default", "s")
-            assert marker.generation == "dead"
+            assert marker.generation == "3000000000000000"
 
 
 async def body_of(truth: Truth, subject: str) -> Any:
@@ -372,13 +377,168 @@ async def test_a_schedule_that_moves_to_another_queue_leaves_nothing_behind(
         async with planning(app):
             await eventually(lambda: placed(truth, 10), 30)
             await app.schedules.put("s", work, every=2 * SECOND, queue="other")
-            assert await truth.jobs(lane="later") == []
+            await eventually(lambda: moved(truth), 30)
+        await each_slot_once_over_both(truth, 2 * SECOND)
 
-            async def there() -> bool:
-                return len(await truth.jobs("other", "later")) > 10
 
-            await eventually(there, 30)
-            assert await truth.jobs(lane="later") == []
+async def moved(truth: Truth) -> bool:
+    """Nothing waits in the one queue any more, and the other is planned."""
+    return await truth.jobs(lane="later") == [] and len(await truth.jobs("other", "later")) > 10
+
+
+async def each_slot_once_over_both(truth: Truth, every: timedelta) -> None:
+    slots = slots_of([*await standing_once(truth), *await truth.jobs("other")])
+    assert [slot for slot, count in Counter(slots).items() if count > 1] == []
+    times = [datetime.strptime(uid, "%Y%m%dT%H%M%SZ") for uid in slots]
+    assert {b - a for a, b in itertools.pairwise(times)} == {every}
+
+
+async def test_a_leader_ends_what_an_editor_who_died_had_left_in_another_queue(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision(["default", "other"])
+        await app.schedules.put("s", work, every=2 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 10), 30)
+            there = await app.jetstream.schedules.get("s")
+            assert there is not None
+            assert there.schedule is not None
+            now = await now_of(app)
+            moving = {"queue": "other", "left": "default", "since": now, "generation": next_generation(now)}
+            await app.jetstream.schedules.put(there.schedule.model_copy(update=moving), there.revision)
+            await eventually(lambda: moved(truth), 30)
+        await each_slot_once_over_both(truth, 2 * SECOND)
+
+        # The same when it was deleted, by somebody who died over it.
+        await app.schedules.put("d", work, every=2 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 10), 30)
+        there = await app.jetstream.schedules.get("d")
+        assert there is not None
+        await app.jetstream.schedules.delete("d", there.revision, "default")
+        with pytest.raises(ScheduleNotFound):
+            await app.schedules.delete("d")
+        assert await truth.jobs(lane="later") == []
+
+
+@pytest.mark.parametrize("before_ms", [(10,), (30,), (60,), (230, 120), (900, 300, 20)])
+async def test_edits_right_before_a_slot_neither_double_nor_lose_it(
+    app: JetJobs, work: Any, truth: Truth, before_ms: tuple[int, ...]
+) -> None:
+    async with app:
+        await app.provision()
+        first = await app.schedules.put("s", work, every=2 * SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            for _ in range(3):
+                slot = first.schedule.after(await now_of(app) + SECOND)
+                assert slot is not None
+                for wait_ms in before_ms:
+                    moment = slot - timedelta(milliseconds=wait_ms)
+                    await asyncio.sleep(max(0.0, (moment - await now_of(app)).total_seconds()))
+                    await app.schedules.put("s", work, every=2 * SECOND)
+            last = slot_token(await now_of(app) + 10 * SECOND)
+
+            async def planned() -> bool:
+                return max(slots_of(await truth.jobs())) > last
+
+            await eventually(planned, 30)
+        await each_slot_once(truth, first.schedule)
+
+
+async def each_slot_once(truth: Truth, schedule: Schedule) -> None:
+    """From its beginning, with no hole."""
+    slots = slots_of(await standing_once(truth))
+    assert [slot for slot, count in Counter(slots).items() if count > 1] == []
+    begin = schedule.after(schedule.since)
+    assert begin is not None
+    assert schedule.every is not None
+    assert slots == [slot_token(begin + i * schedule.every) for i in range(len(slots))]
+
+
+@pytest.mark.parametrize("where", ["ScheduleStore._write", "Ticks.write_marker"])
+async def test_an_editor_who_stands_still_doubles_nothing(
+    app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Once with a leader beside him, once without."""
+    async with app:
+        await app.provision()
+        first = await app.schedules.put("s", work, every=SECOND)
+        kind, name = where.split(".")
+        owner = {"ScheduleStore": ScheduleStore, "Ticks": Ticks}[kind]
+        original = getattr(owner, name)
+        still = False
+
+        async def slow(self: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal still
+            if still:
+                still = False
+                await asyncio.sleep(4)
+            return await original(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, slow)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            still = True
+            await app.schedules.put("s", work, every=SECOND)
+            await eventually(lambda: placed(truth, 20), 30)
+        still = True
+        await app.schedules.put("s", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+        await each_slot_once(truth, first.schedule)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"garbage",
+        b'{"slot": "2026-01-01T00:00:00+00:00", "generation": "zzz"}',
+        b'{"slot": "2026-01-01T00:00:00+00:00", "generation": "3999999999999999"}',
+        None,
+    ],
+)
+async def test_a_marker_that_was_forged_or_lost_runs_nothing_again(
+    app: JetJobs, work: Any, truth: Truth, body: bytes | None
+) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=SECOND, misfire="all")
+        async with planning(app):
+            await eventually(lambda: ready(truth, 4), 30)
+            if body is None:
+                await truth.js.purge_stream("jobs-work-default", subject="jobs.work.default.tick.s")
+            else:
+                await truth.js.publish("jobs.work.default.tick.s", body)
+            before = max(slots_of(await truth.jobs()))
+
+            async def goes_on() -> bool:
+                return max(slots_of(await truth.jobs())) > before
+
+            await eventually(goes_on, 60)
+        slots = slots_of(await standing_once(truth))
+        assert len(set(slots)) == len(slots)
+
+
+async def test_what_was_last_is_known_through_edits(app: JetJobs, work: Any, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: ready(truth, 2), 30)
+            for info in (
+                await app.schedules.put("s", work, every=HOUR),
+                await app.schedules.pause("s"),
+                await app.schedules.resume("s"),
+            ):
+                assert info.last is not None
+                assert info.last >= info.schedule.since - MINUTE
 
 
 async def test_two_who_edit_one_schedule_one_wins_and_the_other_is_told(app: JetJobs, work: Any) -> None:
@@ -562,6 +722,27 @@ async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_aliv
         assert cancelled[0].job_id > ran[0]
 
 
+async def test_with_overlap_skip_an_earlier_tick_that_only_waits_for_its_jitter_is_not_alive(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        schedule = (await app.schedules.put("s", work, every=SECOND, overlap="skip", jitter=HOUR)).schedule
+        now = (await now_of(app)).replace(microsecond=0)
+        ticks = app.jetstream.ticks
+        marker = await ticks.marker("default", "s")
+        due = [Tick(now, now + HOUR), Tick(now + SECOND, now - SECOND)]
+        one = Placing(schedule, Plan(tuple(due), now + SECOND), marker)
+        assert (await ticks.place([one], now.timestamp(), 1))[0] is not None
+        job = tick_job(schedule, due[1], now.timestamp())
+        assert not await ticks.earlier(job)
+        # Once it has fired it is, whatever its task is by now.
+        [later] = await truth.jobs(lane="later")
+        message = await truth.js.get_last_msg("jobs-work-default", later)
+        await truth.js.publish(later.replace(".later.work.", ".normal.other."), message.data or b"")
+        assert await ticks.earlier(job)
+
+
 async def test_with_overlap_allow_ticks_run_beside_each_other(app: JetJobs, probe: Probe) -> None:
     running_now = 0
     most = asyncio.Event()
@@ -694,7 +875,7 @@ async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: P
                     "task": "work",
                     "every": SECOND,
                     "args": {"text": "x" * 65_400},
-                    "generation": "1",
+                    "generation": "0000000000000001",
                 }
             )
             for name in ("a", "z"):
@@ -726,7 +907,7 @@ async def test_markers_of_schedules_that_are_gone_are_tidied_away(
             # As if its editor had died after the definition was deleted.
             torn = await app.jetstream.schedules.get("torn")
             assert isinstance(torn, Definition)
-            await app.jetstream.schedules.delete("torn", torn.revision)
+            await app.jetstream.schedules.delete("torn", torn.revision, "default")
 
             async def tidy() -> bool:
                 markers = await truth.subjects("jobs-work-default", "jobs.work.default.tick.*")

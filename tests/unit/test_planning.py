@@ -13,11 +13,12 @@ from jetjobs.model.schedule import Schedule, make_schedule
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+G, OLDER = f"{2:016d}", f"{1:016d}"
 POLICIES = st.sampled_from(["last", "all", "skip"])
 
 
 def schedule(**values: object) -> Schedule:
-    return make_schedule({"name": "s", "task": "t", "since": T0, "generation": "g", **values})
+    return make_schedule({"name": "s", "task": "t", "since": T0, "generation": G, **values})
 
 
 def after(one: Schedule, progress: Progress | None, todo: Plan) -> Progress | None:
@@ -113,7 +114,7 @@ def test_a_second_behind_after_a_month_away_does_not_walk_through_all_of_it() ->
 
 def test_another_generation_begins_at_its_own_time() -> None:
     one = schedule(every=SECOND, since=T0 + timedelta(seconds=100))
-    todo = plan(one, Progress(T0 + timedelta(seconds=300), "older"), T0 + timedelta(seconds=100))
+    todo = plan(one, Progress(T0 + timedelta(seconds=300), OLDER), T0 + timedelta(seconds=100))
     assert slots(todo)[0] == T0 + timedelta(seconds=101)
 
 
@@ -130,7 +131,7 @@ def test_start_and_end_are_kept() -> None:
     one = schedule(every=timedelta(seconds=10), start=T0 + timedelta(seconds=25), end=T0 + timedelta(seconds=50))
     placed, _, _ = walk(one, [0, 20, 20, 20])
     assert placed == [T0 + timedelta(seconds=s) for s in (30, 40, 50)]
-    assert plan(one, Progress(placed[-1], "g"), T0 + timedelta(seconds=51)) == Plan()
+    assert plan(one, Progress(placed[-1], G), T0 + timedelta(seconds=51)) == Plan()
 
 
 def test_a_paused_one_has_no_plan() -> None:
@@ -158,7 +159,7 @@ def test_a_plan_in_portions_is_the_plan(number: int, every: int) -> None:
     now = T0 + timedelta(seconds=200)
     whole = slots(plan(one, None, now))
     placed: list[datetime] = []
-    progress: Progress | None = Progress(whole[0] - timedelta(seconds=1), "g") if whole else None
+    progress: Progress | None = Progress(whole[0] - timedelta(seconds=1), G) if whole else None
     for _ in range(len(whole) + 1):
         todo = plan(one, progress, now).first(number)
         placed += slots(todo)
@@ -179,8 +180,8 @@ def test_ten_seconds_late_is_not_missed(misfire: str) -> None:
 def test_edits_in_quick_succession_lose_and_double_no_slot(steps: list[tuple[float, bool]], every: int) -> None:
     """Each step is an edit that takes back what is after its time, and now and then somebody plans."""
     now, placed = T0, set[datetime]()
-    one = schedule(every=timedelta(seconds=every), generation="0", since=T0)
-    progress = Progress(T0, "0")
+    one = schedule(every=timedelta(seconds=every), generation=f"{0:016d}", since=T0)
+    progress = Progress(T0, f"{0:016d}")
     for number, (step, plans) in enumerate(steps, 1):
         if plans:
             todo = plan(one, progress, now)
@@ -188,7 +189,7 @@ def test_edits_in_quick_succession_lose_and_double_no_slot(steps: list[tuple[flo
             placed |= set(slots(todo))
             progress = after(one, progress, todo) or progress
         now += timedelta(seconds=step)
-        one = schedule(every=timedelta(seconds=every), generation=str(number), since=now)
+        one = schedule(every=timedelta(seconds=every), generation=f"{number:016d}", since=now)
         progress = Progress(carried_on(progress, now), one.generation)
         placed = {slot for slot in placed if slot <= now}
         if now - progress.slot > GRACE - timedelta(seconds=3):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import AwareDatetime
 
 from jetjobs import JetJobs
 from jetjobs.define.registry import Router
@@ -15,6 +16,17 @@ from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.schedule import EPOCH, Interval, Schedule, make_schedule, read_schedule, slot_token
 
 MINUTE = timedelta(minutes=1)
+FORGED = [
+    b'{"name":"s","task":"t","every":"PT1M",' + rest + b"}"
+    for rest in (
+        b'"secret":"a\\nb"',
+        b'"generation":"abc"',
+        b'"generation":"9999999999999999"',
+        b'"left":"a b"',
+        b'"priority":"later"',
+        b'"queue":"x 0\\r\\n\\r\\nPUB y"',
+    )
+]
 
 
 def app_with_task() -> tuple[JetJobs, Any]:
@@ -145,14 +157,14 @@ def test_what_is_stored_is_read_as_it_was() -> None:
             "every": "90s",
             "start": datetime(2026, 1, 1, tzinfo=UTC),
             "jitter": timedelta(seconds=5),
-            "generation": "g",
+            "generation": f"{7:016d}",
         }
     )
     assert one.every == timedelta(seconds=90)
     assert read_schedule(one.model_dump_json().encode()) == one
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"name":"s","task":"t"}', b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"name":"s","task":"t"}', b"[" * 100_000, *FORGED])
 def test_what_is_no_definition_is_none(data: bytes) -> None:
     assert read_schedule(data) is None
 
@@ -171,5 +183,44 @@ def test_tokens_of_slots_sort_by_time(slot: datetime, seconds: int) -> None:
 
 def test_a_schedule_is_the_same_but_for_what_the_server_keeps() -> None:
     one = make_schedule({"name": "s", "task": "t", "every": MINUTE})
-    assert one.same_as(one.model_copy(update={"paused": True, "generation": "x", "since": datetime.now(UTC)}))
+    assert one.same_as(
+        one.model_copy(update={"paused": True, "generation": f"{8:016d}", "since": datetime.now(UTC)})
+    )
     assert not one.same_as(one.model_copy(update={"priority": "high"}))
+
+
+@given(st.integers(0, 3_000_000), st.integers(1, 5))
+def test_a_start_within_a_second_is_kept_and_slots_go_on(micros: int, every: int) -> None:
+    start = datetime(2026, 3, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    one = make_schedule({"name": "s", "task": "t", "every": timedelta(seconds=every), "start": start})
+    first = one.after(start - MINUTE)
+    assert first is not None
+    assert first >= start
+    second = one.after(first)
+    assert second is not None
+    assert second - first == timedelta(seconds=every)
+    assert one.before(first) == first
+    assert one.before(first - timedelta(microseconds=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("hint", "takes"),
+    [
+        (datetime, True),
+        (datetime | None, True),
+        (Annotated[datetime, "x"], True),
+        (Annotated[datetime | None, "x"], True),
+        (AwareDatetime, True),
+        (datetime | str, True),
+        (Any, False),
+        (str, False),
+        (date, False),
+    ],
+)
+def test_a_slot_is_filled_in_where_a_time_fits(hint: Any, takes: bool) -> None:
+    async def work(slot: Any = None) -> None: ...
+
+    work.__annotations__["slot"] = hint
+    app = JetJobs("test")
+    app.task(work).every(MINUTE)
+    assert app.schedules_declared["work"].takes_slot is takes
