@@ -18,6 +18,7 @@ from jetjobs.model.ids import is_id
 from jetjobs.model.job import NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
 from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
+from jetjobs.model.reading import read_running
 from jetjobs.moving import MoveAnswer, Mover
 
 SCAN_LIMIT = 10_000
@@ -150,7 +151,7 @@ class Jobs:
         found: dict[str, Any] = {}
         try:
             async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, "*")):
-                found[message.subject.rsplit(".", 1)[1]] = read_record(message.data)
+                found[message.subject.rsplit(".", 1)[1]] = read_running(read_record(message.data))
         except TopologyMissing:
             return {}
         return found

@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jetjobs.model.reading import read_json
+
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
 
@@ -72,7 +74,7 @@ def _known(what: str) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         age = time.time() - kept.stat().st_mtime
         if 0 <= age < KEPT_S:
-            return [str(name) for name in json.loads(kept.read_text())]
+            return [str(name) for name in read_json(kept.read_text())]
     found = _ask(what, settings)
     if found is None:
         return []

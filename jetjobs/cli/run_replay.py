@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections import Counter
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from jetjobs.cli.state import state
 from jetjobs.dead import ReplayAnswer, Replayed
 from jetjobs.model.errors import ConfigError, JetJobsError
 from jetjobs.model.letter import DeadLetter
+from jetjobs.model.reading import read_json
 
 NAMED = 20
 """Refusals that are printed; `--json` has them all."""
@@ -175,8 +175,8 @@ def _other_arguments(selection: Selection, data: str | None) -> dict[str, Any] |
     if not selection.ids or len(selection.ids) != 1:
         raise ConfigError("--data goes with one id")
     try:
-        values = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        values = read_json(data)
+    except ValueError as error:
         raise ConfigError(f"--data: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError("--data must be one JSON object: the task's arguments by name")

@@ -20,6 +20,7 @@ from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.ids import parse_id
 from jetjobs.model.job import Job, JobStatus
 from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.reading import read_running
 
 
 class Places:
@@ -105,7 +106,7 @@ class Places:
             found.add((subject.split(".")[2], subject.split(".")[3]))
         if not found and (record := await self._running(job_id)):
             # A job made by hand has its id in no subject before its first move.
-            found.add((str(record.get("queue", "")), str(record.get("task", ""))))
+            found.add((record["queue"], record["task"]))
         return found
 
     async def _locate_in(self, queue: str, job_id: str) -> set[tuple[str, str]]:
@@ -153,7 +154,7 @@ class Places:
 
     async def _running(self, job_id: str) -> dict[str, Any]:
         bucket = self._names.running_bucket
-        return await self._record(kv_stream(bucket), kv_subject(bucket, job_id))
+        return read_running(await self._record(kv_stream(bucket), kv_subject(bucket, job_id)))
 
     async def _record(self, stream: str, subject: str) -> dict[str, Any]:
         try:

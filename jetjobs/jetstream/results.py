@@ -15,6 +15,7 @@ from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.model import names as n
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.reading import read_json
 
 # Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
 CANCELLED_TTL_S = 3600
@@ -76,8 +77,8 @@ def _tick(headers: Mapping[str, str]) -> bytes:
 def _embedded(text: str) -> bytes:
     """JSON from a header, made sure of: a hand-made one may be anything."""
     try:
-        return json.dumps(json.loads(text)).encode()
-    except (ValueError, RecursionError):
+        return json.dumps(read_json(text)).encode()
+    except (ValueError, RecursionError):  # the latter of writing it
         return b"null"
 
 
@@ -140,7 +141,7 @@ def _guard(ttl_s: int, expected: int) -> bytes:
 def read_record(data: bytes) -> dict[str, Any]:
     """A record as a dict; empty for a deleted or foreign one."""
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = read_json(data)
+    except ValueError:
         return {}
     return record if isinstance(record, dict) else {}

@@ -10,7 +10,8 @@ from jetjobs.jetstream.codec import read_history, read_replays
 from jetjobs.jetstream.dead_letters import read_cause
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.model import names as n
-from jetjobs.model.job import JobState, JobStatus, at
+from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.reading import at, text_or_none, whole
 
 
 def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
@@ -31,7 +32,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         attempt,
         due_at=at(number(live.headers, n.DUE_AT, 0)),
         enqueued_at=at(number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
-        started_at=at(shown.get("started_at", 0.0)),
+        started_at=at(shown.get("started_at")),
         worker=shown.get("worker"),
         lane=lane,
         run=live.headers.get(n.RUN, f"s{live.sequence}"),
@@ -52,22 +53,23 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
     except ValueError:
         state = JobState.SUCCEEDED
     replay = record.get("replay")
-    replays = replay.get("replays", ()) if isinstance(replay, dict) else ()
+    replays = replay.get("replays") if isinstance(replay, dict) else ()
+    replays = replays if isinstance(replays, list) else ()
     return JobStatus(
         job_id,
         state,
         queue,
         task,
-        int(record.get("attempt", 0)),
-        enqueued_at=at(record.get("enqueued_at", 0.0)),
-        started_at=at(record.get("started_at", 0.0)),
-        ended_at=at(record.get("ended_at", 0.0)),
-        worker=record.get("worker"),
-        reason=record.get("reason"),
+        whole(record.get("attempt")),
+        enqueued_at=at(record.get("enqueued_at")),
+        started_at=at(record.get("started_at")),
+        ended_at=at(record.get("ended_at")),
+        worker=text_or_none(record.get("worker")),
+        reason=text_or_none(record.get("reason")),
         run=str(record.get("run", "")),
-        replays=tuple(replays),
+        replays=tuple(entry for entry in replays if isinstance(entry, dict)),
         result=record.get("result"),
-        schedule=record.get("schedule"),
+        schedule=text_or_none(record.get("schedule")),
         slot=slot_in(record.get("slot")),
     )
 
@@ -82,9 +84,9 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         task,
         number(letter.headers, n.ATTEMPT, 1),
         enqueued_at=at(number(letter.headers, n.ENQUEUED_AT, 0)),
-        ended_at=at(cause.get("at", 0.0)),
-        worker=cause.get("worker"),
-        reason=cause.get("reason"),
+        ended_at=at(cause.get("at")),
+        worker=text_or_none(cause.get("worker")),
+        reason=text_or_none(cause.get("reason")),
         error=f"{cause.get('type')}: {cause.get('text')}",
         lane=letter.headers.get(n.LANE),
         run=letter.headers.get(n.RUN, ""),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.reading import read_json
 
 LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
 MAX_LIMIT = 10_000
@@ -87,8 +88,8 @@ def _equal(found: Any, wanted: str) -> bool:
     if isinstance(found, str) and found == wanted:
         return True
     try:
-        return bool(json.loads(wanted) == found)
-    except (ValueError, RecursionError):
+        return bool(read_json(wanted) == found)
+    except ValueError:
         return False
 
 
@@ -108,7 +109,7 @@ def read_cursor(query: JobQuery, cursor: str) -> Position:
     """ConfigError when it is none, or one of another list."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        mark, shelf, sequence = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        mark, shelf, sequence = read_json(base64.urlsafe_b64decode(padded.encode("ascii")))
         position = Position(str(shelf), int(sequence))
     except (ValueError, TypeError, UnicodeEncodeError):
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.ids import JobId
@@ -81,12 +81,17 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 def check_token(what: str, token: str) -> str:
     """The token itself, or DefinitionError: `what` names it in the text."""
-    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+    if not is_token(token):
         raise DefinitionError(
             f"{what} {token!r} is not a usable name",
             hint="a name is 1 to 64 letters, digits, '-' or '_'",
         )
     return token
+
+
+def is_token(text: object) -> TypeGuard[str]:
+    """Whether it can be the name of a queue or task."""
+    return isinstance(text, str) and _TOKEN.fullmatch(text) is not None
 
 
 def check_lane(lane: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jetjobs.model import names as n
+from jetjobs.model.reading import read_json
 
 MASK = "***"
 MAX_HEADER = 2_000
@@ -65,8 +65,8 @@ def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
     if payload := headers.get(n.PAYLOAD):
         return f"<in the object store: {payload}>"
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = read_json(body)
+    except ValueError:
         return f"<{len(body)} bytes that are no JSON>"
     return mask(value, read_paths(headers.get(n.SECRET, "")))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,7 +16,8 @@ from jetjobs.jetstream.topology import queues_on
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import DeliveryError
-from jetjobs.model.job import Job, JobState, at
+from jetjobs.model.job import Job, JobState
+from jetjobs.model.reading import at, read_json
 from jetjobs.testing.aside import ask
 from jetjobs.testing.matching import Wanted, differences, effective_arguments, short, want
 
@@ -154,7 +154,7 @@ def _shown(app: JetJobs, job: Job, lane: str) -> EnqueuedJob:
 
 def _raw(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        found = read_json(body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
