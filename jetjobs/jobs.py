@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jetjobs.cancel import CancelAnswer, Canceller
+from jetjobs.define.task import check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import page, scan
@@ -97,8 +98,7 @@ class Jobs:
         self, job_id: str, run_at: datetime, *, queue: str | None = None, task: str | None = None
     ) -> MoveAnswer:
         """Let a scheduled or retrying job run at another time."""
-        if run_at.utcoffset() is None:
-            raise ConfigError("run_at has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
+        check_moment("run_at", run_at)
         where = await self.locate(job_id, queue, task)
         return await Mover(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
 

@@ -12,6 +12,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cancel import CancelAnswer, CancelOutcome
 from jetjobs.cli.output import DONE, FAILED, user_name
 from jetjobs.cli.state import state
+from jetjobs.define.task import check_delay, check_moment
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
 from jetjobs.model.ids import is_id
@@ -215,7 +216,12 @@ def _state(text: str | None) -> JobState | None:
 
 
 def _since(text: str | None) -> datetime | None:
-    return None if text is None else datetime.now(UTC) - _duration("--since", text)
+    if text is None:
+        return None
+    try:
+        return datetime.now(UTC) - _duration("--since", text)
+    except OverflowError:
+        raise ConfigError(f"--since {text}: there was no such time") from None
 
 
 def _duration(option: str, text: str) -> timedelta:
@@ -229,7 +235,9 @@ def _moment(at: str | None, delay: str | None) -> datetime:
     if (at is None) == (delay is None):
         raise ConfigError("give --at or --delay")
     if delay is not None:
-        return datetime.now(UTC) + _duration("--delay", delay)
+        lasting = _duration("--delay", delay)
+        check_delay(lasting)
+        return datetime.now(UTC) + lasting
     assert at is not None
     try:
         moment = datetime.fromisoformat(at)
@@ -237,4 +245,5 @@ def _moment(at: str | None, delay: str | None) -> datetime:
         raise ConfigError(f"--at {at!r} is no ISO 8601 time") from None
     if moment.utcoffset() is None:
         raise ConfigError("--at has no time zone", hint="write 2027-01-31T09:00:00+01:00 or …Z")
+    check_moment("--at", moment)
     return moment

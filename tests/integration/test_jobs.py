@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jetjobs import JetJobs, JobState, RetryPolicy
-from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNotFound
+from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
 from jetjobs.model.events import JobStarted
 from jetjobs.model.listing import JobQuery
 from jetjobs.moving import MoveOutcome
@@ -184,6 +184,20 @@ async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, t
             assert await two.result(SOON) == 2
         assert len(probe.of(JobStarted)) == 2
         await truth.until_empty()
+
+
+@pytest.mark.parametrize("year", [1969, 2262, 9999])
+async def test_a_job_is_not_rescheduled_to_a_time_that_the_server_cannot_hold(
+    app: JetJobs, truth: Truth, year: int
+) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.options(delay=HOUR).enqueue(1)
+        before = await one.status()
+        with pytest.raises(DefinitionError, match="1970 to 2261"):
+            await app.jobs.reschedule(one.id, datetime(year, 6, 1, tzinfo=UTC))
+        assert await one.status() == before
 
 
 async def test_a_job_that_is_due_within_two_seconds_is_not_moved(app: JetJobs, truth: Truth) -> None:

@@ -258,3 +258,18 @@ def test_queues_are_read_with_their_limits(text: str | None, queues: dict[str, i
 def test_queues_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises((e.ConfigError, e.DefinitionError)):
         parse_queues(text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "reschedule", "j1", "--at", "2300-01-01T00:00:00Z"],
+        ["jobs", "reschedule", "j1", "--delay", "100000d"],
+        ["jobs", "reschedule", "j1", "--delay", "3000000d"],
+        ["jobs", "reschedule", "j1", "--delay", "99999999999999d"],
+        ["jobs", "list", "--since", "99999999d"],
+    ],
+)
+def test_a_time_out_of_range_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == USAGE
+    assert capsys.readouterr().err.startswith("error: ")
