@@ -53,6 +53,11 @@ class WorkerRecord(NamedTuple):
     seen_at: float = 0.0
     """When the server got this, by the server's clock."""
 
+    @property
+    def takes_jobs(self) -> bool:
+        """False once it only ends what it has begun."""
+        return self.phase not in ("quiet", "stopped")
+
     def to_wire(self) -> dict[str, Any]:
         """The record's value; docs/wire.md has it in words."""
         return {
