@@ -62,7 +62,7 @@ def event_kinds(incomplete: str) -> list[str]:
 def _names(what: str, incomplete: str) -> list[str]:
     """Whatever goes wrong, the shell is told of nothing: it could only spoil the line that is being typed."""
     with contextlib.suppress(Exception):
-        return [name for name in _known(what) if name.startswith(incomplete)]
+        return [name for name in _known(what) if name.startswith(incomplete) and name.isprintable()]
     return []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jetjobs.cli.completion import priorities, queue_names, task_names
-from jetjobs.cli.output import FAILED
+from jetjobs.cli.output import FAILED, json_line
 from jetjobs.cli.state import run_async, state
 from jetjobs.model.reading import read_json
 
@@ -124,8 +123,7 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
     elif state.out.quiet:
         state.out.data(handle.id)
     else:
-        shown = json.dumps(plain, ensure_ascii=False)
-        state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {shown}")
+        state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {json_line(plain)}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
 from jetjobs.cancel import CancelAnswer, CancelOutcome
-from jetjobs.cli.output import DONE, FAILED, user_name
+from jetjobs.cli.output import DONE, FAILED, json_line, one_line, user_name
 from jetjobs.cli.state import state
 from jetjobs.define.task import check_delay, check_moment
 from jetjobs.model.durations import parse_duration, show_duration
@@ -76,14 +75,15 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
     details = status.as_dict()
     for name in _SHOWN:
         if details[name] not in (None, "", 0):
-            out.data(f"{name:<13}{details[name]}")
+            out.data(f"{name:<13}{one_line(str(details[name]), None)}")
     if status.state is JobState.SUCCEEDED:
-        out.data(f"{'result':<13}{json.dumps(status.result, ensure_ascii=False)}")
+        out.data(f"{'result':<13}{json_line(status.result)}")
     for entry in status.history:
-        text = " ".join(str(entry.get("text", "")).split())
-        out.data(f"{'failed':<13}attempt {entry.get('attempt')}: {entry.get('type')}: {text}")
+        what = f"attempt {entry.get('attempt')}: {entry.get('type')}: {entry.get('text', '')}"
+        out.data(f"{'failed':<13}{one_line(what, None)}")
     for entry in status.replays:
-        out.data(f"{'replayed':<13}by {entry.get('by') or '-'}: {entry.get('why') or '-'}")
+        what = f"by {entry.get('by') or '-'}: {entry.get('why') or '-'}"
+        out.data(f"{'replayed':<13}{one_line(what, None)}")
 
 
 async def wait_command(job_id: str, queue: str | None, task: str | None, limit: str) -> int:
@@ -99,7 +99,7 @@ async def wait_command(job_id: str, queue: str | None, task: str | None, limit: 
     if state.out.as_json:
         state.out.json({"id": job_id, "state": "succeeded", "result": result})
     else:
-        state.out.data(json.dumps(result, ensure_ascii=False))
+        state.out.data(json_line(result))
     return DONE
 
 

@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, REFUSED
+from jetjobs.cli.output import DONE, REFUSED, one_line
 from jetjobs.cli.progress import ask_text, progress
 from jetjobs.cli.state import state
 from jetjobs.model.durations import parse_duration, show_duration
@@ -64,7 +64,8 @@ async def show_command(name: str) -> None:
     out.data(f"{'a new job':<11}{'starts in ' + show_duration(starts) if starts is not None else _why_not(queue)}")
     if queue.pause is not None:
         why = queue.pause.reason or "no reason given"
-        out.data(f"{'paused':<11}{why} ({queue.pause.by or 'unknown'}, {iso(queue.pause.at) or 'unknown'})")
+        who = f"{why} ({queue.pause.by or 'unknown'}, {iso(queue.pause.at) or 'unknown'})"
+        out.data(f"{'paused':<11}{one_line(who, None)}")
     for lane in queue.lanes:
         if lane.queued or lane.running or lane.waiting_pulls:
             counts = f"{lane.queued:,} queued, {lane.running:,} running, {lane.waiting_pulls} pulls open"

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.letter_choice import SHOWN, Choice, Selection, may_go_ahead, say_nothing_matches
-from jetjobs.cli.output import DONE, FAILED, REFUSED, user_name
+from jetjobs.cli.output import DONE, FAILED, REFUSED, one_line, user_name
 from jetjobs.cli.progress import progress
-from jetjobs.cli.run_dead import one_line, reader
+from jetjobs.cli.run_dead import reader
 from jetjobs.cli.state import state
 from jetjobs.dead import ReplayAnswer, Replayed
 from jetjobs.model.errors import ConfigError, JetJobsError

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import timedelta
 
 import pytest
 from nats.errors import NoRespondersError
 
-from jetjobs import JetJobs
-from jetjobs.model.errors import BrokerError, JobNotFound
+from jetjobs import JetJobs, RetryPolicy
+from jetjobs.cli.tree import run
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound
 from jetjobs.model.names import kv_subject
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
@@ -66,3 +70,47 @@ async def test_nested_brackets_in_the_registry_and_on_the_control_subject(
             assert "odd" not in [record.key for record in await app.workers.list()]
             assert await app.jobs.running() == []
     assert not [line for line in caplog.records if line.exc_info]
+
+
+async def test_no_record_steers_the_terminal_of_its_reader(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    escape = "\x1b]0;pwned\x07\x1b[2J\x9b31m"
+
+    @app.task(retry=RetryPolicy(max_attempts=1))
+    async def broken() -> None:
+        raise RuntimeError(escape)
+
+    async with app:
+        await app.provision()
+        handle = await broken.enqueue()
+        async with running(app.worker()):
+            with pytest.raises(JobFailed):
+                await handle.result(timedelta(seconds=30))
+        await app.queues.pause("default", reason=escape, by=escape)
+        record: dict[str, object] = {
+            "name": escape,
+            "host": escape,
+            "phase": escape,
+            "version": escape,
+            "tasks": {escape: escape},
+        }
+        job = {"id": escape, "task": escape, "queue": escape, "since": 1.0}
+        record |= {"python": escape, "running": [job], "queues": {escape: {}}, "slots": {"busy": 9}}
+        await truth.js.publish(kv_subject("jobs-workers", "odd"), json.dumps(record).encode())
+        for words in (
+            ["jobs", "show", handle.id],
+            ["jobs", "wait", handle.id],
+            ["jobs", "list", "--state", "dead"],
+            ["queues", "show", "default"],
+            ["queues", "list"],
+            ["workers", "show", "odd"],
+            ["workers", "list"],
+            ["dead", "show", handle.id],
+            ["top"],
+        ):
+            await asyncio.to_thread(run, ["-s", server.url, *words])
+            printed = capsys.readouterr()
+            assert printed.out or printed.err, words
+            steering = {c for c in printed.out + printed.err if not c.isprintable() and c not in "\n\t"}
+            assert not steering, (words, printed)
