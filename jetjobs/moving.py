@@ -78,7 +78,8 @@ class Mover:
             return _found(job_id, status)
         live = await self._jetstream.places.find_live(queue, task, job_id)
         if live is None:
-            return _found(job_id, status)
+            detail = "it has moved, or was published by hand and has not"
+            return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, detail)
         job = self._read(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, status.state)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from jetjobs.jetstream.by_hand import find_by_hand, locate_by_hand
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
 from jetjobs.jetstream.payloads import Payloads
@@ -75,6 +76,11 @@ class Places:
         subject = self._names.job_anywhere(queue, task, parse_id(job_id))
         return await last_on(self._connection, self._names.work_stream(queue), subject)
 
+    async def find(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
+        """Like `find_live`, and it looks for a hand-made job too: for people, not for every job."""
+        live = await self.find_live(queue, task, job_id)
+        return live or await find_by_hand(self._connection, self._names, queue, task, job_id)
+
     async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
         """Whether the job, its dead letter or its done record refers to that object."""
         # One after another, in the order of a job's life: one that moves on meanwhile is found further on. Only a
@@ -107,7 +113,7 @@ class Places:
         if not found and (record := await self._running(job_id)):
             # A job made by hand has its id in no subject before its first move.
             found.add((record["queue"], record["task"]))
-        return found
+        return found or await locate_by_hand(self._connection, self._names, queues, job_id)
 
     async def _locate_in(self, queue: str, job_id: str) -> set[tuple[str, str]]:
         names = self._names
@@ -146,6 +152,8 @@ class Places:
                 return dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
+        if (bare := await find_by_hand(self._connection, self._names, queue, task, job_id)) is not None:
+            return await self._live_status(bare, queue, task, job_id)
         return JobStatus(job_id, None, queue, task)
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:

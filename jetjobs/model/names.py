@@ -184,6 +184,10 @@ class Names:
         """Matches any live job of that key."""
         return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"
 
+    def made_by_hand(self, queue: str, task: str) -> str:
+        """Matches jobs that were published by hand and have not moved, and what stands in lane `tick`."""
+        return f"{self.namespace}.work.{queue}.*.{task}"
+
     def pin(self, queue: str) -> str:
         return f"{self.namespace}.work.{queue}.{TICK}._pin"
 
