@@ -99,7 +99,7 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
 
     try:
         async with showing(handle):
-            value = await handle.result(patience)
+            plain = await handle.shown_result(patience)
     except JobFailed as error:
         if state.out.as_json:
             failure = {
@@ -117,7 +117,6 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
         return FAILED
     status = await handle.status()
     took = (status.ended_at - status.started_at).total_seconds() if status.ended_at and status.started_at else 0.0
-    plain = read_json(_result_json(handle, value))
     if state.out.as_json:
         state.out.json({"id": handle.id, "state": "succeeded", "run_s": took, "result": plain})
     elif state.out.quiet:
@@ -125,12 +124,6 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
     else:
         state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {json_line(plain)}")
     return 0
-
-
-def _result_json(handle: JobHandle[Any], value: Any) -> bytes:
-    from pydantic_core import to_json
-
-    return to_json(value, fallback=str)
 
 
 def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:

@@ -92,7 +92,7 @@ async def wait_command(job_id: str, queue: str | None, task: str | None, limit: 
     async with _reader() as app:
         handle = await app.job(job_id, queue=queue, task=task)
         try:
-            result = await handle.result(lasting)
+            result = await handle.shown_result(lasting)
         except (JobFailed, JobCancelled) as error:
             state.out.error(str(error), None, FAILED)
             return FAILED

@@ -25,11 +25,18 @@ _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 
 def success_record(
-    job: Job, result: bytes, worker: str, started_at: float, ended_at: float, kept_as: str = ""
+    job: Job,
+    result: bytes,
+    worker: str,
+    started_at: float,
+    ended_at: float,
+    kept_as: str = "",
+    secret: str = "",
 ) -> bytes:
     """The record of a success. Put together by hand: the result is JSON already, and this runs for every job.
 
-    `kept_as` names the object that holds the result, where it is too large for the record.
+    `kept_as` names the object that holds the result, where it is too large for the record; `secret` what must not
+    be shown of it.
     """
     replay = job.headers.get(n.REPLAY)
     return (
@@ -44,7 +51,8 @@ def success_record(
         started_at,
         ended_at,
         (b'"replay":%b,' % _embedded(replay) if replay else b"")
-        + (_tick(job.headers) if n.OF_SCHEDULE in job.headers else b""),
+        + (_tick(job.headers) if n.OF_SCHEDULE in job.headers else b"")
+        + (b'"secret":%b,' % quote(secret) if secret else b""),
         b"result_object" if kept_as else b"result",
         quote(kept_as) if kept_as else result,
     )

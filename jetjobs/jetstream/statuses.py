@@ -12,6 +12,7 @@ from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.model import names as n
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.reading import at, text_or_none, whole
+from jetjobs.model.secrets import mask_result
 
 
 def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
@@ -68,7 +69,7 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         reason=text_or_none(record.get("reason")),
         run=str(record.get("run", "")),
         replays=tuple(entry for entry in replays if isinstance(entry, dict)),
-        result=record.get("result"),
+        result=mask_result(record.get("result"), record.get("secret")),
         schedule=text_or_none(record.get("schedule")),
         slot=slot_in(record.get("slot")),
     )
