@@ -11,6 +11,7 @@ from jetjobs.cli.output import json_line, one_line, printable
 from jetjobs.cli.state import state
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError
 from jetjobs.model.letter import DeadLetter
 
 
@@ -20,6 +21,8 @@ def reader() -> JetJobs:
 
 
 async def list_command(selection: Selection, limit: int, cursor: int, group: bool) -> None:
+    if cursor >= 2**63:
+        raise ConfigError(f"--cursor {cursor} is no cursor", hint="use the one the last list gave")
     async with reader() as app:
         if group:
             await _list_groups(app, selection)

@@ -268,6 +268,7 @@ def test_queues_that_cannot_be_are_refused(text: str) -> None:
         ["jobs", "reschedule", "j1", "--delay", "3000000d"],
         ["jobs", "reschedule", "j1", "--delay", "99999999999999d"],
         ["jobs", "list", "--since", "99999999d"],
+        ["dead", "list", "--cursor", "99999999999999999999"],
     ],
 )
 def test_a_time_out_of_range_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

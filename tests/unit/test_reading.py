@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +14,9 @@ from jetjobs.jetstream.objects import read_info
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.statuses import done_status
+from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import running_status
-from jetjobs.model.listing import JobQuery, read_cursor
+from jetjobs.model.listing import JobQuery, Position, read_cursor, write_cursor
 from jetjobs.model.live import read_live
 from jetjobs.model.presence import read_worker
 from jetjobs.model.reading import at, number, read_json, read_running, seconds, whole
@@ -33,10 +35,6 @@ def test_nested_brackets_are_no_json() -> None:
 
 
 def test_a_cursor_of_nested_brackets_is_no_cursor() -> None:
-    import base64
-
-    from jetjobs.model.errors import ConfigError
-
     cursor = base64.urlsafe_b64encode(NESTED.encode()).decode()
     with pytest.raises(ConfigError, match="no cursor"):
         read_cursor(JobQuery(), cursor)
@@ -102,3 +100,31 @@ def test_an_object_with_forged_labels_belongs_to_no_job(key: str) -> None:
 
     assert info(labels)["queue"] == "default"
     assert info({**labels, f"jetjobs.{key}": FORGED}) == {}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "fits"),
+    [
+        ("true", True, True),
+        ("true", 1, False),
+        ("1", True, False),
+        ("1", 1, True),
+        ("1", 1.0, True),
+        ("false", 0, False),
+        ("[1]", [True], False),
+        ('{"a": true}', {"a": 1}, False),
+        ('{"a": [1, null]}', {"a": [1, None]}, True),
+        ("true", "true", True),
+        ("null", None, True),
+    ],
+)
+def test_arguments_are_compared_as_json(wanted: str, found: Any, fits: bool) -> None:
+    assert JobQuery(where=(("args.n", wanted),)).matches({"n": found}) is fits
+
+
+@pytest.mark.parametrize("sequence", [0, -1, 2**63, 10**30, True, 1.5, "7", None])
+def test_a_cursor_names_a_sequence_that_a_stream_can_have(sequence: Any) -> None:
+    query = JobQuery()
+    with pytest.raises(ConfigError, match="no cursor"):
+        read_cursor(query, write_cursor(query, Position("default/high", sequence)))
+    assert read_cursor(query, write_cursor(query, Position("default/high", 7))) == ("default/high", 7)
