@@ -69,6 +69,9 @@ BATCH_SEQ: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
 KV_OPERATION: Final = "KV-Operation"
 
+# Keys of the bucket of locks.
+LEADER: Final = "leader"
+
 # Words of events.
 PROGRESS: Final = "progress"
 
