@@ -149,9 +149,11 @@ def _running(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer |
     for worker, answer in answers.by_worker.items():
         if answer.get("runs") and not answer.get("stops"):
             detail = f"it runs in a thread of {worker}, which cannot be stopped"
-            return CancelAnswer(job_id, CancelOutcome.NOT_STOPPABLE, status.state, detail)
+            return CancelAnswer(job_id, CancelOutcome.NOT_STOPPABLE, JobState.RUNNING, detail)
         if answer.get("holds"):
-            return CancelAnswer(job_id, CancelOutcome.STOPPING, status.state, f"{worker} was told to stop it")
+            # It may not be shown as running yet; whoever has it knows better.
+            state = JobState.RUNNING if answer.get("runs") else status.state
+            return CancelAnswer(job_id, CancelOutcome.STOPPING, state, f"{worker} was told to stop it")
     return None
 
 
