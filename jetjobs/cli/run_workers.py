@@ -11,6 +11,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.output import DONE, FAILED, REFUSED, one_line
 from jetjobs.cli.progress import ask
 from jetjobs.cli.state import state
+from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, WorkerNotFound, WorkerSilent
 from jetjobs.model.names import check_token
@@ -91,7 +92,7 @@ async def tell_command(
             chosen = await app.workers.list()
         else:
             chosen = [await app.workers.get(name) for name in dict.fromkeys(names or [])]
-        if all_workers and chosen and not yes and not await _go_ahead(f"{word} {len(chosen)} workers"):
+        if all_workers and chosen and not yes and not await _go_ahead(f"{word} {many(len(chosen), 'worker')}"):
             return REFUSED
         told = await asyncio.gather(*(_tell(app, record.key, word, now) for record in chosen))
     if state.out.as_json:
