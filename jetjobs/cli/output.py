@@ -30,6 +30,8 @@ DONE, FAILED, USAGE, UNREACHABLE, APP_BROKEN, NOT_FOUND, REFUSED, TIMED_OUT, REC
     8,
     130,
 )
+READER_GONE = 141
+"""What the shell says of a program that SIGPIPE has ended."""
 
 
 LONG_NAME = 36
@@ -173,6 +175,17 @@ def shorten(text: str, width: int) -> str:
     'exhau…'
     """
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def flushed(code: int) -> int:
+    """The exit code, once everything is written; READER_GONE when nobody reads it, as behind `| head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer goes nowhere; else Python would complain of it as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    return code
 
 
 def user_name() -> str:
