@@ -62,7 +62,7 @@ class Canceller:
     ) -> CancelAnswer:
         """Cancel the job; wait up to `timeout_s` for one that runs to end. Repeating it changes nothing."""
         give_up = time.monotonic() + timeout_s
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
         if status.state in FINAL or status.state is None:
             return _ended(status)
         mark = CancelMark(status.run, by[:200], reason[:500])
@@ -70,7 +70,7 @@ class Canceller:
         answers = Answers({}, [])
         asked_at = 0.0
         while True:
-            status = await self._jetstream.places.status(queue, task, job_id)
+            status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
             if status.state in FINAL or status.state is None or status.run != mark.run:
                 return _ended(status)
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:

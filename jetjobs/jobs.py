@@ -14,9 +14,16 @@ from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import page, scan
 from jetjobs.jetstream.shelves import Shelf, read_arguments, shelves
 from jetjobs.jetstream.topology import queues_on
-from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNotFound, TopologyMissing
+from jetjobs.model.errors import (
+    AccessDenied,
+    ConfigError,
+    JobAmbiguous,
+    JobNotFound,
+    QueueNotFound,
+    TopologyMissing,
+)
 from jetjobs.model.ids import is_id
-from jetjobs.model.job import NEVER, JobState, JobStatus, running_status
+from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
 from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
 from jetjobs.model.reading import read_running
@@ -38,10 +45,20 @@ class Jobs:
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobStatus:
         """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id."""
         where = await self.locate(job_id, queue, task)
-        status = await self._jetstream.places.status(*where, job_id)
+        status = await self._jetstream.places.status(*where, job_id, by_hand=True)
         if status.state is None:
             status = await self._made_by_hand(*where, job_id)
-        return status
+        return status if status.state in FINAL else await self._with_cancel(status)
+
+    async def _with_cancel(self, status: JobStatus) -> JobStatus:
+        """With the cancel that somebody has asked for, if it is for this life of the job."""
+        try:
+            mark = await self._jetstream.cancel_marks.get(status.id)
+        except AccessDenied:
+            return status  # a user that may see jobs, and not this
+        if mark is None or mark.run != status.run:
+            return status
+        return status._replace(cancel={"by": mark.by, "reason": mark.why})
 
     async def locate(self, job_id: str, queue: str | None = None, task: str | None = None) -> tuple[str, str]:
         """Queue and task of the job of that id."""

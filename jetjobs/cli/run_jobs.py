@@ -76,6 +76,11 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
     for name in _SHOWN:
         if details[name] not in (None, "", 0):
             out.data(f"{name:<13}{one_line(str(details[name]), None)}")
+    if status.priority not in (None, status.lane):
+        out.data(f"{'priority':<13}{status.priority}")
+    if status.cancel is not None:
+        why = f"asked for by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
+        out.data(f"{'cancel':<13}{one_line(why, None)}")
     if status.state is JobState.SUCCEEDED:
         out.data(f"{'result':<13}{json_line(status.result)}")
     for entry in status.history:

@@ -134,8 +134,11 @@ class Places:
             return []
         return list(info["state"].get("subjects") or {})
 
-    async def status(self, queue: str, task: str, job_id: str) -> JobStatus:
-        """Where the job stands now. State None: it never existed, or its record has expired."""
+    async def status(self, queue: str, task: str, job_id: str, *, by_hand: bool = False) -> JobStatus:
+        """Where the job stands now. State None: it never existed, or its record has expired.
+
+        `by_hand`: look for one that was published by hand too. That takes rights which only operators need.
+        """
         # A job is published to its next place before it leaves the old one, so for a moment it stands in
         # both: the record of its own run decides. And it may move while we look: then we look once more.
         for _ in range(2):
@@ -152,7 +155,8 @@ class Places:
                 return dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
-        if (bare := await find_by_hand(self._connection, self._names, queue, task, job_id)) is not None:
+        bare = await find_by_hand(self._connection, self._names, queue, task, job_id) if by_hand else None
+        if bare is not None:
             return await self._live_status(bare, queue, task, job_id)
         return JobStatus(job_id, None, queue, task)
 

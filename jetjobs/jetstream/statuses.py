@@ -31,7 +31,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         queue,
         task,
         attempt,
-        due_at=at(number(live.headers, n.DUE_AT, 0)),
+        due_at=at(number(live.headers, n.DUE_AT, 0)) or (_fires_at(live.headers) if lane == n.LATER else None),
         enqueued_at=at(number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
         started_at=at(shown.get("started_at")),
         worker=shown.get("worker"),
@@ -44,7 +44,24 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         message=shown.get("message"),
         schedule=live.headers.get(n.OF_SCHEDULE),
         slot=slot_in(live.headers.get(n.SLOT)),
+        priority=_priority(live.headers, lane),
     )
+
+
+def _priority(headers: Mapping[str, str], lane: str) -> str | None:
+    """The lane a job is for, of one that stands in `lane`."""
+    if lane == n.LATER:
+        target = headers.get(n.SCHEDULE_TARGET, "").split(".")
+        lane = target[3] if len(target) > 3 else ""
+    elif lane in n.DETOURS:
+        lane = headers.get(n.LANE, "")
+    return lane if lane in n.PRIORITIES else None
+
+
+def _fires_at(headers: Mapping[str, str]) -> datetime | None:
+    """When the server puts it into its lane. A queued job that is set aside to change its lane has no due time."""
+    kind, _, text = headers.get(n.SCHEDULE, "").partition(" ")
+    return slot_in(text) if kind == "@at" else None
 
 
 def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
@@ -96,6 +113,7 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         replays=tuple(read_replays(letter.headers)),
         schedule=letter.headers.get(n.OF_SCHEDULE),
         slot=slot_in(letter.headers.get(n.SLOT)),
+        priority=_priority(letter.headers, letter.headers.get(n.LANE, "")),
     )
 
 

@@ -125,6 +125,10 @@ class JobStatus(NamedTuple):
     """The schedule that it is a tick of."""
     slot: datetime | None = None
     """Which of its slots."""
+    priority: str | None = None
+    """The lane it is for; it stands in another while it waits for its time, or was given back."""
+    cancel: dict[str, str] | None = None
+    """Who has asked for its cancelling and why, if that is not done yet."""
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

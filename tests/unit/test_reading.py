@@ -13,7 +13,7 @@ from jetjobs.config import find_dev_server
 from jetjobs.jetstream.objects import read_info
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.results import read_record
-from jetjobs.jetstream.statuses import done_status
+from jetjobs.jetstream.statuses import done_status, live_status
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import running_status
 from jetjobs.model.listing import JobQuery, Position, read_cursor, write_cursor
@@ -128,3 +128,20 @@ def test_a_cursor_names_a_sequence_that_a_stream_can_have(sequence: Any) -> None
     with pytest.raises(ConfigError, match="no cursor"):
         read_cursor(query, write_cursor(query, Position("default/high", sequence)))
     assert read_cursor(query, write_cursor(query, Position("default/high", 7))) == ("default/high", 7)
+
+
+def test_a_job_set_aside_says_when_it_comes_back_and_which_lane_it_is_for() -> None:
+    headers = {
+        "Nats-Schedule": "@at 2026-01-02T03:04:05.000000Z",
+        "Nats-Schedule-Target": "jobs.work.default.low.send.-.j1",
+        "Jetjobs-Run": "r",
+    }
+    message = StoredMessage("jobs.work.default.later.send.-.j1", 1, headers, b"{}", 1.0)
+    status = live_status(message, "default", "send", "j1", {})
+    assert (status.lane, status.priority) == ("later", "low")
+    assert status.due_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    odd = message._replace(headers={"Nats-Schedule": "@at x", "Nats-Schedule-Target": "a.b"})
+    shown = live_status(odd, "default", "send", "j1", {})
+    assert (shown.due_at, shown.priority) == (None, None)
+    back = message._replace(subject="jobs.work.default.back.send.-.j1", headers={"Jetjobs-Lane": "high"})
+    assert live_status(back, "default", "send", "j1", {}).priority == "high"
