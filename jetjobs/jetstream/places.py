@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jetjobs.jetstream.by_hand import find_by_hand, locate_by_hand
+from jetjobs.jetstream.codec import read_replays
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
 from jetjobs.jetstream.payloads import Payloads
@@ -44,15 +45,22 @@ class Places:
         self._names = names
 
     async def has_moved_on(self, job: Job) -> bool:
-        """Whether this hop of the job was settled already, and only its ack was lost."""
+        """Whether this hop of the job was settled already, and only its ack was lost.
+
+        So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has ended,
+        says where it came from.
+        """
         done, dead, live = await asyncio.gather(
             self._results.get(job.queue, job.task, job.id),
             self._dead.get(job.queue, job.task, job.id),
             self.find_live(job.queue, job.task, job.id),
         )
-        if done is not None and read_record(done.data).get("run") == job.run:
+        record = done_status(read_record(done.data), job.queue, job.task, job.id) if done is not None else None
+        if record is not None and (record.run == job.run or _came_from(record.replays, job.run)):
             return True
         if dead is not None and dead.headers.get(n.RUN) == job.run:
+            return True
+        if any(_came_from(read_replays(there.headers), job.run) for there in (dead, live) if there is not None):
             return True
         return live is not None and live.headers.get(n.RUN) == job.run and number(live.headers, n.HOP, 0) > job.hop
 
@@ -174,3 +182,8 @@ class Places:
         except TopologyMissing:
             return {}
         return read_record(found.data) if found is not None else {}
+
+
+def _came_from(replays: Iterable[Mapping[str, Any]], run: str) -> bool:
+    """Whether one of these replays was of that run."""
+    return any(entry.get("run") == run for entry in replays)
