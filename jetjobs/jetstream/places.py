@@ -47,8 +47,8 @@ class Places:
     async def has_moved_on(self, job: Job) -> bool:
         """Whether this hop of the job was settled already, and only its ack was lost.
 
-        So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has ended,
-        says where it came from.
+        So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has
+        ended, says where it came from.
         """
         done, dead, live = await asyncio.gather(
             self._results.get(job.queue, job.task, job.id),

@@ -114,3 +114,53 @@ async def test_no_record_steers_the_terminal_of_its_reader(
             assert printed.out or printed.err, words
             steering = {c for c in printed.out + printed.err if not c.isprintable() and c not in "\n\t"}
             assert not steering, (words, printed)
+
+
+@pytest.mark.parametrize("odd", ["x", 1e300, float("nan"), float("inf"), None, [1]], ids=repr)
+async def test_odd_times_in_notes_and_records_are_shown_as_none(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, odd: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with app:
+        await app.provision(["default"])
+        await app.queues.pause("default", reason="why")
+        note = {"reason": "why", "by": "ada", "at": odd}
+        await truth.js.publish(kv_subject("jobs-locks", "pause.default"), json.dumps(note).encode())
+        done = {
+            "state": "succeeded",
+            "run": "r",
+            "enqueued_at": odd,
+            "started_at": odd,
+            "ended_at": odd,
+            "result": 1,
+        }
+        await truth.js.publish(kv_subject("jobs-done-default", "send.j1"), json.dumps(done).encode())
+        for words in (["queues", "show", "default"], ["queues", "stats", "default"], ["jobs", "show", "j1"]):
+            for more in ([], ["--json"]):
+                assert await asyncio.to_thread(run, ["-s", server.url, *words, *more]) == 0, capsys.readouterr()
+
+
+async def test_a_count_of_one_has_the_right_noun(
+    app: JetJobs, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    async def printed(*words: str) -> str:
+        await asyncio.to_thread(run, ["-s", server.url, *words])
+        both = capsys.readouterr()
+        return both.out + both.err
+
+    async with app:
+        await app.provision()
+        await send.enqueue()
+        assert "delete 1 job of queue default" in await printed("queues", "purge", "default")
+        assert "1 queued job deleted" in await printed("queues", "purge", "default", "--yes")
+        async with running(app.worker(slots=1)):
+
+            async def pulling() -> bool:
+                return "lane       normal: 0 queued, 0 running, 1 pull open" in await printed(
+                    "queues", "show", "default"
+                )
+
+            await eventually(pulling, 30)
+            assert "this would quiet 1 worker\n" in await printed("workers", "quiet", "--all")
