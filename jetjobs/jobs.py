@@ -85,9 +85,8 @@ class Jobs:
         """A job that has its id in no subject yet, but is shown as running."""
         bucket = self._jetstream.names.running_bucket
         async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, job_id)):
-            record = read_record(message.data)
-            if record:
-                return JobStatus(job_id, JobState.RUNNING, queue, task, worker=record.get("worker"))
+            if record := read_running(read_record(message.data)):
+                return running_status(job_id, record)._replace(queue=queue, task=task)
         raise JobNotFound(f"no job {job_id}: its record has just expired")
 
     # Changes
