@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import time
@@ -30,6 +29,7 @@ from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
 from jetjobs.model.live import LiveEvent, make_wish
 from jetjobs.model.names import Names, check_token
+from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
 from jetjobs.queues import Queues
@@ -210,7 +210,7 @@ class JetJobs(Router):
             stores_result=known.store_result if known is not None else True,
             duplicate=not run,
         )
-        decode = known.signature.decode_result if known is not None else json.loads
+        decode = known.signature.decode_result if known is not None else read_json
         return handle.attach(self._waiting, decode)
 
     @property

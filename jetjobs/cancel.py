@@ -12,11 +12,12 @@ import time
 from enum import StrEnum
 from typing import NamedTuple
 
+from jetjobs.jetstream.by_hand import is_by_hand
 from jetjobs.jetstream.cancel_marks import CancelMark
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode
 from jetjobs.jetstream.control import Answers, ask_all
-from jetjobs.jetstream.reads import StoredMessage
+from jetjobs.jetstream.reads import StoredMessage, delete_message
 from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, MalformedJob
@@ -63,7 +64,7 @@ class Canceller:
     ) -> CancelAnswer:
         """Cancel the job; wait up to `timeout_s` for one that runs to end. Repeating it changes nothing."""
         give_up = time.monotonic() + timeout_s
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
         if status.state in FINAL or status.state is None:
             return _ended(status)
         mark = CancelMark(status.run, by[:200], reason[:500])
@@ -71,7 +72,7 @@ class Canceller:
         answers = Answers({}, [])
         asked_at, how = 0.0, ""
         while True:
-            status = await self._jetstream.places.status(queue, task, job_id)
+            status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
             if status.state in FINAL or status.state is None or status.run != mark.run:
                 return _ended(status, how)
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
@@ -95,16 +96,14 @@ class Canceller:
         """Take the job out of the queue if nobody can have begun it. Whether that was done."""
         if any(answer.get("holds") for answer in answers.by_worker.values()):
             return False
-        live = await self._jetstream.places.find_live(queue, task, job_id)
+        live = await self._jetstream.places.find(queue, task, job_id)
         if live is None or live.headers.get(n.RUN, f"s{live.sequence}") != mark.run:
             return False
         lane = live.subject.split(".")[3]
         if answers.silent and lane != n.LATER and await self._was_delivered(queue, lane, live):
             return False  # a worker that does not answer may have begun before the mark
-        # Exactly this subject: a wildcard would leave the lane's counts wrong.
-        stream = self._jetstream.names.work_stream(queue)
-        await self._jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": live.subject})
-        job = self._read(live)
+        await self._take_out(queue, live)
+        job = self._read(live, job_id)
         after = await self._jetstream.places.find_live(queue, task, job_id)
         if after is not None and after.headers.get(n.RUN) == mark.run:
             return False  # the clock has fired it meanwhile: look again
@@ -118,17 +117,25 @@ class Canceller:
             await self._jetstream.checkpoints.forget(job_id)
         return stands == record
 
+    async def _take_out(self, queue: str, live: StoredMessage) -> None:
+        stream = self._jetstream.names.work_stream(queue)
+        if is_by_hand(live):  # others may stand on the same subject
+            await delete_message(self._jetstream.connection, stream, live.sequence, erase=False)
+            return
+        # Exactly this subject: a wildcard would leave the lane's counts wrong.
+        await self._jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": live.subject})
+
     async def _was_delivered(self, queue: str, lane: str, live: StoredMessage) -> bool:
         stream = self._jetstream.names.work_stream(queue)
         info = await self._jetstream.connection.api(f"CONSUMER.INFO.{stream}.{lane}")
         return int(info["delivered"]["stream_seq"]) >= live.sequence
 
-    def _read(self, live: StoredMessage) -> Job:
+    def _read(self, live: StoredMessage, job_id: str) -> Job:
         try:
-            return decode(live, "")
+            return decode(live, "")._replace(id=job_id)
         except MalformedJob:
-            tokens = live.subject.split(".")
-            return Job(tokens[6], tokens[4], tokens[2], tokens[3], live.data, run=live.headers.get(n.RUN, ""))
+            tokens, run = live.subject.split("."), live.headers.get(n.RUN, f"s{live.sequence}")
+            return Job(job_id, tokens[4], tokens[2], tokens[3], live.data, run=run)
 
 
 def _how(answers: Answers) -> str:
@@ -152,9 +159,11 @@ def _running(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer |
     for worker, answer in answers.by_worker.items():
         if answer.get("runs") and not answer.get("stops"):
             detail = f"it runs in a thread of {worker}, which cannot be stopped"
-            return CancelAnswer(job_id, CancelOutcome.NOT_STOPPABLE, status.state, detail)
+            return CancelAnswer(job_id, CancelOutcome.NOT_STOPPABLE, JobState.RUNNING, detail)
         if answer.get("holds"):
-            return CancelAnswer(job_id, CancelOutcome.STOPPING, status.state, f"{worker} was told to stop it")
+            # It may not be shown as running yet; whoever has it knows better.
+            state = JobState.RUNNING if answer.get("runs") else status.state
+            return CancelAnswer(job_id, CancelOutcome.STOPPING, state, f"{worker} was told to stop it")
     return None
 
 

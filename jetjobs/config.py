@@ -7,7 +7,6 @@ The only reader of the environment. First found wins: flags > JETJOBS_* > jetjob
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import tomllib
@@ -20,6 +19,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
 from jetjobs.model.errors import ConfigError
+from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings, build_settings
 
 PREFIX = "JETJOBS_"
@@ -91,7 +91,7 @@ def find_dev_server(start: Path) -> dict[str, Any] | None:
         path = folder / DEV_FILE
         if path.is_file():
             try:
-                found: dict[str, Any] = json.loads(path.read_text())
+                found: dict[str, Any] = read_json(path.read_text())
                 os.kill(int(found["pid"]), 0)
                 return found if isinstance(found["url"], str) else None
             except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -115,7 +115,7 @@ def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, di
         return "", {}
     path = home / "context" / f"{name}.json"
     try:
-        found = _table(json.loads(path.read_text()))
+        found = _table(read_json(path.read_text()))
     except (OSError, ValueError) as error:
         if asked:
             raise ConfigError(f"nats context {name!r} cannot be read: {error}") from error

@@ -8,17 +8,26 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jetjobs.cancel import CancelAnswer, Canceller
+from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queue_facts import look_at_lanes
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import page, scan
 from jetjobs.jetstream.shelves import Shelf, read_arguments, shelves
 from jetjobs.jetstream.topology import queues_on
-from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNotFound, TopologyMissing
+from jetjobs.model.errors import (
+    AccessDenied,
+    ConfigError,
+    JobAmbiguous,
+    JobNotFound,
+    QueueNotFound,
+    TopologyMissing,
+)
 from jetjobs.model.ids import is_id
-from jetjobs.model.job import NEVER, JobState, JobStatus, running_status
+from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
 from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
+from jetjobs.model.reading import read_running
 from jetjobs.moving import MoveAnswer, Mover
 
 SCAN_LIMIT = 10_000
@@ -37,10 +46,20 @@ class Jobs:
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobStatus:
         """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id."""
         where = await self.locate(job_id, queue, task)
-        status = await self._jetstream.places.status(*where, job_id)
+        status = await self._jetstream.places.status(*where, job_id, by_hand=True)
         if status.state is None:
             status = await self._made_by_hand(*where, job_id)
-        return status
+        return status if status.state in FINAL else await self._with_cancel(status)
+
+    async def _with_cancel(self, status: JobStatus) -> JobStatus:
+        """With the cancel that somebody has asked for, if it is for this life of the job."""
+        try:
+            mark = await self._jetstream.cancel_marks.get(status.id)
+        except AccessDenied:
+            return status  # a user that may see jobs, and not this
+        if mark is None or mark.run != status.run:
+            return status
+        return status._replace(cancel={"by": mark.by, "reason": mark.why})
 
     async def locate(self, job_id: str, queue: str | None = None, task: str | None = None) -> tuple[str, str]:
         """Queue and task of the job of that id."""
@@ -67,9 +86,8 @@ class Jobs:
         """A job that has its id in no subject yet, but is shown as running."""
         bucket = self._jetstream.names.running_bucket
         async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, job_id)):
-            record = read_record(message.data)
-            if record:
-                return JobStatus(job_id, JobState.RUNNING, queue, task, worker=record.get("worker"))
+            if record := read_running(read_record(message.data)):
+                return running_status(job_id, record)._replace(queue=queue, task=task)
         raise JobNotFound(f"no job {job_id}: its record has just expired")
 
     # Changes
@@ -97,8 +115,7 @@ class Jobs:
         self, job_id: str, run_at: datetime, *, queue: str | None = None, task: str | None = None
     ) -> MoveAnswer:
         """Let a scheduled or retrying job run at another time."""
-        if run_at.utcoffset() is None:
-            raise ConfigError("run_at has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
+        check_moment("run_at", run_at)
         where = await self.locate(job_id, queue, task)
         return await Mover(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
 
@@ -165,7 +182,7 @@ class Jobs:
         found: dict[str, Any] = {}
         try:
             async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, "*")):
-                found[message.subject.rsplit(".", 1)[1]] = read_record(message.data)
+                found[message.subject.rsplit(".", 1)[1]] = read_running(read_record(message.data))
         except TopologyMissing:
             return {}
         return found

@@ -15,6 +15,7 @@ from jetjobs.model.errors import DefinitionError, MalformedJob
 from jetjobs.model.ids import is_id
 from jetjobs.model.letter import DeadLetter
 from jetjobs.model.names import check_header, check_token
+from jetjobs.model.reading import read_json
 
 _ROOM = 1024
 """For what the publish itself adds to the headers."""
@@ -90,11 +91,11 @@ async def read_file(jetstream: JetStreamClient, file: IO[str]) -> ImportReport:
         if not line.strip():
             continue
         try:
-            if await from_json(jetstream, json.loads(line)):
+            if await from_json(jetstream, read_json(line)):
                 imported += 1
             else:
                 already += 1
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             problems.append((number, str(error)))
     return ImportReport(imported, already, tuple(problems))
 

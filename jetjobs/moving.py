@@ -71,14 +71,15 @@ class Mover:
 
     async def reprioritise(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
         """Put a job that waits, for its time or for a worker, into another lane."""
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
         if status.state in (JobState.SCHEDULED, JobState.RETRYING):
             return await self._retarget(queue, task, job_id, lane)
         if status.state is not JobState.QUEUED:
             return _found(job_id, status)
         live = await self._jetstream.places.find_live(queue, task, job_id)
         if live is None:
-            return _found(job_id, status)
+            detail = "it has moved, or was published by hand and has not"
+            return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, detail)
         job = self._read(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, status.state)
@@ -121,7 +122,7 @@ class Mover:
 
     async def _waiting(self, queue: str, task: str, job_id: str) -> tuple[StoredMessage | None, MoveAnswer]:
         """The job's message in lane `later` if there is time to move it; else what to answer."""
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
         if status.state not in (JobState.SCHEDULED, JobState.RETRYING):
             return None, _found(job_id, status)
         live = await self._jetstream.places.find_live(queue, task, job_id)

@@ -212,7 +212,7 @@ def _state(
     workers: Sequence[WorkerRecord],
 ) -> QueueState:
     at = now_of(lanes)
-    ours = [worker for worker in workers if queue in worker.queues]
+    ours = [worker for worker in workers if queue in worker.queues and worker.takes_jobs]
     return QueueState(
         queue=queue,
         at=at,

@@ -7,6 +7,7 @@ import sys
 
 def main() -> None:
     """Entry point of `jetjobs` and `python -m jetjobs`."""
+    from jetjobs.cli.output import flushed
     from jetjobs.cli.tree import run
 
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(flushed(run(sys.argv[1:])))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jetjobs.model.reading import read_json
+
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
 
@@ -60,7 +62,7 @@ def event_kinds(incomplete: str) -> list[str]:
 def _names(what: str, incomplete: str) -> list[str]:
     """Whatever goes wrong, the shell is told of nothing: it could only spoil the line that is being typed."""
     with contextlib.suppress(Exception):
-        return [name for name in _known(what) if name.startswith(incomplete)]
+        return [name for name in _known(what) if name.startswith(incomplete) and name.isprintable()]
     return []
 
 
@@ -72,7 +74,7 @@ def _known(what: str) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         age = time.time() - kept.stat().st_mtime
         if 0 <= age < KEPT_S:
-            return [str(name) for name in json.loads(kept.read_text())]
+            return [str(name) for name in read_json(kept.read_text())]
     found = _ask(what, settings)
     if found is None:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jetjobs.cli.completion import priorities, queue_names, task_names
-from jetjobs.cli.output import FAILED
+from jetjobs.cli.output import FAILED, json_line
 from jetjobs.cli.state import run_async, state
+from jetjobs.model.reading import read_json
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -99,7 +99,7 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
 
     try:
         async with showing(handle):
-            value = await handle.result(patience)
+            plain = await handle.shown_result(patience)
     except JobFailed as error:
         if state.out.as_json:
             failure = {
@@ -117,21 +117,13 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
         return FAILED
     status = await handle.status()
     took = (status.ended_at - status.started_at).total_seconds() if status.ended_at and status.started_at else 0.0
-    plain = json.loads(_result_json(handle, value))
     if state.out.as_json:
         state.out.json({"id": handle.id, "state": "succeeded", "run_s": took, "result": plain})
     elif state.out.quiet:
         state.out.data(handle.id)
     else:
-        shown = json.dumps(plain, ensure_ascii=False)
-        state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {shown}")
+        state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {json_line(plain)}")
     return 0
-
-
-def _result_json(handle: JobHandle[Any], value: Any) -> bytes:
-    from pydantic_core import to_json
-
-    return to_json(value, fallback=str)
 
 
 def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
@@ -143,7 +135,7 @@ def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
             raise typer.BadParameter(f"{pair!r} is no argument: write k=text or k:=json")
         if name.endswith(":"):
             try:
-                values[name[:-1]] = json.loads(text)
+                values[name[:-1]] = read_json(text)
             except ValueError as error:
                 raise typer.BadParameter(f"{pair!r}: {text!r} is no JSON: {error}") from None
         else:
@@ -154,7 +146,7 @@ def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
 def _read_data(data: str) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if data == "-" else Path(data[1:]).read_text() if data.startswith("@") else data
-        values = json.loads(text)
+        values = read_json(text)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"--data: {error}") from None
     if not isinstance(values, dict):

@@ -1,4 +1,8 @@
-"""What commands print: data to stdout, everything else to stderr, and the exit codes."""
+"""What commands print: data to stdout, everything else to stderr, and the exit codes.
+
+Whatever is printed for people passes through `printable` here: names, errors and records are of others' making,
+and none of them may steer the terminal.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ DONE, FAILED, USAGE, UNREACHABLE, APP_BROKEN, NOT_FOUND, REFUSED, TIMED_OUT, REC
     8,
     130,
 )
+READER_GONE = 141
+"""What the shell says of a program that SIGPIPE has ended."""
 
 
 LONG_NAME = 36
@@ -47,8 +53,9 @@ class Output:
         self.quiet = quiet and not self.as_json
         self.colour = colour and _colour_wanted()
 
-    def data(self, text: str) -> None:
-        print(text)
+    def data(self, text: str, *, painted: bool = False) -> None:
+        """`painted`: it holds what `paint` made, and the rest of it is printable already."""
+        print(text if painted else printable(text))
 
     def json(self, value: Any) -> None:
         """One document, or with `lines` the items of a list, each on its line."""
@@ -56,10 +63,11 @@ class Output:
         for one in value["items"] if listed else [value]:
             print(json.dumps(one, default=_plain))
 
-    def note(self, text: str) -> None:
-        print(text, file=sys.stderr)
+    def note(self, text: str, *, painted: bool = False) -> None:
+        print(text if painted else printable(text), file=sys.stderr)
 
     def paint(self, text: str, code: str) -> str:
+        text = printable(text)
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
     def table(
@@ -68,6 +76,7 @@ class Output:
         """Aligned columns, no boxes. On a terminal the columns of `shrink` give way, in this order, then columns
         are dropped from the right, until the lines fit; anywhere else nothing is cut. With `--quiet` only the
         column `name` is printed."""
+        rows = [[cell if cell.isprintable() else one_line(cell, None) for cell in row] for row in rows]
         if self.quiet and name is not None:
             for row in rows:
                 self.data(row[name])
@@ -79,16 +88,42 @@ class Output:
         for number, row in enumerate([head, *rows]):
             cells = zip(row, widths, strict=False)  # what has no width is not shown
             line = "  ".join(shorten(cell, width).ljust(width) for cell, width in cells).rstrip()
-            self.data(self.paint(line, "1") if number == 0 else line)
+            self.data(self.paint(line, "1") if number == 0 else line, painted=True)
 
     def error(self, message: str, hint: str | None, code: int) -> None:
         if self.as_json:
             problem = {"error": {"code": code, "message": message, "hint": hint}}
             print(json.dumps(problem), file=sys.stderr)
             return
-        print(f"error: {message}", file=sys.stderr)
+        self.note(f"error: {message}")
         if hint:
-            print(f"hint: {hint}", file=sys.stderr)
+            self.note(f"hint: {hint}")
+
+
+def printable(text: str) -> str:
+    """Without what would steer the terminal: an error's text may hold anything.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def one_line(text: str, most: int | None = 200) -> str:
+    """Cut to so many characters, without line breaks."""
+    return printable(" ".join(text[: 5 * most if most else None].split())[:most])
+
+
+def json_line(value: Any) -> str:
+    """A value as JSON for people: readable letters as they are, and still JSON.
+
+    >>> json_line("é\\x9b2J")
+    '"é\\\\u009b2J"'
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def fit(widths: list[int], head: list[str], shrink: tuple[int, ...], room: int) -> list[int]:
@@ -140,6 +175,17 @@ def shorten(text: str, width: int) -> str:
     'exhau…'
     """
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def flushed(code: int) -> int:
+    """The exit code, once everything is written; READER_GONE when nobody reads it, as behind `| head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer goes nowhere; else Python would complain of it as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    return code
 
 
 def user_name() -> str:

@@ -7,6 +7,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+from jetjobs.cli.output import printable
+
 WIDTH = 30
 
 
@@ -38,7 +40,7 @@ async def ask(question: str) -> bool:
 
 async def ask_text(question: str) -> str:
     """Ask on the terminal. The event loop goes on meanwhile: the connection lives, and Ctrl-C is heard."""
-    print(question, end="", file=sys.stderr, flush=True)
+    print(printable(question), end="", file=sys.stderr, flush=True)
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[str] = loop.create_future()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.letter_choice import Selection, one
+from jetjobs.cli.output import json_line, one_line, printable
 from jetjobs.cli.state import state
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError
 from jetjobs.model.letter import DeadLetter
 
 
@@ -20,6 +21,8 @@ def reader() -> JetJobs:
 
 
 async def list_command(selection: Selection, limit: int, cursor: int, group: bool) -> None:
+    if cursor >= 2**63:
+        raise ConfigError(f"--cursor {cursor} is no cursor", hint="use the one the last list gave")
     async with reader() as app:
         if group:
             await _list_groups(app, selection)
@@ -99,7 +102,7 @@ def _show(letter: DeadLetter, details: dict[str, Any]) -> None:
     out.data(f"{'died_at':<14}{details['died_at'] or '-'} ({ago(letter.died_at)})")
     if crashes := letter.headers.get(n.CRASHES):
         out.data(f"{'crashes':<14}{one_line(crashes)}")
-    out.data(f"{'arguments':<14}{json.dumps(details['arguments'], ensure_ascii=False)}")
+    out.data(f"{'arguments':<14}{json_line(details['arguments'])}")
     for entry in letter.history:
         what = f"{entry.get('type')}: {one_line(str(entry.get('text')))}"
         out.data(f"attempt {entry.get('attempt')!s:<6}{_when(entry)} on {entry.get('worker')}: {one_line(what)}")
@@ -123,20 +126,6 @@ def _when(entry: dict[str, Any]) -> str:
         return datetime.fromtimestamp(float(entry.get("at", "")), UTC).isoformat(timespec="milliseconds")
     except (TypeError, ValueError, OverflowError, OSError):
         return "-"
-
-
-def printable(text: str) -> str:
-    """Without what would steer the terminal: an error's text may hold anything.
-
-    >>> printable("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
-
-
-def one_line(text: str) -> str:
-    """Cut to 200 characters, without line breaks."""
-    return printable(" ".join(text[:1000].split())[:200])
 
 
 def ago(moment: datetime | None) -> str:

@@ -74,7 +74,7 @@ def _banner(app: JetJobs, options: DevOptions, url: str, *, embedded: bool) -> N
     out = state.out
     tasks = f"{many(len(app.tasks), 'task')}, {many(len(app.schedules_declared), 'schedule')}"
     kept = "data in a temporary folder" if options.store == "memory" else f"data in {options.store} (kept)"
-    out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"))
+    out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"), painted=True)
     out.note(f"NATS    {f'embedded nats-server at {url}, {kept}' if embedded else show_url(url)}")
     reload = "on" if options.reload else "off"
     out.note(

@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, FAILED, AppImportError
+from jetjobs.cli.output import DONE, FAILED, AppImportError, printable
 from jetjobs.cli.state import state
 from jetjobs.config import Loaded
 from jetjobs.doctor.examination import areas, examine
@@ -31,7 +31,7 @@ async def doctor_command(name: str | None, only: str | None, *, strict: bool) ->
     else:
         for finding in found:
             for line in lines_of(finding, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
-                state.out.data(_painted(line, finding.level))
+                state.out.data(_painted(printable(line), finding.level), painted=True)
         state.out.data(summary(counts))
     return FAILED if counts["failed"] or (strict and counts["warnings"]) else DONE
 

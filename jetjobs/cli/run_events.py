@@ -10,6 +10,7 @@ from datetime import datetime
 from jetjobs.cli.run_workers import reader
 from jetjobs.cli.state import state
 from jetjobs.model.durations import show_duration
+from jetjobs.model.events import ConnectionLost, ConnectionRestored, Event
 from jetjobs.model.live import LiveEvent, make_wish
 
 _COLOURS = {
@@ -21,12 +22,22 @@ _COLOURS = {
 async def events_command(queue: str | None, task: str | None, kinds: list[str]) -> None:
     make_wish(queue, task, kinds)  # a wrong one is told without a server
     as_json = state.out.as_json or not sys.stdout.isatty()
+    app = reader()
+    app.observe(_tell)
     async with (
-        reader() as app,
+        app,
         contextlib.aclosing(app.events(queue=queue, task=task, kinds=kinds, begun=_note)) as following,
     ):
         async for event in following:
             print(json.dumps(event.as_dict()) if as_json else line(event), flush=True)
+
+
+def _tell(event: Event) -> None:
+    """Silence must not look like peace."""
+    if isinstance(event, ConnectionLost):
+        state.out.note(f"the connection is lost ({event.error}): events are missed until it is back")
+    elif isinstance(event, ConnectionRestored):
+        state.out.note(f"connected again, after {show_duration(event.outage_s)}")
 
 
 def _note(workers: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,8 +9,9 @@ from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
 from jetjobs.cancel import CancelAnswer, CancelOutcome
-from jetjobs.cli.output import DONE, FAILED, user_name
+from jetjobs.cli.output import DONE, FAILED, json_line, one_line, user_name
 from jetjobs.cli.state import state
+from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
 from jetjobs.model.ids import is_id
@@ -75,14 +75,20 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
     details = status.as_dict()
     for name in _SHOWN:
         if details[name] not in (None, "", 0):
-            out.data(f"{name:<13}{details[name]}")
+            out.data(f"{name:<13}{one_line(str(details[name]), None)}")
+    if status.priority not in (None, status.lane):
+        out.data(f"{'priority':<13}{status.priority}")
+    if status.cancel is not None:
+        why = f"asked for by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
+        out.data(f"{'cancel':<13}{one_line(why, None)}")
     if status.state is JobState.SUCCEEDED:
-        out.data(f"{'result':<13}{json.dumps(status.result, ensure_ascii=False)}")
+        out.data(f"{'result':<13}{json_line(status.result)}")
     for entry in status.history:
-        text = " ".join(str(entry.get("text", "")).split())
-        out.data(f"{'failed':<13}attempt {entry.get('attempt')}: {entry.get('type')}: {text}")
+        what = f"attempt {entry.get('attempt')}: {entry.get('type')}: {entry.get('text', '')}"
+        out.data(f"{'failed':<13}{one_line(what, None)}")
     for entry in status.replays:
-        out.data(f"{'replayed':<13}by {entry.get('by') or '-'}: {entry.get('why') or '-'}")
+        what = f"by {entry.get('by') or '-'}: {entry.get('why') or '-'}"
+        out.data(f"{'replayed':<13}{one_line(what, None)}")
 
 
 async def wait_command(job_id: str, queue: str | None, task: str | None, limit: str) -> int:
@@ -91,14 +97,14 @@ async def wait_command(job_id: str, queue: str | None, task: str | None, limit: 
     async with _reader() as app:
         handle = await app.job(job_id, queue=queue, task=task)
         try:
-            result = await handle.result(lasting)
+            result = await handle.shown_result(lasting)
         except (JobFailed, JobCancelled) as error:
             state.out.error(str(error), None, FAILED)
             return FAILED
     if state.out.as_json:
         state.out.json({"id": job_id, "state": "succeeded", "result": result})
     else:
-        state.out.data(json.dumps(result, ensure_ascii=False))
+        state.out.data(json_line(result))
     return DONE
 
 
@@ -215,7 +221,12 @@ def _state(text: str | None) -> JobState | None:
 
 
 def _since(text: str | None) -> datetime | None:
-    return None if text is None else datetime.now(UTC) - _duration("--since", text)
+    if text is None:
+        return None
+    try:
+        return datetime.now(UTC) - _duration("--since", text)
+    except OverflowError:
+        raise ConfigError(f"--since {text}: there was no such time") from None
 
 
 def _duration(option: str, text: str) -> timedelta:
@@ -229,7 +240,9 @@ def _moment(at: str | None, delay: str | None) -> datetime:
     if (at is None) == (delay is None):
         raise ConfigError("give --at or --delay")
     if delay is not None:
-        return datetime.now(UTC) + _duration("--delay", delay)
+        lasting = _duration("--delay", delay)
+        check_delay(lasting)
+        return datetime.now(UTC) + lasting
     assert at is not None
     try:
         moment = datetime.fromisoformat(at)
@@ -237,4 +250,5 @@ def _moment(at: str | None, delay: str | None) -> datetime:
         raise ConfigError(f"--at {at!r} is no ISO 8601 time") from None
     if moment.utcoffset() is None:
         raise ConfigError("--at has no time zone", hint="write 2027-01-31T09:00:00+01:00 or …Z")
+    check_moment("--at", moment)
     return moment

@@ -9,9 +9,10 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, REFUSED
+from jetjobs.cli.output import DONE, REFUSED, one_line
 from jetjobs.cli.progress import ask_text, progress
 from jetjobs.cli.state import state
+from jetjobs.doctor.finding import many
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.presence import iso
@@ -64,10 +65,11 @@ async def show_command(name: str) -> None:
     out.data(f"{'a new job':<11}{'starts in ' + show_duration(starts) if starts is not None else _why_not(queue)}")
     if queue.pause is not None:
         why = queue.pause.reason or "no reason given"
-        out.data(f"{'paused':<11}{why} ({queue.pause.by or 'unknown'}, {iso(queue.pause.at) or 'unknown'})")
+        who = f"{why} ({queue.pause.by or 'unknown'}, {iso(queue.pause.at) or 'unknown'})"
+        out.data(f"{'paused':<11}{one_line(who, None)}")
     for lane in queue.lanes:
         if lane.queued or lane.running or lane.waiting_pulls:
-            counts = f"{lane.queued:,} queued, {lane.running:,} running, {lane.waiting_pulls} pulls open"
+            counts = f"{lane.queued:,} queued, {lane.running:,} running, {many(lane.waiting_pulls, 'pull')} open"
             out.data(f"{'lane':<11}{lane.lane}: {counts}")
 
 
@@ -107,7 +109,7 @@ async def purge_command(name: str, *, scheduled: bool, yes: bool) -> int:
         queue = await app.queues.get(name, rates_s=0)
         total = queue.queued + (queue.later if scheduled else 0)
         if not yes:
-            what = f"delete {total:,} jobs of queue {name} for good"
+            what = f"delete {many(total)} of queue {name} for good"
             if not sys.stdin.isatty():
                 state.out.error(f"this would {what}", "say --yes", REFUSED)
                 return REFUSED
@@ -127,7 +129,7 @@ async def purge_command(name: str, *, scheduled: bool, yes: bool) -> int:
         state.out.data(name)
     else:
         more = f", {purged.scheduled:,} scheduled" if scheduled else ""
-        state.out.data(f"{purged.queued:,} queued jobs deleted{more}")
+        state.out.data(f"{many(purged.queued, 'queued job')} deleted{more}")
     return DONE
 
 

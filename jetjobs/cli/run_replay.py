@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections import Counter
 from typing import Any, NamedTuple
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.letter_choice import SHOWN, Choice, Selection, may_go_ahead, say_nothing_matches
-from jetjobs.cli.output import DONE, FAILED, REFUSED, user_name
+from jetjobs.cli.output import DONE, FAILED, REFUSED, one_line, user_name
 from jetjobs.cli.progress import progress
-from jetjobs.cli.run_dead import one_line, reader
+from jetjobs.cli.run_dead import reader
 from jetjobs.cli.state import state
 from jetjobs.dead import ReplayAnswer, Replayed
 from jetjobs.model.errors import ConfigError, JetJobsError
 from jetjobs.model.letter import DeadLetter
+from jetjobs.model.reading import read_json
 
 NAMED = 20
 """Refusals that are printed; `--json` has them all."""
@@ -183,8 +183,8 @@ def _other_arguments(selection: Selection, data: str | None) -> dict[str, Any] |
     if not selection.ids or len(selection.ids) != 1:
         raise ConfigError("--data goes with one id")
     try:
-        values = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        values = read_json(data)
+    except ValueError as error:
         raise ConfigError(f"--data: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError("--data must be one JSON object: the task's arguments by name")

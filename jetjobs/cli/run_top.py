@@ -87,9 +87,7 @@ class Top:
                 while not self._quit:
                     if looking.done():
                         looking.result()  # a fault of ours; it ends by nothing else
-                    columns, rows = screen.size
-                    shown = self._snapshot.filtered(self._filter)
-                    screen.draw(view(shown, columns, rows, self._foot(), only_running=self._only_running))
+                    screen.draw(self.lines(*screen.size))
                     self._changed.clear()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(1.0):
@@ -97,6 +95,12 @@ class Top:
         finally:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
+
+    def lines(self, columns: int, rows: int) -> list[str]:
+        """What is drawn on a screen of that size."""
+        shown = self._snapshot.filtered(self._filter)
+        # One column less, as the screen draws: else it would cut the last one that fits.
+        return view(shown, columns - 1, rows, self._foot(), only_running=self._only_running)
 
     async def _look_for_ever(self) -> None:
         seen = Glances()

@@ -77,7 +77,7 @@ class Block:
         text = f"{name}  {describe(status, columns - len(name) - 2)}"
         self._lines[status.id] = text
         if len(self._lines) >= rows:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(cut(text, columns - 1) + "\n")
         else:
             up = f"\x1b[{len(self._lines)}A" if self._drawn else ""
             sys.stdout.write(up + "".join(f"\r\x1b[K{cut(line, columns - 1)}\n" for line in self._lines.values()))

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, FAILED, REFUSED
+from jetjobs.cli.output import DONE, FAILED, REFUSED, one_line
 from jetjobs.cli.progress import ask
 from jetjobs.cli.state import state
+from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, WorkerNotFound, WorkerSilent
 from jetjobs.model.names import check_token
@@ -68,13 +69,14 @@ async def show_command(name: str) -> None:
         "memory": _megabytes(record),
     }
     for key, value in facts.items():
-        out.data(f"{key:<10}{value}")
+        out.data(f"{key:<10}{one_line(value, None)}")
     for queue, slots in sorted(record.queues.items()):
         out.data(f"{'queue':<10}{queue} {slots.busy}/{slots.total}")
     for task, digest in sorted(record.tasks.items()):
-        out.data(f"{'task':<10}{task} {digest}".rstrip())
+        out.data(f"{'task':<10}{one_line(f'{task} {digest}', None)}")
     for job in record.running:
-        out.data(f"{'running':<10}{job.id} {job.task} for {show_duration(max(0.0, now - job.since))}")
+        what = f"{job.id} {job.task} for {show_duration(max(0.0, now - job.since))}"
+        out.data(f"{'running':<10}{one_line(what, None)}")
     if record.busy > len(record.running) > 0:
         out.data(f"{'':<10}and {record.busy - len(record.running)} more")
 
@@ -90,18 +92,19 @@ async def tell_command(
             chosen = await app.workers.list()
         else:
             chosen = [await app.workers.get(name) for name in dict.fromkeys(names or [])]
-        if all_workers and chosen and not yes and not await _go_ahead(f"{word} {len(chosen)} workers"):
+        if all_workers and chosen and not yes and not await _go_ahead(f"{word} {many(len(chosen), 'worker')}"):
             return REFUSED
         told = await asyncio.gather(*(_tell(app, record.key, word, now) for record in chosen))
     if state.out.as_json:
         state.out.json({"items": told})
     for answer in told:
         if not answer["ok"]:
-            state.out.note(f"{answer['worker']}: {answer['error']}")
+            state.out.note(one_line(f"{answer['worker']}: {answer.get('error', 'no reason given')}", None))
         elif state.out.quiet:
             state.out.data(answer["worker"])
         elif not state.out.as_json:
-            state.out.data(f"{answer['worker']}  {'stopping' if word == 'stop' else answer.get('phase', 'ok')}")
+            phase = "stopping" if word == "stop" else str(answer.get("phase", "ok"))
+            state.out.data(f"{answer['worker']}  {one_line(phase)}")
     return DONE if all(answer["ok"] for answer in told) else FAILED
 
 

@@ -51,9 +51,9 @@ def _show(changes: list[Change], *, applied: bool) -> None:
         return
     for change in changes:
         if change.action == "create":
-            out.data(out.paint(f"+ {change.wanted.label}", "32"))
+            out.data(out.paint(f"+ {change.wanted.label}", "32"), painted=True)
         elif change.action == "update":
-            out.data(out.paint(f"~ {change.wanted.label}", "33"))
+            out.data(out.paint(f"~ {change.wanted.label}", "33"), painted=True)
             for key, (there, wanted) in sorted(change.diff.items()):
                 out.data(f"    {key}: {_value(there)} -> {_value(wanted)}")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -28,8 +29,8 @@ from jetjobs.cli.hoist import before_dashes, hoist
 from jetjobs.cli.output import (
     APP_BROKEN,
     DONE,
-    FAILED,
     INTERRUPTED,
+    READER_GONE,
     UNREACHABLE,
     USAGE,
     AppImportError,
@@ -116,8 +117,11 @@ def run(arguments: Sequence[str]) -> int:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        return FAILED
+    except SystemExit:
+        # Typer ends so, with a 1, when nobody reads what we write any more; and puts a wrapper around the output.
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":
+            return READER_GONE
+        raise
     except Exception as error:
         shown = getattr(error, "format_message", None)  # typer's own usage errors
         if shown is None:

@@ -19,18 +19,29 @@ MAX_MESSAGE = 500
 def check_progress(fraction: Any, message: Any) -> float:
     """The fraction as a float. InvalidProgress for what cannot be shown."""
     if isinstance(fraction, bool) or not isinstance(fraction, Real):
-        raise InvalidProgress(f"progress is a number from 0 to 1, not {type(fraction).__qualname__}")
-    value = float(fraction)
-    if not 0.0 <= value <= 1.0:  # NaN too
-        raise InvalidProgress(f"progress is {value:g}, which is not within 0 to 1")
+        raise InvalidProgress(f"progress must be a number from 0 to 1, not {type(fraction).__qualname__}")
+    number: Any = fraction  # numbers of all kinds compare, though mypy does not know
+    if not 0 <= number <= 1:  # NaN too
+        hint = "a share, not per cent: 40 % is 0.4" if 1 < number <= 100 else None
+        raise InvalidProgress(f"progress must be from 0 to 1, not {_short(number)}", hint=hint)
+    value = float(number)
     if message is not None:
-        if not isinstance(message, str) or not has_wire_form(message):
-            raise InvalidProgress("the message of a progress must be text")
+        if not isinstance(message, str):
+            raise InvalidProgress(f"the message of a progress must be text, not {type(message).__qualname__}")
+        if not has_wire_form(message):
+            raise InvalidProgress("the message of a progress has half a surrogate pair, which has no UTF-8 form")
         if len(message) > MAX_MESSAGE:
             raise InvalidProgress(
                 f"the message of a progress has {len(message):,} characters; {MAX_MESSAGE} are allowed"
             )
     return value
+
+
+def _short(number: Any) -> str:
+    try:
+        return repr(number)[:40]
+    except ValueError:  # an integer of thousands of digits
+        return "so large a number"
 
 
 def encode(value: Any) -> bytes:

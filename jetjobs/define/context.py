@@ -14,8 +14,9 @@ from pydantic import TypeAdapter
 
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
-from jetjobs.model.job import Job, at
+from jetjobs.model.job import Job
 from jetjobs.model.names import OF_SCHEDULE, SLOT
+from jetjobs.model.reading import at
 
 T = TypeVar("T")
 

@@ -18,6 +18,8 @@ class Lookup(Protocol):
         self, handle: JobHandle[Any], decode: Callable[[bytes], Any], timeout_s: float
     ) -> Awaitable[Any]: ...
 
+    def shown(self, handle: JobHandle[Any], timeout_s: float) -> Awaitable[Any]: ...
+
     def status(self, handle: JobHandle[Any]) -> Awaitable[JobStatus]: ...
 
     def follow(self, handle: JobHandle[Any]) -> AsyncIterator[JobStatus]: ...
@@ -64,6 +66,14 @@ class JobHandle(Generic[R]):
         assert self._decode is not None
         seconds = 3600.0 if timeout is None else timeout.total_seconds()
         return cast(R, await self._lookup.result(self, self._decode, seconds))
+
+    async def shown_result(self, timeout: timedelta | None = None) -> Any:
+        """What the task returned as it may be shown: plain JSON, and `***` for what is secret in it.
+
+        Waits and raises as `result` does.
+        """
+        assert self._lookup is not None
+        return await self._lookup.shown(self, 3600.0 if timeout is None else timeout.total_seconds())
 
     async def status(self) -> JobStatus:
         """Where the job stands now."""

@@ -111,14 +111,15 @@ def _check_times(options: EnqueueOptions) -> None:
     if "delay" in options and "run_at" in options:
         raise DefinitionError("give delay or run_at, not both")
     if "delay" in options:
-        _check_delay(options["delay"])
+        check_delay(options["delay"])
     if "run_at" in options:
-        _check_moment("run_at", options["run_at"])
+        check_moment("run_at", options["run_at"])
     if "deadline" in options:
-        _check_moment("deadline", options["deadline"])
+        check_moment("deadline", options["deadline"])
 
 
-def _check_delay(delay: timedelta) -> None:
+def check_delay(delay: timedelta) -> None:
+    """DefinitionError for one that is negative, or ends when the server can hold no time any more."""
     check_type("delay", delay, timedelta)
     if delay < timedelta(0):
         raise DefinitionError("delay must not be negative")
@@ -130,7 +131,8 @@ def _check_delay(delay: timedelta) -> None:
         raise DefinitionError(f"delay ends after the year {LAST_YEAR}")
 
 
-def _check_moment(name: str, moment: datetime) -> None:
+def check_moment(name: str, moment: datetime) -> None:
+    """DefinitionError for a time without a zone, and for one that the server would take for now."""
     check_type(name, moment, datetime)
     if moment.utcoffset() is None:
         raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")

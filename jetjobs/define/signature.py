@@ -85,6 +85,8 @@ class Signature:
         """Whether something travels whose type says nothing, so that its form must be looked at each time."""
         self.secrets = secret_paths(self._arguments.core_schema)
         """Where secrets stand among the arguments."""
+        self.result_secrets = secret_paths(self._result.core_schema)
+        """Where secrets stand in what the task returns."""
         # A TypedDict's configuration reaches the validator only; the serializer must be told again.
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json

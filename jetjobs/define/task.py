@@ -14,7 +14,7 @@ from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.names import SECRET, check_lane, check_token
 from jetjobs.model.retry import RetryPolicy
-from jetjobs.model.secrets import write_paths
+from jetjobs.model.secrets import write_paths, write_result_paths
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,6 +70,8 @@ class Task(Generic[P, R]):
         """Whether the worker may simply await it: nothing to inject, and no other place to run it."""
         self.own_headers = {SECRET: write_paths(self.signature.secrets)} if self.signature.secrets else {}
         """Headers that each job of the task carries: which of its arguments are secret."""
+        self.secret_in_result = write_result_paths(self.signature.result_secrets)
+        """Which parts of its result are secret, as its record says it; empty for none."""
         self._send = send
         self._declare = declare
         self.__name__ = self.name

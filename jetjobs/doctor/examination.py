@@ -65,7 +65,9 @@ async def examine(
 
 
 def areas(only: Collection[str] | None) -> list[Area]:
-    """Those named, in the order of the output."""
+    """Those named, in the order of the output. ConfigError for one that is none, and for no area at all."""
+    if only is not None and not only:
+        raise ConfigError("--only names no area", hint=f"areas: {', '.join(AREAS)}")
     if unknown := sorted(set(only or ()) - set(get_args(Area))):
         raise ConfigError(f"there is no area {unknown[0]!r}", hint=f"areas: {', '.join(AREAS)}")
     return [area for area in AREAS if only is None or area in only]

@@ -150,21 +150,17 @@ async def pin(look: Look) -> list[Finding]:
 
 
 async def locks(look: Look) -> list[Finding]:
-    """A lock without an end keeps every leader out for ever. Notes of a pause may stay."""
+    """A lock without an end keeps every leader out for ever. What else stands in the bucket is no lock."""
     bucket = look.jetstream.names.locks_bucket
-    prefix = kv_subject(bucket, "")
     if await stream_info(look.jetstream.connection, kv_stream(bucket)) is None:
         return []  # the plan says so
     await check_read(look.jetstream.connection, kv_stream(bucket))
-    found = []
-    async for message in scan(look.jetstream.connection, kv_stream(bucket), prefix + ">", limit=1000):
-        key = message.subject.removeprefix(prefix)
-        ends = n.TTL in message.headers or n.KV_OPERATION in message.headers or not message.data
-        if not ends and not key.startswith("pause."):
-            text = f"lock {key} never ends: no worker can lead, and nothing is swept"
-            hint = f"nats kv purge {bucket} {key} --force"
-            found.append(Finding("fail", "topology", text, hint, "locks"))
-    return found or [Finding("ok", "topology", "every lock ends by itself", check="locks")]
+    async for lock in scan(look.jetstream.connection, kv_stream(bucket), kv_subject(bucket, n.LEADER), limit=1):
+        if lock.data and n.TTL not in lock.headers and n.KV_OPERATION not in lock.headers:
+            text = f"lock {n.LEADER} never ends: no worker can lead, and nothing is swept"
+            hint = f"nats kv purge {bucket} {n.LEADER} --force"
+            return [Finding("fail", "topology", text, hint, "locks")]
+    return [Finding("ok", "topology", "the leader's lock ends by itself", check="locks")]
 
 
 async def orphans(look: Look) -> list[Finding]:

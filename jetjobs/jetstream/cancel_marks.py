@@ -15,6 +15,7 @@ import nats.errors
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.publisher import Outgoing, Publisher
+from jetjobs.jetstream.reads import last_on
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
@@ -49,6 +50,14 @@ class CancelMarks:
         body = json.dumps({"run": mark.run, "by": mark.by, "why": mark.why}).encode()
         message = Outgoing(kv_subject(self._bucket, job_id), body, {n.TTL: f"{KEPT_S}s"})
         await self._publisher.store(kv_stream(self._bucket), message)
+
+    async def get(self, job_id: str) -> CancelMark | None:
+        """The mark on a job, asked of the server."""
+        try:
+            found = await last_on(self._connection, kv_stream(self._bucket), kv_subject(self._bucket, job_id))
+        except TopologyMissing:
+            return None
+        return _read(found.data) if found is not None else None
 
     async def listen(self) -> None:
         """Hear of new marks from now on, and read those that are there."""

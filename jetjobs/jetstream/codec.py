@@ -11,6 +11,7 @@ from jetjobs.model.errors import MalformedJob
 from jetjobs.model.ids import NO_KEY, adopted_id, is_id, parse_id, sequence_id
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.reading import read_json
 
 MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
@@ -177,8 +178,8 @@ def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
 def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     """Past failures, oldest first. An unreadable history is no reason to lose a job: it counts as none."""
     try:
-        history = json.loads(headers.get(n.ERRORS, "[]"))
-    except (ValueError, RecursionError):
+        history = read_json(headers.get(n.ERRORS, "[]"))
+    except ValueError:
         return []
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
@@ -186,8 +187,8 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
 def read_replays(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     """Past replays, oldest first; none where they cannot be read."""
     try:
-        found = json.loads(headers.get(n.REPLAY, "{}"))["replays"]
-    except (ValueError, RecursionError, KeyError, TypeError):
+        found = read_json(headers.get(n.REPLAY, "{}"))["replays"]
+    except (ValueError, KeyError, TypeError):
         return []
     return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 

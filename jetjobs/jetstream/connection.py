@@ -178,6 +178,8 @@ class Connection:
             return await future
         except nats.errors.Error as error:
             raise from_exception(error, subject) from error
+        except ValueError as error:  # made of something that others wrote
+            raise BrokerError(f"not sent: {error}") from error
         finally:
             self._waiting.pop(name, None)
 

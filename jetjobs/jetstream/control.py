@@ -15,6 +15,7 @@ from jetjobs.jetstream.protocol import read_status
 from jetjobs.jetstream.registry import workers_on
 from jetjobs.model.errors import BrokerUnavailable, WorkerNotFound, WorkerSilent
 from jetjobs.model.names import Names
+from jetjobs.model.reading import read_json
 
 ANSWER_S = 2.0
 _HUSH_S = 0.1
@@ -106,7 +107,7 @@ async def ask_all(
 
 def _read(data: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(data)
+        value = read_json(data)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

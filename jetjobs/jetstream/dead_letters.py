@@ -18,6 +18,7 @@ from jetjobs.model.ids import is_id
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
 from jetjobs.model.outcome import DeadLettered
+from jetjobs.model.reading import read_json
 
 HEADER_LIMIT = 63 * 1024
 """The server takes 64 KB of headers and refuses more."""
@@ -134,8 +135,8 @@ class DeadLetters:
 def read_cause(headers: dict[str, str]) -> dict[str, Any]:
     """Reason, error type, text, traceback, worker and time of a dead letter."""
     try:
-        cause = json.loads(headers.get(n.CAUSE, "{}"))
-    except (ValueError, RecursionError):
+        cause = read_json(headers.get(n.CAUSE, "{}"))
+    except ValueError:
         return {}
     return cause if isinstance(cause, dict) else {}
 

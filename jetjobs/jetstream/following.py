@@ -11,8 +11,9 @@ from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.results import read_record
 from jetjobs.model.errors import BrokerUnavailable
-from jetjobs.model.job import FINAL, JobState, JobStatus, at
+from jetjobs.model.job import FINAL, JobState, JobStatus
 from jetjobs.model.names import Names
+from jetjobs.model.reading import at, read_running
 
 LOOK_S = 1.0
 
@@ -63,15 +64,15 @@ def _differs(status: JobStatus, last: JobStatus) -> bool:
 
 def _as_told(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
     """The status after an event; None when that must be looked up."""
-    if "progress" not in event:
+    if event["progress"] is None:
         return None
     return last._replace(
         state=JobState.RUNNING,
-        attempt=int(event.get("attempt", last.attempt)),
-        started_at=at(event.get("started_at", 0.0)),
-        worker=event.get("worker"),
-        progress=event.get("progress"),
-        message=event.get("message"),
+        attempt=event["attempt"] or last.attempt,
+        started_at=at(event["started_at"]),
+        worker=event["worker"],
+        progress=event["progress"],
+        message=event["message"],
     )
 
 
@@ -87,4 +88,4 @@ def _put_newest(told: asyncio.Queue[dict[str, Any]], data: bytes) -> None:
     """Only the newest matters: a slow reader is not to fill our memory."""
     if told.full():
         told.get_nowait()
-    told.put_nowait(read_record(data))
+    told.put_nowait(read_running(read_record(data)))

@@ -32,7 +32,6 @@ TTL_S = 15.0
 """A failover of the broker takes about seven seconds: a shorter TTL would cost the leader each time."""
 RENEW_S = TTL_S / 3
 _MARGIN_S = 1.0
-_KEY = "leader"
 
 
 class LeaderLock:
@@ -44,7 +43,7 @@ class LeaderLock:
         self._connection = connection
         self._publisher = publisher
         self._stream = kv_stream(bucket)
-        self._subject = kv_subject(bucket, _KEY)
+        self._subject = kv_subject(bucket, n.LEADER)
         # Two workers may have one name; the token tells them apart.
         self._value = json.dumps({"holder": holder, "token": new_uid()}).encode()
         self._clock = clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +9,9 @@ from jetjobs.jetstream.codec import read_history
 from jetjobs.jetstream.dead_letters import read_cause
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.model import names as n
-from jetjobs.model.job import at
 from jetjobs.model.letter import DeadLetter
 from jetjobs.model.names import PRIORITIES
+from jetjobs.model.reading import at, read_json
 
 
 def read_letter(message: StoredMessage) -> DeadLetter:
@@ -55,9 +54,9 @@ def whole_number(text: str | None) -> int:
 def _replays(headers: Mapping[str, str]) -> tuple[int, tuple[dict[str, Any], ...]]:
     """How often it was replayed, and the last of these replays."""
     try:
-        found = json.loads(headers.get(n.REPLAY, "{}"))
+        found = read_json(headers.get(n.REPLAY, "{}"))
         entries, number = found["replays"], int(found["number"])
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
+    except (ValueError, OverflowError, KeyError, TypeError):
         return 0, ()
     kept = tuple(entry for entry in entries if isinstance(entry, dict)) if isinstance(entries, list) else ()
     return max(0, number), kept

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.model.job import Job
+from jetjobs.model.reading import read_json
 
 _DIGEST = "SHA-256="
 _LABEL = "jetjobs."
+_NOT_IN_TOKENS = frozenset(" \t\r\n.*>")
 
 
 class ObjectInfo(NamedTuple):
@@ -54,7 +56,7 @@ def write_info(info: ObjectInfo, store: str, chunk_size: int) -> bytes:
 def read_info(message: StoredMessage) -> ObjectInfo:
     """An entry as a value; one that cannot be read counts as deleted."""
     try:
-        entry: dict[str, Any] = json.loads(message.data)
+        entry: dict[str, Any] = read_json(message.data)
         labels = entry.get("metadata") or {}
         return ObjectInfo(
             str(entry["name"]),
@@ -63,12 +65,17 @@ def read_info(message: StoredMessage) -> ObjectInfo:
             int(entry.get("chunks") or 0),
             str(entry.get("digest") or ""),
             bool(entry.get("deleted")) or bool((entry.get("options") or {}).get("link")),
-            {k.removeprefix(_LABEL): str(v) for k, v in labels.items() if k.startswith(_LABEL)},
+            _usable({k.removeprefix(_LABEL): str(v) for k, v in labels.items() if k.startswith(_LABEL)}),
             message.sequence,
             message.stored_at,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ObjectInfo("", "", 0, 0, "", True, {}, message.sequence, message.stored_at)
+
+
+def _usable(labels: dict[str, str]) -> dict[str, str]:
+    """The labels, or none where they do not name a job: they become part of subjects."""
+    return {} if any(set(label) & _NOT_IN_TOKENS for label in labels.values()) else labels
 
 
 def digest_of(data: bytes) -> str:

@@ -20,6 +20,7 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, BrokerUnavailable
 from jetjobs.model.names import Names, kv_stream, kv_subject
 from jetjobs.model.queue import FOR_EVER_S, Pause
+from jetjobs.model.reading import read_json, seconds
 
 _CENTURY_S = 100 * 365 * 86400.0
 _SOON_S = 0.05
@@ -127,8 +128,8 @@ async def pause_of(connection: Connection, names: Names, queue: str, lanes: list
     note: dict[str, Any] = {}
     try:
         message = await last_on(connection, kv_stream(names.locks_bucket), _note(names, queue))
-        note = json.loads(message.data) if message is not None and message.data else {}
-        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), float(note.get("at", 0.0)))
+        note = read_json(message.data) if message is not None and message.data else {}
+        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), seconds(note.get("at")))
     except (BrokerError, ValueError, TypeError, AttributeError):
         return Pause(until)  # paused by other means than ours, or we may not read why
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jetjobs.jetstream.by_hand import find_by_hand, locate_by_hand
+from jetjobs.jetstream.codec import read_replays
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
 from jetjobs.jetstream.payloads import Payloads
@@ -20,6 +22,7 @@ from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.ids import parse_id
 from jetjobs.model.job import Job, JobStatus
 from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.reading import read_running
 
 
 class Places:
@@ -42,15 +45,22 @@ class Places:
         self._names = names
 
     async def has_moved_on(self, job: Job) -> bool:
-        """Whether this hop of the job was settled already, and only its ack was lost."""
+        """Whether this hop of the job was settled already, and only its ack was lost.
+
+        So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has
+        ended, says where it came from.
+        """
         done, dead, live = await asyncio.gather(
             self._results.get(job.queue, job.task, job.id),
             self._dead.get(job.queue, job.task, job.id),
             self.find_live(job.queue, job.task, job.id),
         )
-        if done is not None and read_record(done.data).get("run") == job.run:
+        record = done_status(read_record(done.data), job.queue, job.task, job.id) if done is not None else None
+        if record is not None and (record.run == job.run or _came_from(record.replays, job.run)):
             return True
         if dead is not None and dead.headers.get(n.RUN) == job.run:
+            return True
+        if any(_came_from(read_replays(there.headers), job.run) for there in (dead, live) if there is not None):
             return True
         return live is not None and live.headers.get(n.RUN) == job.run and number(live.headers, n.HOP, 0) > job.hop
 
@@ -73,6 +83,11 @@ class Places:
         """The newest message of the job in its work stream. A hand-made job is not found before its first move."""
         subject = self._names.job_anywhere(queue, task, parse_id(job_id))
         return await last_on(self._connection, self._names.work_stream(queue), subject)
+
+    async def find(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
+        """Like `find_live`, and it looks for a hand-made job too: for people, not for every job."""
+        live = await self.find_live(queue, task, job_id)
+        return live or await find_by_hand(self._connection, self._names, queue, task, job_id)
 
     async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
         """Whether the job, its dead letter or its done record refers to that object."""
@@ -105,8 +120,8 @@ class Places:
             found.add((subject.split(".")[2], subject.split(".")[3]))
         if not found and (record := await self._running(job_id)):
             # A job made by hand has its id in no subject before its first move.
-            found.add((str(record.get("queue", "")), str(record.get("task", ""))))
-        return found
+            found.add((record["queue"], record["task"]))
+        return found or await locate_by_hand(self._connection, self._names, queues, job_id)
 
     async def _locate_in(self, queue: str, job_id: str) -> set[tuple[str, str]]:
         names = self._names
@@ -127,8 +142,11 @@ class Places:
             return []
         return list(info["state"].get("subjects") or {})
 
-    async def status(self, queue: str, task: str, job_id: str) -> JobStatus:
-        """Where the job stands now. State None: it never existed, or its record has expired."""
+    async def status(self, queue: str, task: str, job_id: str, *, by_hand: bool = False) -> JobStatus:
+        """Where the job stands now. State None: it never existed, or its record has expired.
+
+        `by_hand`: look for one that was published by hand too. That takes rights which only operators need.
+        """
         # A job is published to its next place before it leaves the old one, so for a moment it stands in
         # both: the record of its own run decides. And it may move while we look: then we look once more.
         for _ in range(2):
@@ -145,6 +163,9 @@ class Places:
                 return dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
+        bare = await find_by_hand(self._connection, self._names, queue, task, job_id) if by_hand else None
+        if bare is not None:
+            return await self._live_status(bare, queue, task, job_id)
         return JobStatus(job_id, None, queue, task)
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
@@ -153,7 +174,7 @@ class Places:
 
     async def _running(self, job_id: str) -> dict[str, Any]:
         bucket = self._names.running_bucket
-        return await self._record(kv_stream(bucket), kv_subject(bucket, job_id))
+        return read_running(await self._record(kv_stream(bucket), kv_subject(bucket, job_id)))
 
     async def _record(self, stream: str, subject: str) -> dict[str, Any]:
         try:
@@ -161,3 +182,8 @@ class Places:
         except TopologyMissing:
             return {}
         return read_record(found.data) if found is not None else {}
+
+
+def _came_from(replays: Iterable[Mapping[str, Any]], run: str) -> bool:
+    """Whether one of these replays was of that run."""
+    return any(entry.get("run") == run for entry in replays)

@@ -59,7 +59,7 @@ async def count_queue(
 async def count_workers(jetstream: JetStreamClient) -> Counter[str]:
     """How many live workers take jobs of each queue, by what they say of themselves."""
     workers = await workers_on(jetstream.connection, jetstream.names)
-    return Counter(queue for worker in workers for queue in worker.queues)
+    return Counter(queue for worker in workers if worker.takes_jobs for queue in worker.queues)
 
 
 def _paused_until(lanes: list[LaneLook]) -> datetime | None:

@@ -12,6 +12,7 @@ from jetjobs.jetstream.scan import scan
 from jetjobs.model.errors import TopologyMissing
 from jetjobs.model.names import Names, kv_stream, kv_subject
 from jetjobs.model.queue import QueueStats, TaskStats, spread
+from jetjobs.model.reading import seconds
 
 MOST = 10_000
 """So many of the newest records and letters are looked at."""
@@ -29,8 +30,11 @@ async def stats_of(connection: Connection, names: Names, queue: str, since: floa
             record = read_record(message.data)
             if record["state"] == "succeeded":
                 task = message.subject[prefix:].partition(".")[0]
-                waits[task].append(max(0.0, record["started_at"] - record["enqueued_at"]))
-                runs[task].append(max(0.0, record["ended_at"] - record["started_at"]))
+                enqueued, started, ended = (
+                    seconds(record[f"{what}_at"]) for what in ("enqueued", "started", "ended")
+                )
+                waits[task].append(max(0.0, started - enqueued))
+                runs[task].append(max(0.0, ended - started))
         except (ValueError, KeyError, TypeError):
             continue  # the mark of a deleted key, or written by another hand
     letters, all_letters = await _newest(connection, names.dead_stream, names.dead_of(queue), since)

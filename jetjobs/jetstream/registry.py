@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from typing import Any
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import WRONG_LAST_SEQUENCE, from_response
@@ -19,6 +18,7 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.names import Names, kv_stream, kv_subject
 from jetjobs.model.presence import WorkerRecord, read_worker
+from jetjobs.model.reading import read_json
 
 BEAT_S = 5.0
 TTL_S = 14
@@ -79,11 +79,11 @@ def _is_ours(there: StoredMessage, record: WorkerRecord) -> bool:
     """Written by this worker, or by one that had our host and pid before us and so is dead: a container that was
     started again."""
     try:
-        value = json.loads(there.data)
+        value = read_json(there.data)
         if value["token"] == record.token:
             return True
         return (value["host"], value["pid"]) == (record.host, record.pid) and float(value["started_at"]) < _BORN
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return False
 
 
@@ -109,7 +109,6 @@ def _read(key: str, message: StoredMessage) -> WorkerRecord | None:
     if n.KV_OPERATION in message.headers or not message.data:
         return None
     try:
-        value: Any = json.loads(message.data)
-        return read_worker(key, value, message.stored_at)
+        return read_worker(key, read_json(message.data), message.stored_at)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

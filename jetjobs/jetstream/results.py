@@ -15,6 +15,7 @@ from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.model import names as n
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.reading import read_json
 
 # Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
 CANCELLED_TTL_S = 3600
@@ -24,11 +25,18 @@ _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 
 def success_record(
-    job: Job, result: bytes, worker: str, started_at: float, ended_at: float, kept_as: str = ""
+    job: Job,
+    result: bytes,
+    worker: str,
+    started_at: float,
+    ended_at: float,
+    kept_as: str = "",
+    secret: str = "",
 ) -> bytes:
     """The record of a success. Put together by hand: the result is JSON already, and this runs for every job.
 
-    `kept_as` names the object that holds the result, where it is too large for the record.
+    `kept_as` names the object that holds the result, where it is too large for the record; `secret` what must not
+    be shown of it.
     """
     replay = job.headers.get(n.REPLAY)
     return (
@@ -43,7 +51,8 @@ def success_record(
         started_at,
         ended_at,
         (b'"replay":%b,' % _embedded(replay) if replay else b"")
-        + (_tick(job.headers) if n.OF_SCHEDULE in job.headers else b""),
+        + (_tick(job.headers) if n.OF_SCHEDULE in job.headers else b"")
+        + (b'"secret":%b,' % quote(secret) if secret else b""),
         b"result_object" if kept_as else b"result",
         quote(kept_as) if kept_as else result,
     )
@@ -76,8 +85,8 @@ def _tick(headers: Mapping[str, str]) -> bytes:
 def _embedded(text: str) -> bytes:
     """JSON from a header, made sure of: a hand-made one may be anything."""
     try:
-        return json.dumps(json.loads(text)).encode()
-    except (ValueError, RecursionError):
+        return json.dumps(read_json(text)).encode()
+    except (ValueError, RecursionError):  # the latter of writing it
         return b"null"
 
 
@@ -140,7 +149,7 @@ def _guard(ttl_s: int, expected: int) -> bytes:
 def read_record(data: bytes) -> dict[str, Any]:
     """A record as a dict; empty for a deleted or foreign one."""
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        record = read_json(data)
+    except ValueError:
         return {}
     return record if isinstance(record, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -15,6 +14,7 @@ from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.listing import LIVE, JobQuery
 from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.reading import read_json
 from jetjobs.model.secrets import mask, read_paths
 
 Read = Callable[[StoredMessage], JobStatus | None]
@@ -113,8 +113,8 @@ def _read_letter(message: StoredMessage) -> JobStatus | None:
 def read_arguments(message: StoredMessage) -> dict[str, Any] | None:
     """The arguments in a message's body, secrets masked; None where they are elsewhere or cannot be read."""
     try:
-        value = json.loads(message.data)
-    except (ValueError, RecursionError):
+        value = read_json(message.data)
+    except ValueError:
         return None
     if not isinstance(value, dict):
         return None

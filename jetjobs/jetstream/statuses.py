@@ -10,7 +10,9 @@ from jetjobs.jetstream.codec import read_history, read_replays
 from jetjobs.jetstream.dead_letters import read_cause
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.model import names as n
-from jetjobs.model.job import JobState, JobStatus, at
+from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.reading import at, text_or_none, whole
+from jetjobs.model.secrets import mask_result
 
 
 def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
@@ -23,7 +25,7 @@ def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
 
 def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
     """Of a message in a work stream, and the running record of its id, if any."""
-    state = live_state(live, running)
+    state, lane = live_state(live, running), live.subject.split(".")[3]
     shown = running if state is JobState.RUNNING else {}
     return JobStatus(
         job_id,
@@ -31,11 +33,11 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         queue,
         task,
         number(live.headers, n.ATTEMPT, 1),
-        due_at=at(number(live.headers, n.DUE_AT, 0)),
+        due_at=at(number(live.headers, n.DUE_AT, 0)) or (_fires_at(live.headers) if lane == n.LATER else None),
         enqueued_at=at(number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
-        started_at=at(shown.get("started_at", 0.0)),
+        started_at=at(shown.get("started_at")),
         worker=shown.get("worker"),
-        lane=live.subject.split(".")[3],
+        lane=lane,
         run=live.headers.get(n.RUN, f"s{live.sequence}"),
         crashes=number(live.headers, n.CRASHES, 0),
         history=tuple(read_history(live.headers)),
@@ -44,7 +46,24 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         message=shown.get("message"),
         schedule=live.headers.get(n.OF_SCHEDULE),
         slot=slot_in(live.headers.get(n.SLOT)),
+        priority=_priority(live.headers, lane),
     )
+
+
+def _priority(headers: Mapping[str, str], lane: str) -> str | None:
+    """The lane a job is for, of one that stands in `lane`."""
+    if lane == n.LATER:
+        target = headers.get(n.SCHEDULE_TARGET, "").split(".")
+        lane = target[3] if len(target) > 3 else ""
+    elif lane in n.DETOURS:
+        lane = headers.get(n.LANE, "")
+    return lane if lane in n.PRIORITIES else None
+
+
+def _fires_at(headers: Mapping[str, str]) -> datetime | None:
+    """When the server puts it into its lane. A queued job that is set aside to change its lane has no due time."""
+    kind, _, text = headers.get(n.SCHEDULE, "").partition(" ")
+    return slot_in(text) if kind == "@at" else None
 
 
 def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
@@ -54,22 +73,23 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
     except ValueError:
         state = JobState.SUCCEEDED
     replay = record.get("replay")
-    replays = replay.get("replays", ()) if isinstance(replay, dict) else ()
+    replays = replay.get("replays") if isinstance(replay, dict) else ()
+    replays = replays if isinstance(replays, list) else ()
     return JobStatus(
         job_id,
         state,
         queue,
         task,
-        int(record.get("attempt", 0)),
-        enqueued_at=at(record.get("enqueued_at", 0.0)),
-        started_at=at(record.get("started_at", 0.0)),
-        ended_at=at(record.get("ended_at", 0.0)),
-        worker=record.get("worker"),
-        reason=record.get("reason"),
+        whole(record.get("attempt")),
+        enqueued_at=at(record.get("enqueued_at")),
+        started_at=at(record.get("started_at")),
+        ended_at=at(record.get("ended_at")),
+        worker=text_or_none(record.get("worker")),
+        reason=text_or_none(record.get("reason")),
         run=str(record.get("run", "")),
-        replays=tuple(replays),
-        result=record.get("result"),
-        schedule=record.get("schedule"),
+        replays=tuple(entry for entry in replays if isinstance(entry, dict)),
+        result=mask_result(record.get("result"), record.get("secret")),
+        schedule=text_or_none(record.get("schedule")),
         slot=slot_in(record.get("slot")),
     )
 
@@ -84,9 +104,9 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         task,
         number(letter.headers, n.ATTEMPT, 1),
         enqueued_at=at(number(letter.headers, n.ENQUEUED_AT, 0)),
-        ended_at=at(cause.get("at", 0.0)),
-        worker=cause.get("worker"),
-        reason=cause.get("reason"),
+        ended_at=at(cause.get("at")),
+        worker=text_or_none(cause.get("worker")),
+        reason=text_or_none(cause.get("reason")),
         error=f"{cause.get('type')}: {cause.get('text')}",
         lane=letter.headers.get(n.LANE),
         run=letter.headers.get(n.RUN, ""),
@@ -95,6 +115,7 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         replays=tuple(read_replays(letter.headers)),
         schedule=letter.headers.get(n.OF_SCHEDULE),
         slot=slot_in(letter.headers.get(n.SLOT)),
+        priority=_priority(letter.headers, letter.headers.get(n.LANE, "")),
     )
 
 

@@ -26,6 +26,8 @@ from jetjobs.model.errors import (
     ResultNotReady,
 )
 from jetjobs.model.job import JobStatus
+from jetjobs.model.reading import read_json
+from jetjobs.model.secrets import mask_result
 
 _LOOK_S = 1.0
 """Between looks at the bucket when a push is expected; it only makes up for a lost one."""
@@ -81,6 +83,21 @@ class Waiting:
 
     async def result(self, handle: Asked, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
         """See JobHandle.result."""
+        _, result = await self._succeeded(handle, timeout_s)
+        try:
+            return decode(result)
+        except ValueError as error:
+            raise ResultError(
+                f"job {handle.id}: the result does not fit the task's annotation: {error}"
+            ) from error
+
+    async def shown(self, handle: Asked, timeout_s: float) -> Any:
+        """See JobHandle.shown_result."""
+        record, result = await self._succeeded(handle, timeout_s)
+        return mask_result(read_json(result), record.get("secret"))
+
+    async def _succeeded(self, handle: Asked, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+        """The record and the result of a job that has succeeded, or what it came to otherwise, raised."""
         if not handle.stores_result:
             raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
         give_up = time.monotonic() + timeout_s
@@ -96,13 +113,7 @@ class Waiting:
                 text=str(record.get("text")),
                 traceback=str(record.get("traceback") or ""),
             )
-        result = await self._result(handle, record, give_up)
-        try:
-            return decode(result)
-        except ValueError as error:
-            raise ResultError(
-                f"job {handle.id}: the result does not fit the task's annotation: {error}"
-            ) from error
+        return record, await self._result(handle, record, give_up)
 
     async def _result(self, handle: Asked, record: dict[str, Any], give_up: float) -> bytes:
         """The result in the record, or the object it names."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.ids import NO_KEY
 from jetjobs.model.names import OWN_PREFIXES
+from jetjobs.model.reading import at
 
 
 class JobState(StrEnum):
@@ -124,6 +125,10 @@ class JobStatus(NamedTuple):
     """The schedule that it is a tick of."""
     slot: datetime | None = None
     """Which of its slots."""
+    priority: str | None = None
+    """The lane it is for; it stands in another while it waits for its time, or was given back."""
+    cancel: dict[str, str] | None = None
+    """Who has asked for its cancelling and why, if that is not done yet."""
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
@@ -133,21 +138,16 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def running_status(job_id: str, record: Mapping[str, Any]) -> JobStatus:
-    """What the running record of a job tells."""
+    """What the running record of a job tells, as `read_running` gives it."""
     return JobStatus(
         job_id,
         JobState.RUNNING,
         str(record.get("queue", "")),
         str(record.get("task", "")),
-        attempt=int(record.get("attempt", 0)),
-        started_at=at(record.get("started_at", 0.0)),
+        attempt=record.get("attempt", 0),
+        started_at=at(record.get("started_at")),
         worker=record.get("worker"),
         run=str(record.get("run", "")),
         progress=record.get("progress"),
         message=record.get("message"),
     )
-
-
-def at(seconds: float) -> datetime | None:
-    """An aware UTC time, or None for 0."""
-    return datetime.fromtimestamp(seconds, UTC) if seconds else None

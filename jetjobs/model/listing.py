@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.reading import read_json
 
 LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
 MAX_LIMIT = 10_000
@@ -87,9 +88,24 @@ def _equal(found: Any, wanted: str) -> bool:
     if isinstance(found, str) and found == wanted:
         return True
     try:
-        return bool(json.loads(wanted) == found)
+        return _same(read_json(wanted), found)
     except (ValueError, RecursionError):
         return False
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON, where true is not 1.
+
+    >>> _same(1, 1.0), _same(True, 1), _same([True], [1]), _same({"a": [0]}, {"a": [0]})
+    (True, False, False, True)
+    """
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
 
 
 class Position(NamedTuple):
@@ -108,8 +124,10 @@ def read_cursor(query: JobQuery, cursor: str) -> Position:
     """ConfigError when it is none, or one of another list."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        mark, shelf, sequence = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-        position = Position(str(shelf), int(sequence))
+        mark, shelf, sequence = read_json(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if type(sequence) is not int or not 0 < sequence < 2**63:
+            raise ValueError("no sequence of a stream")
+        position = Position(str(shelf), sequence)
     except (ValueError, TypeError, UnicodeEncodeError):
         raise ConfigError(
             f"--cursor {cursor[:40]!r} is no cursor", hint="use the one the last page gave"

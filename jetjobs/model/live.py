@@ -12,6 +12,7 @@ from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.names import PROGRESS, check_token
 from jetjobs.model.presence import iso
+from jetjobs.model.reading import read_json
 
 KINDS = (
     "job.started", "job.progress", "job.succeeded", "job.retried", "job.snoozed", "job.released", "job.suspected",
@@ -124,7 +125,7 @@ def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
 def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
     """An event as it came, perhaps from a newer worker. None for what cannot be read."""
     try:
-        told = json.loads(data)
+        told = read_json(data)
         if kind == f"job.{PROGRESS}":
             told = {**told, "job_id": told.get("id"), "at": now}
         event = LiveEvent(

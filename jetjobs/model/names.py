@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.ids import JobId
@@ -70,6 +70,9 @@ BATCH_SEQ: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
 KV_OPERATION: Final = "KV-Operation"
 
+# Keys of the bucket of locks.
+LEADER: Final = "leader"
+
 # Words of events.
 PROGRESS: Final = "progress"
 
@@ -80,18 +83,19 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
-def is_token(text: str) -> bool:
-    return _TOKEN.fullmatch(text) is not None
-
-
 def check_token(what: str, token: str) -> str:
     """The token itself, or DefinitionError: `what` names it in the text."""
-    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+    if not is_token(token):
         raise DefinitionError(
             f"{what} {token!r} is not a usable name",
             hint="a name is 1 to 64 letters, digits, '-' or '_'",
         )
     return token
+
+
+def is_token(text: object) -> TypeGuard[str]:
+    """Whether it can be the name of a queue or task."""
+    return isinstance(text, str) and _TOKEN.fullmatch(text) is not None
 
 
 def check_lane(lane: str) -> str:
@@ -183,6 +187,10 @@ class Names:
     def key_anywhere(self, queue: str, task: str, key: str) -> str:
         """Matches any live job of that key."""
         return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"
+
+    def made_by_hand(self, queue: str, task: str) -> str:
+        """Matches jobs that were published by hand and have not moved, and what stands in lane `tick`."""
+        return f"{self.namespace}.work.{queue}.*.{task}"
 
     def pin(self, queue: str) -> str:
         return f"{self.namespace}.work.{queue}.{TICK}._pin"

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from jetjobs.model.names import is_token
+from jetjobs.model.reading import seconds, whole
+
 
 class RunningJob(NamedTuple):
     """A job that a worker runs, since a time by the worker's clock."""
@@ -49,6 +52,11 @@ class WorkerRecord(NamedTuple):
     """Tells workers of one name apart."""
     seen_at: float = 0.0
     """When the server got this, by the server's clock."""
+
+    @property
+    def takes_jobs(self) -> bool:
+        """False once it only ends what it has begun."""
+        return self.phase not in ("quiet", "stopped")
 
     def to_wire(self) -> dict[str, Any]:
         """The record's value; docs/wire.md has it in words."""
@@ -104,29 +112,30 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
         key=key,
         name=str(value.get("name", key)),
         host=str(value.get("host", "")),
-        pid=int(value.get("pid", 0)),
+        pid=whole(value.get("pid")),
         version=str(value.get("version", "")),
         python=str(value.get("python", "")),
         phase=str(value.get("phase", "")),
         queues={
-            str(queue): QueueSlots(int(of.get("busy", 0)), int(of.get("total", 0)))
+            queue: QueueSlots(whole(of.get("busy")), whole(of.get("total")))
             for queue, of in (value.get("queues") or {}).items()
+            if is_token(queue)
         },
         tasks={str(task): str(digest) for task, digest in (value.get("tasks") or {}).items()},
-        busy=int(slots.get("busy", 0)),
-        total=int(slots.get("total", 0)),
+        busy=whole(slots.get("busy")),
+        total=whole(slots.get("total")),
         running=tuple(
-            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), float(job["since"]))
+            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), seconds(job["since"]))
             for job in value.get("running") or []
         ),
-        lag_s=float(value.get("lag_s", 0.0)),
-        memory_bytes=int(value.get("memory_bytes", 0)),
-        started_at=float(value.get("started_at", 0.0)),
+        lag_s=seconds(value.get("lag_s")),
+        memory_bytes=whole(value.get("memory_bytes")),
+        started_at=seconds(value.get("started_at")),
         token=str(value.get("token", "")),
         seen_at=seen_at,
     )
 
 
-def iso(seconds: float) -> str | None:
+def iso(moment: float) -> str | None:
     """ISO 8601 in UTC; None for a time that is not set."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+    return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None

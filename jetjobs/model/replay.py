@@ -65,13 +65,14 @@ def run_of(letter: DeadLetter) -> str:
 
 
 def provenance(letter: DeadLetter, order: ReplayOrder, now: float) -> str:
-    """The header that says who replayed the job, when, why, how often, and what it had died of."""
+    """The header that says who replayed the job, when, why, how often, what it had died of, and in which life."""
     entry = {
         "by": order.by,
         "at": round(now, 3),
         "why": order.reason,
         "died_of": f"{letter.reason}: {letter.error_type}: {letter.text}"[:200],
         "attempts": letter.attempts,
+        "run": letter.run,
     }
     replays = [*letter.replays, entry][-MAX_REPLAYS_KEPT:]
     while True:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self
 
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.reading import read_json
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
 """A function is given the number of the attempt that failed, counted from 1."""
@@ -81,7 +82,7 @@ class RetryPolicy:
 
     def with_header(self, text: str) -> Self:
         """This policy with what a job says of its own; ValueError when that cannot be read."""
-        values = json.loads(text)
+        values = read_json(text)
         if not isinstance(values, dict):
             raise ValueError("no object")
         try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from jetjobs.model import names as n
+from jetjobs.model.reading import read_json
 
 MASK = "***"
 MAX_HEADER = 2_000
+_RESULT = "result"
 Path = tuple[str, ...]
 """Names from the outermost argument inward; `*` stands for each item of a list or value of a dict."""
 
@@ -34,6 +35,20 @@ def _writable(path: Path) -> Path:
 
 def read_paths(text: str) -> list[Path]:
     return [tuple(path.split(".")) for path in text.split(",") if path]
+
+
+def write_result_paths(paths: Collection[Path]) -> str:
+    """What a done record says of its result: `result.token`, or `result` when all of it is secret."""
+    return write_paths([(_RESULT, *path) for path in paths])
+
+
+def mask_result(result: Any, text: Any) -> Any:
+    """A copy of a result without its secrets, by what its record says of them.
+
+    >>> mask_result({"user": "ada", "token": "x"}, "result.token"), mask_result("x", "result")
+    ({'user': 'ada', 'token': '***'}, '***')
+    """
+    return mask({_RESULT: result}, read_paths(text))[_RESULT] if isinstance(text, str) and text else result
 
 
 def mask(value: Any, paths: Iterable[Path]) -> Any:
@@ -65,8 +80,8 @@ def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
     if payload := headers.get(n.PAYLOAD):
         return f"<in the object store: {payload}>"
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = read_json(body)
+    except ValueError:
         return f"<{len(body)} bytes that are no JSON>"
     return mask(value, read_paths(headers.get(n.SECRET, "")))
 

@@ -24,6 +24,8 @@ class Clock:
         Everything else waits for so much less. Their deadline and age move along. Nothing else does: not the clock
         of this process, not the deadline of a queued job, not the time that a result is kept.
         """
+        if not isinstance(by, str | timedelta):
+            raise TypeError(f"advance takes a timedelta or text such as '90m', not {by!r}")
         by_s = (parse_duration(by) if isinstance(by, str) else by).total_seconds()
         if by_s < 0:
             raise ValueError("time does not go back")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -15,11 +14,12 @@ from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.scan import scan
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model import names as n
-from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import DeliveryError
-from jetjobs.model.job import Job, JobState, at
+from jetjobs.model.job import Job, JobState
+from jetjobs.model.reading import at, read_json
+from jetjobs.model.secrets import read_paths
 from jetjobs.testing.aside import ask
-from jetjobs.testing.matching import Wanted, differences, effective_arguments, short, want
+from jetjobs.testing.matching import Wanted, differences, effective_arguments, shown_argument, shown_delay, want
 
 SHOWN = 5
 """So many of the nearest jobs are shown in full."""
@@ -45,13 +45,18 @@ class EnqueuedJob(NamedTuple):
     job: Job
     """All else there is to know."""
 
+    def __repr__(self) -> str:
+        return f"<EnqueuedJob {self}>"
+
     def __str__(self) -> str:
-        call = f"{self.task}({', '.join(f'{name}={short(value)}' for name, value in self.args.items())})"
+        paths = read_paths(self.job.headers.get(n.SECRET, ""))
+        shown = [f"{name}={shown_argument(name, value, paths)}" for name, value in self.args.items()]
+        call = f"{self.task}({', '.join(shown)})"
         due = ""
         if self.due_at is not None and self.state is not JobState.QUEUED:
             due = f" for {self.due_at:%Y-%m-%d %H:%M:%S} UTC"
             if self.state is JobState.SCHEDULED:
-                due = f" after {show_duration(max(0.0, self.job.due_at - self.job.enqueued_at))}{due}"
+                due = f" after {shown_delay(self.job.due_at - self.job.enqueued_at)}{due}"
         return f"{call}  {self.state}{due} in queue {self.queue!r}, id {self.id}"
 
 
@@ -147,6 +152,8 @@ def _shown(app: JetJobs, job: Job, lane: str) -> EnqueuedJob:
         state = JobState.RETRYING if job.attempt > 1 else JobState.SCHEDULED
     task = app.tasks.get(job.task)
     arguments = _raw(job.body) if task is None else effective_arguments(task, job.body)
+    if task is not None and task.own_headers:  # a hand-made job does not say what is secret in it
+        job = job._replace(headers={**job.headers, **task.own_headers})
     return EnqueuedJob(
         job.id, job.task, job.queue, state, arguments, job.lane, job.attempt, at(job.due_at), job.carried, job
     )
@@ -154,7 +161,7 @@ def _shown(app: JetJobs, job: Job, lane: str) -> EnqueuedJob:
 
 def _raw(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        found = read_json(body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

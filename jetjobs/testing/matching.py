@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jetjobs.define.options import EnqueueOptions
@@ -15,6 +15,7 @@ from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import DeliveryError, InvalidArguments
 from jetjobs.model.ids import key_token
 from jetjobs.model.job import Job
+from jetjobs.model.secrets import MASK, Path, concerns, mask
 
 DELAY_TOLERANCE_S = 2.0
 """A delay is reckoned from a server's answer, and that takes a moment."""
@@ -33,10 +34,14 @@ class Wanted(NamedTuple):
     def fits_task(self, name: str) -> bool:
         return self.task is None or self.task.name == name
 
+    def __repr__(self) -> str:
+        return f"<Wanted {self}>"
+
     def __str__(self) -> str:
         if self.task is None:
             return "any job"
-        shown = [f"{name}={short(value)}" for name, value in self.args.items()]
+        secrets = self.task.signature.secrets
+        shown = [f"{name}={shown_argument(name, value, secrets)}" for name, value in self.args.items()]
         call = f"{self.task.name}({', '.join(shown) or '…'})"
         if not self.options:
             return call
@@ -132,7 +137,7 @@ def _argument_differences(
     plain_wanted, plain_actual = _as_json(task, arguments, name, wanted), _as_json(task, arguments, name, actual)
     if _equal(plain_wanted, plain_actual):
         return []
-    return list(_diff(name, plain_wanted, plain_actual))
+    return list(_Differences(task.signature.secrets).find(name, (name,), plain_wanted, plain_actual))
 
 
 def _as_json(task: Task[Any, Any], arguments: Mapping[str, Any], name: str, value: Any) -> Any:
@@ -151,18 +156,34 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _diff(path: str, wanted: Any, actual: Any) -> Iterator[str]:
-    if isinstance(wanted, dict) and isinstance(actual, dict):
-        for key in [*wanted, *(key for key in actual if key not in wanted)]:
-            one, other = wanted.get(key, _MISSING), actual.get(key, _MISSING)
-            if not _equal(one, other):
-                yield from _diff(f"{path}.{key}", one, other)
-    elif isinstance(wanted, list) and isinstance(actual, list) and len(wanted) == len(actual):
-        for index, (one, other) in enumerate(zip(wanted, actual, strict=True)):
-            if not _equal(one, other):
-                yield from _diff(f"{path}[{index}]", one, other)
-    else:
-        yield _line(path, wanted, actual)
+class _Differences:
+    """Where two values differ, a line for each place; what is secret is not shown."""
+
+    def __init__(self, secrets: Collection[Path]) -> None:
+        self._secrets = secrets
+
+    def find(self, path: str, where: tuple[str, ...], wanted: Any, actual: Any) -> Iterator[str]:
+        if isinstance(wanted, dict) and isinstance(actual, dict):
+            for key in [*wanted, *(key for key in actual if key not in wanted)]:
+                one, other = wanted.get(key, _MISSING), actual.get(key, _MISSING)
+                if not _equal(one, other):
+                    yield from self.find(f"{path}.{key}", (*where, str(key)), one, other)
+        elif isinstance(wanted, list) and isinstance(actual, list) and len(wanted) == len(actual):
+            for index, (one, other) in enumerate(zip(wanted, actual, strict=True)):
+                if not _equal(one, other):
+                    yield from self.find(f"{path}[{index}]", (*where, str(index)), one, other)
+        elif concerns(where, self._secrets):
+            yield f"{path}: not as wanted; it is secret"
+        else:
+            yield _line(path, wanted, actual)
+
+
+def shown_argument(name: str, value: Any, secrets: Iterable[Path]) -> str:
+    """The value for people. One with a secret anywhere is not shown, unless it is plain enough to mask that."""
+    inside = [path[1:] for path in secrets if path[:1] == (name,)]
+    if not inside:
+        return short(value)
+    return short(mask(value, inside)) if isinstance(value, dict | list) and _is_plain(value) else MASK
 
 
 def _line(what: str, wanted: Any, actual: Any) -> str:
@@ -195,12 +216,21 @@ def _time_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
         # After a retry the due time says nothing of the delay it was enqueued with.
         actual = job.due_at - job.enqueued_at if job.due_at and job.attempt == 1 else None
         if actual is None or abs(actual - wanted) > DELAY_TOLERANCE_S:
-            shown = "none" if actual is None else show_duration(actual)
+            shown = "none" if actual is None else shown_delay(actual)
             yield f"delay: wanted {show_duration(wanted)}, found {shown}"
     if "run_at" in options and abs(options["run_at"].timestamp() - job.due_at) > 0.001:
         yield _line("run_at", options["run_at"].timestamp(), job.due_at or None)
     if "deadline" in options and abs(options["deadline"].timestamp() - job.deadline) > 0.001:
         yield _line("deadline", options["deadline"].timestamp(), job.deadline or None)
+
+
+def shown_delay(seconds: float) -> str:
+    """A delay is found a little shorter or longer than it was given: 7 days must not be 6d23h.
+
+    >>> shown_delay(7 * 86400 - 0.001), shown_delay(0.25)
+    ('7d0h', '250 ms')
+    """
+    return show_duration(round(seconds) if seconds >= 60 else max(0.0, seconds))
 
 
 def short(value: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.model.names import Names
+from jetjobs.model.reading import read_json
 
 Answer = dict[str, Any]
 Handler = Callable[[dict[str, Any]], Answer | Awaitable[Answer]]
@@ -76,7 +77,7 @@ class Control:
 
     async def _answer(self, data: bytes) -> Answer:
         try:
-            request = json.loads(data)
+            request = read_json(data)
             word = str(request["do"])
         except (ValueError, KeyError, TypeError):
             return self._refuse('a request is a JSON object with a word under "do"')

@@ -95,6 +95,7 @@ class LeaseKeeper:
         now, connection = time.monotonic(), self._connection
         if connection is not None and connection.connected and self._jetstream.connection.connected:
             self._leases.beat(now, connection, 1 / 3)
+            self._leases.show_late(now, connection)
         if connection is not None and connection.closed.is_set():
             self._connection = None
         self._watch_loop(now)

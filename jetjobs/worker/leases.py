@@ -20,6 +20,9 @@ from jetjobs.worker.attempt import Attempt, Interrupt, Report
 TICK_S = 0.25
 SHOWN_AFTER_S = 0.25
 EARLY_BEAT_S = 0.5
+BLOCKED_AFTER_S = 1.5 * TICK_S
+"""A loop that has not turned for this long is late to show what runs; the keeper does it."""
+_GONE = {n.KV_OPERATION: "DEL", n.TTL: "1s"}
 STANDSTILL_S = 1.0
 """A loop that has not turned for this long was blocked, or the process frozen."""
 
@@ -32,6 +35,7 @@ class Leases:
         self._connection = jetstream.connection
         self._names = jetstream.names
         self._bucket = jetstream.names.running_bucket
+        self._kept = {n.TTL: f"{max(1, round(2 * lease_s))}s"}
         self._worker = worker
         self._observe = observe
         self._held: dict[tuple[str, int], Attempt] = {}
@@ -171,19 +175,46 @@ class Leases:
             return
         attempt.shown_at = now
         record = self._record(attempt, job, report)
-        ttl = f"{max(1, round(2 * self.lease_s))}s"
-        self._connection.post(kv_subject(self._bucket, job.id), record, headers={n.TTL: ttl})
+        self._connection.post(kv_subject(self._bucket, job.id), record, headers=self._kept)
         if report is not None and not report.sent:
-            self._tell(job, report, record)
+            self._tell(job, report, record, self._connection)
+
+    def show_late(self, now: float, through: Connection) -> None:
+        """Called from the keeper's thread: show what runs and what it tells while the loop is blocked."""
+        if now - self.turned_at < BLOCKED_AFTER_S:
+            return
+        for attempt in self.held:
+            job, report = attempt.job, attempt.report
+            if job is None or not attempt.running or now - attempt.started_at < SHOWN_AFTER_S:
+                continue
+            told = report is not None and not report.sent
+            if told or now - attempt.shown_at >= self.lease_s / 3:
+                task = asyncio.get_running_loop().create_task(self._show_through(attempt, job, now, through))
+                self._beating.add(task)
+                task.add_done_callback(self._beating.discard)
+
+    async def _show_through(self, attempt: Attempt, job: Job, now: float, through: Connection) -> None:
+        before, attempt.shown_at = attempt.shown_at, now
+        report, subject = attempt.report, kv_subject(self._bucket, job.id)
+        record = self._record(attempt, job, report)
+        if report is not None and not report.sent:
+            self._tell(job, report, record, through)
+        try:
+            await through.ask(subject, record, self._kept, 2.0)
+        except BrokerError:
+            attempt.shown_at = before
+        if not attempt.running:
+            # Ended meanwhile. The loop's word of that went another way, and may have been there before ours.
+            through.post(subject, b"", headers=_GONE)
 
     def tell_last(self, attempt: Attempt) -> None:
         """At the end of an attempt: what no tick has told of its progress. The last is never lost."""
         job, report = attempt.job, attempt.report
         if report is not None and not report.sent and job is not None and attempt.owned():
-            self._tell(job, report, self._record(attempt, job, report))
+            self._tell(job, report, self._record(attempt, job, report), self._connection)
 
-    def _tell(self, job: Job, report: Report, record: bytes) -> None:
-        report.sent = self._connection.post(self._names.job_event(n.PROGRESS, job.queue, job.task, job.id), record)
+    def _tell(self, job: Job, report: Report, record: bytes, through: Connection) -> None:
+        report.sent = through.post(self._names.job_event(n.PROGRESS, job.queue, job.task, job.id), record)
 
     def _record(self, attempt: Attempt, job: Job, report: Report | None) -> bytes:
         record: dict[str, object] = {
@@ -203,4 +234,4 @@ class Leases:
         """Take the record away, a second later: readers in between see that the job is ending."""
         if attempt.shown_at and attempt.job is not None:
             subject = kv_subject(self._bucket, attempt.job.id)
-            self._connection.post(subject, b"", headers={"KV-Operation": "DEL", n.TTL: "1s"})
+            self._connection.post(subject, b"", headers=_GONE)

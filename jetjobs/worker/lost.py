@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -20,6 +19,7 @@ from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.events import JobLost, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, refuse
+from jetjobs.model.reading import read_json
 
 _TIMEOUT_S = 15.0
 _log = logging.getLogger("jetjobs.worker")
@@ -133,9 +133,9 @@ class LostLane:
 def _read_advisory(delivery: Delivery) -> tuple[str, int, int] | None:
     """Lane, sequence and deliveries; None for what is no advisory, for anybody may publish there."""
     try:
-        value = json.loads(delivery.data)
+        value = read_json(delivery.data)
         lane, sequence, deliveries = value["consumer"], value["stream_seq"], value.get("deliveries", 0)
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     fits = lane in n.PULLED and type(sequence) is int and type(deliveries) is int and 1 <= sequence < 2**63
     return (lane, sequence, deliveries) if fits else None

@@ -103,8 +103,10 @@ class Settlement:
             return
         ended_at = time.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
-        ttl_s = math.ceil(self._tasks[job.task].result_ttl.total_seconds())
-        record = success_record(job, outcome.result, self._worker, started_at, ended_at)
+        task = self._tasks[job.task]
+        ttl_s = math.ceil(task.result_ttl.total_seconds())
+        hidden = task.secret_in_result
+        record = success_record(job, outcome.result, self._worker, started_at, ended_at, secret=hidden)
         if len(record) > self._jetstream.connection.inline_limit:
             times = (started_at, ended_at)
             await self._succeed_large(attempt, job, outcome.result, times, ttl_s)
@@ -123,7 +125,8 @@ class Settlement:
         """The result to the object store, then the record that names it. Storage full: neither, as above."""
         payloads, delivery = self._jetstream.payloads, attempt.delivery
         name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
-        record = success_record(job, b"", self._worker, *times, kept_as=name)
+        hidden = self._tasks[job.task].secret_in_result
+        record = success_record(job, b"", self._worker, *times, kept_as=name, secret=hidden)
         try:
             await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
             standing = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)

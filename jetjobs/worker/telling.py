@@ -51,10 +51,12 @@ class Telling:
         if for_s <= 0:
             self._wishes.pop(watcher, None)
             return {}
-        if watcher not in self._wishes and len(self._wishes) >= MOST_WATCHERS:
+        if watcher not in self._wishes:
             self._forget_gone(time.monotonic())
             if len(self._wishes) >= MOST_WATCHERS:
                 return {"ok": False, "error": f"{MOST_WATCHERS} watch already"}
+            if not self._wishes:
+                self._skipped = 0  # those were left out for watchers that are gone
         self._wishes[watcher] = (wish, time.monotonic() + for_s)
         recent, self._recent = self._recent, deque(maxlen=8)
         for event in recent:

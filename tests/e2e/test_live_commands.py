@@ -97,7 +97,9 @@ def test_events_are_json_lines_in_a_pipe_and_outlive_the_server(
         assert {"at", "worker", "queue", "task", "attempt", "run_s", "error"} <= told[1].keys()
         assert (told[1]["worker"], told[1]["queue"], told[1]["task"]) == ("w1", "default", "greet")
         server.stop()
+        events.wait_for("the connection is lost", timeout=60)
         server.start()
+        events.wait_for("connected again", timeout=60)
         until_heard(folder, env, events)
         assert events.end(signal.SIGINT, 40) == 130
         assert not [line for line in events.lines if "Traceback" in line]

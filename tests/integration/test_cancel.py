@@ -12,8 +12,9 @@ import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
 from jetjobs.cancel import CancelOutcome
+from jetjobs.model.errors import JobNotFound
 from jetjobs.model.events import JobStarted
-from jetjobs.model.job import FINAL
+from jetjobs.moving import MoveOutcome
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -94,8 +95,7 @@ async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: 
             handle = await work.enqueue()
             await asyncio.to_thread(begun.wait, 20)
             answer = await app.jobs.cancel(handle.id)
-            assert answer.outcome is CancelOutcome.NOT_STOPPABLE
-            assert answer.state not in FINAL
+            assert (answer.outcome, answer.state) == (CancelOutcome.NOT_STOPPABLE, JobState.RUNNING)
             assert "thread" in answer.detail
             assert len(await truth.jobs()) == 1  # it runs on
             go_on.set()
@@ -221,3 +221,35 @@ async def test_a_thousand_jobs_in_all_states_end_each_in_one_place_and_every_ans
 
 async def _empty(truth: Truth) -> bool:
     return await truth.jobs() == []
+
+
+@pytest.mark.parametrize("named", ["mine", "no token: é", None])
+async def test_a_job_published_by_hand_is_found_and_cancelled_by_the_id_of_the_list(
+    app: JetJobs, truth: Truth, probe: Probe, named: str | None
+) -> None:
+    @app.task
+    async def send(n: int) -> int:
+        return n
+
+    async with app:
+        await app.provision()
+        for number in range(3):
+            headers = {"Nats-Msg-Id": f"{named}{number}"} if named else None
+            await truth.js.publish("jobs.work.default.normal.send", b'{"n": %d}' % number, headers=headers)
+        ids = [item.status.id for item in (await app.jobs.page()).items]
+        assert len(set(ids)) == 3
+        for job_id in ids:
+            status = await app.jobs.get(job_id)
+            assert (status.id, status.state, status.task) == (job_id, JobState.QUEUED, "send")
+        answer = await app.jobs.cancel(ids[1], by="ada", reason="by hand")
+        assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
+        assert [item.status.id for item in (await app.jobs.page()).items] == [ids[0], ids[2]]
+        assert (await app.jobs.get(ids[1])).state is JobState.CANCELLED
+        assert (await app.jobs.set_priority(ids[0], "high")).outcome is MoveOutcome.TOO_LATE
+        async with running(app.worker()):
+            await probe.finished(2, "succeeded")
+        assert {status["state"] for status in (await truth.done()).values()} == {"succeeded", "cancelled"}
+        assert [(await app.jobs.get(job_id)).result for job_id in (ids[0], ids[2])] == [0, 2]
+        await truth.until_empty()
+        with pytest.raises(JobNotFound):
+            await app.jobs.get("s0123456789-7")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jetjobs import Finding, JetJobs
+from jetjobs.cli.tree import run as run_command
 from jetjobs.devserver import EmbeddedServer, announce
 from jetjobs.doctor.examination import CHECKS, examine
 from jetjobs.model.errors import ConfigError
@@ -184,6 +185,18 @@ async def the_pin_is_gone(app: JetJobs, truth: Truth) -> None:
 
 async def a_lock_never_ends(app: JetJobs, truth: Truth) -> None:
     await truth.js.publish("$KV.jobs-locks.leader", b'{"holder": "gone"}')
+
+
+async def test_other_keys_beside_the_locks_are_no_locks(ready: JetJobs, truth: Truth) -> None:
+    await truth.js.publish("$KV.jobs-locks.mine", b"a note of somebody else")
+    found = await examine(ready.settings, ready, only=["topology"])
+    assert bad(found) == [], told(found)
+
+
+@pytest.mark.parametrize("only", ["", " , "])
+def test_no_area_at_all_is_wrong_usage(only: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["doctor", "--only", only]) == 2
+    assert "names no area" in capsys.readouterr().err
 
 
 async def a_stranger_consumes(app: JetJobs, truth: Truth) -> None:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jetjobs import JetJobs, JobState, RetryPolicy
-from jetjobs.model.errors import ConfigError, JobAmbiguous, JobNotFound, QueueNotFound
+from jetjobs.jetstream.cancel_marks import CancelMark
+from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
 from jetjobs.model.events import JobStarted
 from jetjobs.model.listing import JobQuery
 from jetjobs.moving import MoveOutcome
@@ -214,6 +215,20 @@ async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, t
         await truth.until_empty()
 
 
+@pytest.mark.parametrize("year", [1969, 2262, 9999])
+async def test_a_job_is_not_rescheduled_to_a_time_that_the_server_cannot_hold(
+    app: JetJobs, truth: Truth, year: int
+) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.options(delay=HOUR).enqueue(1)
+        before = await one.status()
+        with pytest.raises(DefinitionError, match="1970 to 2261"):
+            await app.jobs.reschedule(one.id, datetime(year, 6, 1, tzinfo=UTC))
+        assert await one.status() == before
+
+
 async def test_a_job_that_is_due_within_two_seconds_is_not_moved(app: JetJobs, truth: Truth) -> None:
     zoo = Zoo(app)
     async with app:
@@ -250,3 +265,36 @@ async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth:
             assert (await app.jobs.set_priority(queued.id, "low")).outcome is MoveOutcome.ENDED
             assert (await app.jobs.run_now(later.id)).outcome is MoveOutcome.MOVED
             assert await later.result(SOON) == 2
+
+
+async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.options(delay=HOUR).enqueue(1)
+        assert (await one.status()).priority == "normal"
+        assert (await app.jobs.set_priority(one.id, "high")).outcome is MoveOutcome.MOVED
+        status = await app.jobs.get(one.id)
+        assert (status.state, status.lane, status.priority) == (JobState.SCHEDULED, "later", "high")
+        two = await zoo.fine.enqueue(2)
+        assert (await two.status()).priority == "normal"
+        assert (await app.jobs.set_priority(two.id, "low")).outcome is MoveOutcome.MOVED
+        aside = await two.status()
+        assert aside.priority == "low"
+        # Set aside for some seconds; it may be in its lane by now.
+        assert (aside.state is JobState.QUEUED) or aside.due_at is not None
+
+
+async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.options(delay=HOUR).enqueue(1)
+        assert (await app.jobs.get(one.id)).cancel is None
+        marks = app.jetstream.cancel_marks
+        await marks.put(one.id, CancelMark("another-run", "ada", "old"))
+        assert (await app.jobs.get(one.id)).cancel is None
+        await marks.put(one.id, CancelMark(one.run, "ada", "wrong customer"))
+        assert (await app.jobs.get(one.id)).cancel == {"by": "ada", "reason": "wrong customer"}
+        await app.jobs.cancel(one.id)
+        assert (await app.jobs.get(one.id)).cancel is None

@@ -15,6 +15,7 @@ from nats.errors import NoRespondersError
 
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
 from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.events import WorkerChanged
 from jetjobs.model.settings import build_settings
 from jetjobs.queues import Glances
 from jetjobs.worker import telling
@@ -284,6 +285,23 @@ async def test_more_events_than_the_limit_are_counted_not_told(
                 return any(event.skipped for event in watcher.heard)
 
             await eventually(all_accounted_for, 40)
+
+
+async def test_a_new_watcher_does_not_inherit_what_was_left_out_for_others(
+    opened: JetJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "MOST_A_SECOND", 0)
+    worker = opened.worker()
+    worker.telling.hear({"watcher": "first"})
+    for _ in range(3):
+        worker.telling(WorkerChanged("ready"))
+    worker.telling.hear({"watcher": "first", "for_s": 0})
+    worker.telling.hear({"watcher": "second"})
+    told: list[LiveEvent] = []
+    monkeypatch.setattr(worker.telling, "_publish", told.append)
+    monkeypatch.setattr(telling, "MOST_A_SECOND", 10)
+    worker.telling(WorkerChanged("quiet"))
+    assert [event.skipped for event in told] == [0]
 
 
 async def test_wrong_wishes_are_refused_at_once(opened: JetJobs) -> None:

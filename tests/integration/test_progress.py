@@ -169,7 +169,7 @@ async def test_a_bad_progress_fails_the_attempt_with_a_clear_error(opened: JetJo
     await opened.provision()
     async with running(opened.worker()):
         handle = await work.enqueue()
-        with pytest.raises(JobFailed, match="progress is 40, which is not within 0 to 1") as caught:
+        with pytest.raises(JobFailed, match="progress must be from 0 to 1, not 40") as caught:
             await handle.result(SOON)
     assert caught.value.error_type.endswith("InvalidProgress")
     assert (await truth.dead())[handle.id]["reason"] == "exhausted"

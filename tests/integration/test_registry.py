@@ -15,6 +15,7 @@ import pytest
 from jetjobs import JetJobs, JobState, WorkerNotFound, WorkerSilent
 from jetjobs.cancel import CancelOutcome
 from jetjobs.jetstream.control import ask_all, ask_worker
+from jetjobs.jetstream.queue_counts import count_workers
 from jetjobs.jetstream.registry import TTL_S
 from jetjobs.model.presence import WorkerRecord
 from jetjobs.worker.lost import LostJobs
@@ -185,6 +186,9 @@ async def test_a_quiet_worker_takes_nothing_and_stays_until_it_is_stopped(app: J
         assert (await app.workers.quiet("w"))["phase"] == "quiet"
         await until_phase(app, "w", "quiet")
         assert not worker.ready
+        queue = await app.queues.get("default", rates_s=0)
+        assert (queue.running, queue.workers, queue.slots, queue.starts_in_s) == (1, 0, 0, None)
+        assert (await count_workers(app.jetstream))["default"] == 0
         late = await quick.enqueue()
         leave.set()
         assert await handle.result(timedelta(seconds=30)) == "held"

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import timedelta
 
 import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
 from jetjobs.dead import Replayed
+from jetjobs.jetstream.codec import decode
+from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.protocol import write_headers
+from jetjobs.jetstream.reads import last_on
+from jetjobs.model.outcome import ErrorInfo, Retried
+from jetjobs.worker.attempt import Attempt
+from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe
@@ -223,3 +231,47 @@ async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: T
         odd = "\u2603\r\nNats-Rollup: all \ud800"
         assert (await app.dead.replay(letter, by="\u2603" * 500, reason=odd)).outcome is Replayed.REPLAYED
         assert len(await truth.jobs()) == 1
+
+
+@pytest.mark.parametrize("then", ["waits", "succeeded", "died again"])
+async def test_a_late_retry_of_a_job_that_has_died_and_was_replayed_does_not_live_again(
+    app: JetJobs, truth: Truth, probe: Probe, then: str
+) -> None:
+    """The confirmation of a retry got lost, and is asked for again when the job is long past it."""
+    broken = True
+
+    @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(0)))
+    async def work() -> str:
+        if broken:
+            raise LookupError("no")
+        return "done"
+
+    async with app:
+        await app.provision()
+        handle = await work.enqueue()
+        subject = f"jobs.work.default.normal.work.-.{handle.id}"
+        stored = await last_on(app.jetstream.connection, "jobs-work-default", subject)
+        assert stored is not None
+        ack = f"$JS.ACK.jobs-work-default.normal.1.{stored.sequence}.1.{int(stored.stored_at * 1e9)}.0"
+        delivery = Delivery(app.jetstream.connection, subject, ack, stored.data, write_headers(stored.headers))
+        attempt = Attempt(delivery, "default", "normal", time.monotonic(), 600.0)
+        job = decode(delivery, "")
+        settlement = Settlement(app.jetstream, app, "w1", 10.0, lambda event: None)
+        retried = Retried(0.0, ErrorInfo("LookupError", "no"))
+        await truth.api("STREAM.PURGE.jobs-work-default", {"filter": subject})  # as if it were acked
+        await settlement.settle(attempt, job, retried)
+        async with running(app.worker()):
+            await probe.finished(1, "dead_lettered")
+        letter = await letter_of(app, handle.id)
+        if then == "succeeded":
+            broken = False
+        assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+        if then != "waits":
+            async with running(app.worker()):
+                await probe.finished(1, "succeeded") if then == "succeeded" else await probe.finished(
+                    2, "dead_lettered"
+                )
+        before = await truth.jobs()
+        await settlement.settle(attempt, job, retried)
+        assert await truth.jobs() == before
+        assert len(before) == (1 if then == "waits" else 0)

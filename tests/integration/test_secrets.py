@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from jetjobs import JetJobs, RetryPolicy, Secret
+from jetjobs.cli.tree import run as run_command
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.observe.logs import log_event
 from jetjobs.worker.worker import running
@@ -21,6 +22,7 @@ from tests.support.processes import run
 from tests.support.server import Truth
 
 HUSH = "hunter2-hush"
+SOON = timedelta(seconds=30)
 got: list[str] = []
 
 
@@ -130,3 +132,49 @@ async def test_lists_of_jobs_show_them_masked_and_cannot_be_asked_for_them(
         asked = [*listing, "--where", f"args.password={HUSH}"]
         found = await asyncio.to_thread(run, asked, tmp_path, 120, {"NATS_URL": server.url})
         assert json.loads(found.stdout)["items"] == []
+
+
+class Grant(BaseModel):
+    user: str
+    token: Annotated[str, Secret()]
+
+
+async def test_what_is_secret_in_a_result_is_given_to_the_caller_and_shown_to_nobody(
+    app: JetJobs, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @app.task
+    async def grant() -> Grant:
+        return Grant(user="ada", token=HUSH)
+
+    @app.task
+    async def password() -> Annotated[str, Secret()]:
+        return HUSH
+
+    @app.task
+    async def large() -> list[Grant]:
+        return [Grant(user="a" * 1_100_000, token=HUSH)]
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await grant.enqueue()
+            assert await handle.result(SOON) == Grant(user="ada", token=HUSH)
+            assert (await handle.status()).result == {"user": "ada", "token": "***"}
+            assert await handle.shown_result(SOON) == {"user": "ada", "token": "***"}
+            whole = await password.enqueue()
+            assert await whole.result(SOON) == HUSH
+            assert (await whole.status()).result == "***"
+            big = await large.enqueue()
+            assert (await big.result(SOON))[0].token == HUSH
+            assert (await big.shown_result(SOON))[0]["token"] == "***"
+        for words in (
+            ["jobs", "show", handle.id],
+            ["jobs", "wait", handle.id],
+            ["jobs", "wait", big.id, "--json"],
+            ["jobs", "watch", whole.id],
+            ["jobs", "list", "--state", "succeeded", "--json"],
+        ):
+            assert await asyncio.to_thread(run_command, ["-s", server.url, *words]) == 0
+            printed = capsys.readouterr()
+            assert "***" in printed.out
+            assert HUSH not in printed.out + printed.err, words

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import ANY
 
 import pytest
 from pydantic import BaseModel
 
-from jetjobs import InvalidArguments, JetJobs, JobState, RetryPolicy, Snooze, current_job
+from jetjobs import InvalidArguments, JetJobs, JobState, RetryPolicy, Secret, Snooze, current_job
 from jetjobs.model.errors import BrokerError, UnknownTask
 from jetjobs.model.events import JobFinished
+from jetjobs.model.job import Job
 from jetjobs.testing import (
     Clock,
     JobsFailed,
@@ -24,6 +25,7 @@ from jetjobs.testing import (
     refute_enqueued,
     working,
 )
+from jetjobs.testing.enqueued import EnqueuedJob
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
@@ -539,3 +541,52 @@ def test_settings_that_were_not_read_before_are_read_anew_afterwards(monkeypatch
         pass
     monkeypatch.setenv("JETJOBS_NATS__URL", "nats://127.0.0.1:2")
     assert app.settings.nats.url == "nats://127.0.0.1:2"
+
+
+class Login(BaseModel):
+    user: str
+    token: Annotated[str, Secret()]
+
+
+async def test_messages_and_reprs_show_no_secret(app: JetJobs, truth: Truth) -> None:
+    hush = "hunter2-hush"
+
+    @app.task
+    async def log_in(login: Login, password: Annotated[str, Secret()] = hush) -> None: ...
+
+    async with app:
+        await app.provision()
+        await log_in.enqueue(Login(user="ada", token=hush), hush)
+        await truth.js.publish(
+            "jobs.work.default.normal.log_in", b'{"login": {"user": "ada", "token": "%b"}}' % hush.encode()
+        )
+        found = enqueued(app, log_in)
+        assert len(found) == 2
+        texts = [repr(found), *map(str, found)]
+        for wanted in (
+            {"login": Login(user="eve", token=hush + "2")},
+            {"login": {"user": "eve", "token": hush + "2"}},
+            {"password": hush + "2"},
+        ):
+            with pytest.raises(AssertionError) as caught:
+                assert_enqueued(app, log_in, **wanted)
+            texts.append(str(caught.value))
+        with pytest.raises(AssertionError) as caught:
+            refute_enqueued(app, log_in, password=hush)
+        texts.append(str(caught.value))
+    assert "it is secret" in texts[3]
+    assert "login.user: wanted 'eve', found 'ada'" in texts[3]
+    assert not [text for text in texts if hush in text]
+
+
+def test_a_delay_is_shown_as_it_was_written(app: JetJobs) -> None:
+    job = Job("j1", "greet", "default", "normal", b"{}", enqueued_at=1000.0001, due_at=1000.0 + 7 * 86400)
+    when = datetime.fromtimestamp(job.due_at, UTC)
+    shown = EnqueuedJob("j1", "greet", "default", JobState.SCHEDULED, {}, "normal", 1, when, {}, job)
+    assert " after 7d0h " in str(shown)
+
+
+@pytest.mark.parametrize("by", [5, None, 1.5])
+def test_time_is_advanced_by_a_duration_only(app: JetJobs, by: Any) -> None:
+    with pytest.raises(TypeError, match="a timedelta or text such as '90m'"):
+        Clock(app).advance(by)

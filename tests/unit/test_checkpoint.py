@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
@@ -34,7 +35,8 @@ def test_a_progress_is_any_number_from_0_to_1(given: Any, shown: float) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [-0.001, 1.001, 40, float("nan"), float("inf"), True, "0.5", None, 1 + 0j],
+    [-0.001, 1.001, 40, float("nan"), float("inf"), 10**400, 10**5000, True, "0.5", None, 1 + 0j],
+    ids=lambda given: str(type(given).__name__),
 )
 def test_any_other_is_refused(given: Any) -> None:
     with pytest.raises(InvalidProgress) as caught:
@@ -47,6 +49,24 @@ def test_any_other_is_refused(given: Any) -> None:
 def test_a_message_is_a_short_text(message: Any) -> None:
     with pytest.raises(InvalidProgress, match="message"):
         check_progress(0.5, message)
+
+
+def test_the_text_of_a_refusal_says_what_was_given() -> None:
+    for given, text in (
+        (1.0000001, "not 1.0000001"),
+        (40, "not 40"),
+        ("0.5", "not str"),
+        (Fraction(5, 4), "(5, 4)"),
+    ):
+        with pytest.raises(InvalidProgress, match=re.escape(text)):
+            check_progress(given, None)
+    with pytest.raises(InvalidProgress) as caught:
+        check_progress(40, None)
+    assert caught.value.hint == "a share, not per cent: 40 % is 0.4"
+    with pytest.raises(InvalidProgress, match="must be text, not bytes"):
+        check_progress(0.5, b"x")
+    with pytest.raises(InvalidProgress, match="no UTF-8 form"):
+        check_progress(0.5, "\ud800")
 
 
 def test_a_progress_outside_of_a_worker_goes_nowhere_but_is_checked() -> None:

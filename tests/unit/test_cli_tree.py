@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from jetjobs.cli.output import (
     APP_BROKEN,
     FAILED,
     NOT_FOUND,
+    READER_GONE,
     REFUSED,
     TIMED_OUT,
     UNREACHABLE,
@@ -262,3 +266,41 @@ def test_queues_are_read_with_their_limits(text: str | None, queues: dict[str, i
 def test_queues_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises((e.ConfigError, e.DefinitionError)):
         parse_queues(text)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jobs", "reschedule", "j1", "--at", "2300-01-01T00:00:00Z"],
+        ["jobs", "reschedule", "j1", "--delay", "100000d"],
+        ["jobs", "reschedule", "j1", "--delay", "3000000d"],
+        ["jobs", "reschedule", "j1", "--delay", "99999999999999d"],
+        ["jobs", "list", "--since", "99999999d"],
+        ["dead", "list", "--cursor", "99999999999999999999"],
+    ],
+)
+def test_a_time_out_of_range_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == USAGE
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_reader_that_goes_away_is_no_news() -> None:
+    command = [sys.executable, "-m", "jetjobs", "config", "show"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(60) == READER_GONE
+
+
+def test_a_command_that_writes_on_to_a_closed_pipe_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = os.fdopen(writing, "w", buffering=1)
+    monkeypatch.setattr(sys, "stdout", closed)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    code = run(["config", "show"])
+    with contextlib.suppress(BrokenPipeError):  # of what is buffered
+        closed.close()
+    assert code == READER_GONE

@@ -10,7 +10,8 @@ import pytest
 
 import jetjobs
 from jetjobs.model.ids import NO_KEY, key_token
-from jetjobs.model.job import FINAL, TRANSITIONS, Job, JobState, JobStatus, at
+from jetjobs.model.job import FINAL, TRANSITIONS, Job, JobState, JobStatus
+from jetjobs.model.reading import at
 
 DOCUMENT = Path(jetjobs.__file__).parent.parent / "docs" / "state-machine.md"
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetjobs import JetJobs
 from jetjobs.cli.run_events import line
+from jetjobs.cli.run_top import Top
 from jetjobs.cli.top_view import Snapshot, shares, view
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.job import running_status
@@ -117,3 +119,13 @@ def test_the_filter_keeps_what_has_the_text_in_a_name() -> None:
     assert shown.running == []
     assert len(_snapshot(3, 2).only("queue-0", "count").running) == 2
     assert "… 5 more" in "\n".join(view(_snapshot(8, 0), 80, 12, ""))
+
+
+async def test_a_column_is_shown_whole_or_not_at_all() -> None:
+    """A screen draws one column less than it has."""
+    state = _snapshot(1, 0).queues[0]._replace(queue="q" * 13, lanes=(LaneState("normal", 123_456, 1, 0),))
+    top = Top(JetJobs("test"), 1.0)
+    top._snapshot = Snapshot(1.0, [state], [], [])
+    top._paused = True
+    head, row = top.lines(40, 24)[2:4]
+    assert (head, row) == (f"{'QUEUE':<13}  STATE    QUEUED", f"{'q' * 13}  running  123,456")

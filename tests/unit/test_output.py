@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jetjobs.cli.output import Output, drop, fit, shorten
-from jetjobs.cli.run_dead import one_line, printable
+from jetjobs.cli.output import Output, drop, fit, json_line, one_line, printable, shorten
 
 
 @pytest.mark.parametrize(
@@ -134,3 +133,28 @@ def test_colour(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert Output(colour=flag).colour is expected
+
+
+ESCAPE = "\x1b]0;pwned\x07\x1b[2J\x9b31m\x7f"
+
+
+def test_nothing_printed_for_people_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    out.data(f"a{ESCAPE}b")
+    out.data(out.paint(ESCAPE, "1"), painted=True)
+    out.note(ESCAPE)
+    out.error(ESCAPE, ESCAPE, 1)
+    out.table(["ID", "WORKER"], [[ESCAPE, f"two\nlines{ESCAPE}"]])
+    printed = capsys.readouterr()
+    assert all(c.isprintable() or c == "\n" for c in printed.out + printed.err)
+    assert len(printed.out.splitlines()) == 4
+    assert "a\\x1b]0;pwned" in printed.out
+
+
+def test_a_value_for_people_is_json_still(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"é": f"{ESCAPE}\u200d😀\U000e0001"}
+    Output().data(json_line(value))
+    printed = capsys.readouterr().out
+    assert all(c.isprintable() or c == "\n" for c in printed)
+    assert "é" in printed
+    assert json.loads(printed) == value

@@ -46,6 +46,16 @@ def test_a_line_break_in_a_header_is_refused(headers: dict[str, str]) -> None:
         frame("a", b"", "", headers)
 
 
+@pytest.mark.parametrize("bad", ["x 0\r\n\r\nPUB pwned.here 5", "a b", "a\tb", "a\n", "\ra", " a", "a ", ""])
+def test_a_subject_that_would_forge_a_line_is_refused(bad: str) -> None:
+    for headers in (None, {"A": "x"}, b"NATS/1.0\r\n\r\n"):
+        with pytest.raises(ValueError, match="no subject"):
+            frame(bad, b"", "", headers)
+        if bad:
+            with pytest.raises(ValueError, match="no subject"):
+                frame("good", b"", bad, headers)
+
+
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=5), min_size=1, max_size=4))
 def test_no_header_can_forge_another(headers: dict[str, str]) -> None:
     try:

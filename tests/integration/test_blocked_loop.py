@@ -1,0 +1,100 @@
+"""A task that blocks the event loop of its worker is shown as running all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import nats
+from nats.aio.msg import Msg
+
+from jetjobs import JetJobs, JobState, current_job
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.worker.worker import running
+from tests.support.probe import eventually
+from tests.support.server import Truth
+
+SOON = timedelta(seconds=40)
+
+
+class Listener:
+    """Hears subjects from a thread of its own: the test's loop is the one that gets blocked."""
+
+    def __init__(self, url: str, *subjects: str) -> None:
+        self._url, self._subjects = url, subjects
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.told = threading.Event()
+        self.ready = threading.Event()
+        self._stop = threading.Event()
+
+    async def _listen(self) -> None:
+        async def on_message(message: Msg) -> None:
+            if message.data:
+                self.heard.append((message.subject, json.loads(message.data)))
+                self.told.set()
+
+        nc = await nats.connect(self._url)
+        for subject in self._subjects:
+            await nc.subscribe(subject, cb=on_message)
+        await nc.flush()
+        self.ready.set()
+        await asyncio.to_thread(self._stop.wait)
+        await nc.close()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        thread = threading.Thread(target=lambda: asyncio.run(self._listen()))
+        thread.start()
+        try:
+            assert self.ready.wait(20)
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+
+async def test_a_job_that_blocks_the_loop_is_shown_as_running(
+    app: JetJobs, server: EmbeddedServer, truth: Truth
+) -> None:
+    listener = Listener(server.url, "$KV.jobs-running.*")
+
+    @app.task
+    async def blocking() -> bool:
+        return listener.told.wait(20)  # nothing else turns meanwhile
+
+    async with app:
+        await app.provision()
+        with listener.listening():
+            async with running(app.worker()):
+                handle = await blocking.enqueue()
+                assert await handle.result(SOON), "no record was written while the loop was blocked"
+        subject, record = listener.heard[0]
+        assert subject == f"$KV.jobs-running.{handle.id}"
+        assert (record["id"], record["task"], record["queue"]) == (handle.id, "blocking", "default")
+        assert (await app.jobs.get(handle.id)).state is JobState.SUCCEEDED
+
+        async def hidden() -> bool:
+            return not await app.jobs.running()
+
+        await eventually(hidden, 30)
+
+
+async def test_progress_of_a_job_that_blocks_the_loop_is_told(app: JetJobs, server: EmbeddedServer) -> None:
+    listener = Listener(server.url, "jobs.events.job.progress.>")
+
+    @app.task
+    async def blocking() -> bool:
+        current_job().progress(0.5, "half")
+        return listener.told.wait(20)
+
+    async with app:
+        await app.provision()
+        with listener.listening():
+            async with running(app.worker()):
+                assert await (await blocking.enqueue()).result(SOON)
+    assert [record["progress"] for _, record in listener.heard] == [0.5]

@@ -1,0 +1,166 @@
+"""Records that somebody else wrote into our buckets: they harm nobody who reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+
+import pytest
+from nats.errors import NoRespondersError
+
+from jetjobs import JetJobs, RetryPolicy
+from jetjobs.cli.tree import run
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound
+from jetjobs.model.names import kv_subject
+from jetjobs.worker.worker import running
+from tests.support.probe import eventually
+from tests.support.server import Truth
+
+FORGED = "x 0\r\n\r\nPUB pwned.here 5\r\nhello\r\nPUB junk"
+NESTED = b"[" * 100_000
+
+
+async def test_a_forged_running_record_makes_its_reader_publish_nothing(app: JetJobs, truth: Truth) -> None:
+    heard: list[str] = []
+
+    async def on_message(message: object) -> None:
+        heard.append("pwned")
+
+    await truth.nc.subscribe("pwned.>", cb=on_message)
+    async with app:
+        await app.provision()
+        record = {"id": "j1", "run": "r", "task": "send", "queue": FORGED, "worker": "w", "started_at": "x"}
+        await truth.js.publish(kv_subject("jobs-running", "j1"), json.dumps(record).encode())
+        for call in (app.jobs.get, app.jobs.cancel, app.jobs.run_now):
+            with pytest.raises(JobNotFound):
+                await call("j1")
+        assert await app.jobs.running() == []
+        with pytest.raises(BrokerError, match="no subject"):
+            await app.jetstream.connection.api(f"STREAM.INFO.{FORGED}")
+        assert not app.jetstream.connection.post(FORGED, b"")
+        assert not app.jetstream.connection.post("good", b"", FORGED)
+        # One round over each connection: whatever was to arrive has arrived.
+        await app.jetstream.connection.nc.flush()
+        await truth.nc.flush()
+    assert heard == []
+
+
+async def test_nested_brackets_in_the_registry_and_on_the_control_subject(
+    app: JetJobs, truth: Truth, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def fine() -> None: ...
+
+    async with app:
+        await app.provision()
+        await truth.js.publish(kv_subject("jobs-workers", "odd"), NESTED)
+        await truth.js.publish(kv_subject("jobs-running", "odd"), NESTED)
+        async with running(app.worker()):
+
+            async def answered() -> dict[str, object] | None:
+                try:
+                    answer = await truth.nc.request(app.jetstream.names.control_workers, NESTED, timeout=20)
+                except NoRespondersError:  # it does not listen yet
+                    return None
+                return dict(json.loads(answer.data))
+
+            assert (await eventually(answered, 30))["ok"] is False
+            assert "odd" not in [record.key for record in await app.workers.list()]
+            assert await app.jobs.running() == []
+    assert not [line for line in caplog.records if line.exc_info]
+
+
+async def test_no_record_steers_the_terminal_of_its_reader(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    escape = "\x1b]0;pwned\x07\x1b[2J\x9b31m"
+
+    @app.task(retry=RetryPolicy(max_attempts=1))
+    async def broken() -> None:
+        raise RuntimeError(escape)
+
+    async with app:
+        await app.provision()
+        handle = await broken.enqueue()
+        async with running(app.worker()):
+            with pytest.raises(JobFailed):
+                await handle.result(timedelta(seconds=30))
+        await app.queues.pause("default", reason=escape, by=escape)
+        record: dict[str, object] = {
+            "name": escape,
+            "host": escape,
+            "phase": escape,
+            "version": escape,
+            "tasks": {escape: escape},
+        }
+        job = {"id": escape, "task": escape, "queue": escape, "since": 1.0}
+        record |= {"python": escape, "running": [job], "queues": {escape: {}}, "slots": {"busy": 9}}
+        await truth.js.publish(kv_subject("jobs-workers", "odd"), json.dumps(record).encode())
+        for words in (
+            ["jobs", "show", handle.id],
+            ["jobs", "wait", handle.id],
+            ["jobs", "list", "--state", "dead"],
+            ["queues", "show", "default"],
+            ["queues", "list"],
+            ["workers", "show", "odd"],
+            ["workers", "list"],
+            ["dead", "show", handle.id],
+            ["top"],
+        ):
+            await asyncio.to_thread(run, ["-s", server.url, *words])
+            printed = capsys.readouterr()
+            assert printed.out or printed.err, words
+            steering = {c for c in printed.out + printed.err if not c.isprintable() and c not in "\n\t"}
+            assert not steering, (words, printed)
+
+
+@pytest.mark.parametrize("odd", ["x", 1e300, float("nan"), float("inf"), None, [1]], ids=repr)
+async def test_odd_times_in_notes_and_records_are_shown_as_none(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, odd: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with app:
+        await app.provision(["default"])
+        await app.queues.pause("default", reason="why")
+        note = {"reason": "why", "by": "ada", "at": odd}
+        await truth.js.publish(kv_subject("jobs-locks", "pause.default"), json.dumps(note).encode())
+        done = {
+            "state": "succeeded",
+            "run": "r",
+            "enqueued_at": odd,
+            "started_at": odd,
+            "ended_at": odd,
+            "result": 1,
+        }
+        await truth.js.publish(kv_subject("jobs-done-default", "send.j1"), json.dumps(done).encode())
+        for words in (["queues", "show", "default"], ["queues", "stats", "default"], ["jobs", "show", "j1"]):
+            for more in ([], ["--json"]):
+                assert await asyncio.to_thread(run, ["-s", server.url, *words, *more]) == 0, capsys.readouterr()
+
+
+async def test_a_count_of_one_has_the_right_noun(
+    app: JetJobs, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    async def printed(*words: str) -> str:
+        await asyncio.to_thread(run, ["-s", server.url, *words])
+        both = capsys.readouterr()
+        return both.out + both.err
+
+    async with app:
+        await app.provision()
+        await send.enqueue()
+        assert "delete 1 job of queue default" in await printed("queues", "purge", "default")
+        assert "1 queued job deleted" in await printed("queues", "purge", "default", "--yes")
+        async with running(app.worker(slots=1)):
+
+            async def pulling() -> bool:
+                return "lane       normal: 0 queued, 0 running, 1 pull open" in await printed(
+                    "queues", "show", "default"
+                )
+
+            await eventually(pulling, 30)
+            assert "this would quiet 1 worker\n" in await printed("workers", "quiet", "--all")
