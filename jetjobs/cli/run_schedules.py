@@ -143,11 +143,11 @@ async def put_command(name: str, task: str, given: dict[str, Any], revision: int
         state.out.data(f"{name}  stored as revision {info.revision}, {upcoming}")
 
 
-async def delete_command(names: list[str], *, yes: bool) -> int:
+async def delete_command(names: list[str], *, yes: bool, force: bool) -> int:
     async with _reader() as app:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
-            await app.jetstream.schedule_edits.find(name)  # all are there, or none is deleted
+            await app.schedules.find_to_delete(name, force=force)  # all can be deleted, or none is
         what = f"delete {f'schedule {wanted[0]}' if len(wanted) == 1 else f'{len(wanted)} schedules'}"
         if not yes:
             if not sys.stdin.isatty():
@@ -157,7 +157,7 @@ async def delete_command(names: list[str], *, yes: bool) -> int:
                 state.out.note("Nothing changed.")
                 return REFUSED
         for name in wanted:
-            await app.schedules.delete(name)
+            await app.schedules.delete(name, force=force)
     if state.out.as_json:
         state.out.json({"items": [{"name": name, "deleted": True} for name in wanted]})
         return DONE
