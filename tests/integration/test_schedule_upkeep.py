@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from jetjobs import DefinitionError, JetJobs, ScheduleConflict, ScheduleNotFound
@@ -9,6 +11,8 @@ from jetjobs.cli.completion import _ASKED
 from jetjobs.worker.declared import sync_declared
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told
+from tests.integration.test_schedules import placed, planning
+from tests.support.probe import eventually
 from tests.support.server import Truth
 
 BY_HAND = ("H.12", "_pin", "Ä/ö=", "a.b.c")
@@ -85,3 +89,22 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(app: JetJo
         with pytest.raises(DefinitionError, match="not a usable name"):
             await app.schedules.get("H.12")
         assert [info.schedule.name for info in await app.schedules.list()] == ["sound"]
+
+
+async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        # The jitter keeps most of the ticks for later while the test looks.
+        await app.schedules.put("s", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+        planned = set(await truth.jobs(lane="later"))
+        assert (await app.queues.purge("default", scheduled=True)).scheduled >= 15
+        assert await truth.jobs(lane="later") == []
+        await app.schedules.put("other", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)  # so the planner has looked at both
+        assert planned.isdisjoint(await truth.jobs(lane="later"))
