@@ -21,7 +21,7 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import DefinitionError, ScheduleConflict, TopologyMissing
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
-from jetjobs.model.names import check_schedule_name
+from jetjobs.model.names import check_schedule_key, check_schedule_name
 from jetjobs.model.planning import Tick, last_slot, settled
 from jetjobs.model.schedule import Schedule, slot_token
 from jetjobs.model.secrets import mask, read_paths
@@ -155,7 +155,8 @@ class Schedules:
                 f"schedule {name!r} was changed meanwhile: its revision is {standing or 'none'}, not {revision}",
                 hint="look at it as it is now, and change it again",
             )
-        _check_free(there, "change")
+        if there is not None:
+            _check_free(there, "change it there, or pause it. If that app is gone, delete it first, with --force")
         return await self._look(await self._jetstream.schedule_edits.put(wanted, there))
 
     async def pause(self, name: str) -> ScheduleInfo:
@@ -166,11 +167,18 @@ class Schedules:
         """Plan its ticks again, from now on: the slots of the pause are not missed, they are none."""
         return await self._set_paused(name, False)
 
-    async def delete(self, name: str) -> None:
-        """Delete it, and take back the ticks that have not fired. Refused for one that the code declares."""
-        definition = await self._find(name)
-        _check_free(definition, "delete")
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete it, and take back the ticks that have not fired. Refused for one that the code declares, unless
+        by `force`: for an app that is gone. If it is not, its next worker stores the schedule again."""
+        definition = await self.find_to_delete(name, force=force)
         await self._jetstream.schedule_edits.delete(definition)
+
+    async def find_to_delete(self, name: str, *, force: bool = False) -> Definition:
+        """What `delete` would delete; the same errors. Of any name, for it may be what somebody's hand wrote."""
+        definition = await self._jetstream.schedule_edits.find(check_schedule_key(name))
+        if not force:
+            _check_free(definition, "delete it there, or pause it. If that app is gone, delete it with --force")
+        return definition
 
     async def run_now(self, name: str) -> JobHandle[Any]:
         """Enqueue a job of it at once, besides its ticks and whether it is paused or not."""
@@ -236,12 +244,12 @@ def _readable(definition: Definition) -> Schedule:
     return definition.schedule
 
 
-def _check_free(definition: Definition | None, word: str) -> None:
+def _check_free(definition: Definition, hint: str) -> None:
     """ScheduleConflict for one that an app's code declares: the next deploy would undo the change."""
-    if definition is not None and definition.schedule is not None and definition.schedule.declared_by:
+    if definition.schedule is not None and definition.schedule.declared_by:
         raise ScheduleConflict(
             f"schedule {definition.name!r} is declared in the code of app {definition.schedule.declared_by!r}",
-            hint=f"{word} it there, or pause it",
+            hint=hint,
         )
 
 

@@ -159,7 +159,10 @@ async def _workers(app: JetJobs) -> list[str]:
 
 
 async def _schedules(app: JetJobs) -> list[str]:
-    return [definition.name for definition in await app.jetstream.schedules.all()]
+    from jetjobs.model.names import is_schedule_name
+
+    # A name that somebody's hand wrote may hold what a shell would read in its own way.
+    return [one.name for one in await app.jetstream.schedules.all() if is_schedule_name(one.name)]
 
 
 async def _dead(app: JetJobs) -> list[str]:

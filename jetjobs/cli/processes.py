@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from jetjobs.cli.hangup import heeds_hangup
 from jetjobs.cli.links import VARIABLE, Gathering
 from jetjobs.cli.output import APP_BROKEN, DONE, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.devserver import die_with_parent
@@ -94,10 +95,11 @@ def _supervise(children: Sequence[_Child]) -> int:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal signals
-        signals += 1
+        # A hangup may come twice, from shell and kernel, and is meant once.
+        signals = max(signals, 1) if number == signal.SIGHUP else signals + 1
         woken.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if heeds_hangup() else ())):
         signal.signal(number, on_signal)
     for child in children:
         if not signals:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
+from jetjobs.cli.hangup import heeds_hangup
 from jetjobs.cli.output import RECYCLED
 from jetjobs.cli.state import state
 from jetjobs.config import find_dev_server
@@ -98,7 +99,7 @@ async def _keep_worker(options: DevOptions, url: str) -> int:
     environment = {**os.environ, "JETJOBS_DEV": "1"}
     stopping, changed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if heeds_hangup() else ())):
         loop.add_signal_handler(number, stopping.set)
     watching = asyncio.create_task(_watch(changed, stopping)) if options.reload else None
     code = 0

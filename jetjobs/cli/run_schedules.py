@@ -15,10 +15,11 @@ from jetjobs.model.cron import zone_of
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound
 from jetjobs.model.job import JobStatus
+from jetjobs.model.names import check_schedule_name
 from jetjobs.model.schedule import Schedule, make_schedule
 from jetjobs.schedules import PutOptions, ScheduleInfo
 
-HEAD = ["NAME", "STATE", "RULE", "LAST", "NEXT", "LATE", "MISSED", "TASK", "QUEUE"]
+HEAD = ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
 _UPCOMING = 5
 _FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "anchor", "jitter", "misfire", "overlap")
 
@@ -33,7 +34,7 @@ async def list_command() -> None:
     if state.out.as_json:
         state.out.json({"items": [_item(info) for info in found], "cursor": None})
         return
-    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(2, 7))
+    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7))
     if not found and not unreadable:
         state.out.note("there are no schedules: declare one with task.cron(...), or jetjobs schedules put")
 
@@ -57,7 +58,7 @@ async def show_command(name: str) -> None:
     for key, value in _facts(info, now, job, late_s).items():
         out.data(f"{key:<12}{value}")
     for slot in slots:
-        out.data(f"{'upcoming':<12}{_local(slot, info.schedule.tz)}  {_from_now(slot, now)}")
+        out.data(f"{'upcoming':<12}{_local(slot, info.schedule.tz)}  {_until(slot, now)}")
 
 
 async def next_command(
@@ -84,7 +85,7 @@ async def next_command(
         return
     zone = zone_of(shown)
     rows = [
-        [_local(slot, shown), f"{slot.astimezone(zone):%a}", shown, _from_now(slot, now).removeprefix("in ")]
+        [_local(slot, shown), f"{slot.astimezone(zone):%a}", shown, _until(slot, now).removeprefix("in ")]
         for slot in slots
     ]
     out.table(["SLOT", "DAY", "ZONE", "IN"], rows)
@@ -117,7 +118,7 @@ async def pause_command(names: list[str], *, paused: bool) -> None:
         if before[name].schedule.paused is paused:
             text = "was paused already" if paused else "was not paused"
         else:
-            text = "paused" if paused else f"resumed, next {_from_now(info.next, now)}"
+            text = "paused" if paused else f"resumed, next {_until(info.next, now)}"
         state.out.data(name if state.out.quiet else f"{name}  {text}")
 
 
@@ -132,6 +133,7 @@ async def put_command(name: str, task: str, given: dict[str, Any], revision: int
     app = state.load_app(None, state.settings())
     app.find(task)
     async with app:
+        before = await app.jetstream.schedules.get(check_schedule_name(name))
         info = await app.schedules.put(name, task, revision=revision, **cast("PutOptions", options))
         now = await app.jetstream.server_clock.now()
     if state.out.as_json:
@@ -139,15 +141,17 @@ async def put_command(name: str, task: str, given: dict[str, Any], revision: int
     elif state.out.quiet:
         state.out.data(name)
     else:
-        upcoming = "paused" if info.schedule.paused else f"next {_from_now(info.next, now)}"
+        upcoming = "paused" if info.schedule.paused else f"next {_until(info.next, now)}"
+        if before is not None and before.schedule is not None and before.schedule.paused:
+            upcoming += "" if info.schedule.paused else "; it was paused, and is on now"
         state.out.data(f"{name}  stored as revision {info.revision}, {upcoming}")
 
 
-async def delete_command(names: list[str], *, yes: bool) -> int:
+async def delete_command(names: list[str], *, yes: bool, force: bool) -> int:
     async with _reader() as app:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
-            await app.jetstream.schedule_edits.find(name)  # all are there, or none is deleted
+            await app.schedules.find_to_delete(name, force=force)  # all can be deleted, or none is
         what = f"delete {f'schedule {wanted[0]}' if len(wanted) == 1 else f'{len(wanted)} schedules'}"
         if not yes:
             if not sys.stdin.isatty():
@@ -157,7 +161,7 @@ async def delete_command(names: list[str], *, yes: bool) -> int:
                 state.out.note("Nothing changed.")
                 return REFUSED
         for name in wanted:
-            await app.schedules.delete(name)
+            await app.schedules.delete(name, force=force)
     if state.out.as_json:
         state.out.json({"items": [{"name": name, "deleted": True} for name in wanted]})
         return DONE
@@ -182,9 +186,9 @@ def _row(info: ScheduleInfo, now: datetime) -> list[str]:
     return [
         info.schedule.name,
         info.state,
+        _until(info.next, now),
         info.schedule.rule_text,
         _from_now(info.last, now),
-        _from_now(info.next, now),
         show_duration(info.late_s) if info.late_s >= 1 else "-",
         f"{info.missed:,}",
         info.schedule.task,
@@ -251,9 +255,16 @@ def _from_now(moment: datetime | None, now: datetime) -> str:
     return f"in {show_duration(seconds)}" if seconds >= 0 else f"{show_duration(-seconds)} ago"
 
 
+def _until(slot: datetime | None, now: datetime) -> str:
+    """The same for a slot that was still to come when it was asked for: it may have come meanwhile."""
+    return "now" if slot is not None and slot <= now else _from_now(slot, now)
+
+
 def _tried(cron: str | None, every: str | None, tz: str | None) -> Schedule:
     """A schedule that is only looked at."""
-    rule = {"cron": cron, "every": None if every is None else _duration("--every", every), "tz": tz}
+    # With an interval the zone only says how slots are shown.
+    zone = tz if every is None else None
+    rule = {"cron": cron, "every": None if every is None else _duration("--every", every), "tz": zone}
     try:
         return make_schedule({"name": "tried", "task": "none", **_present(rule)})
     except DefinitionError as error:

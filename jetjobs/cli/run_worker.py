@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jetjobs.app import JetJobs
+from jetjobs.cli.hangup import heeds_hangup
 from jetjobs.cli.links import Answer, Reporter
 from jetjobs.cli.output import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.cli.state import state
@@ -127,7 +128,8 @@ def _serving(app: JetJobs, worker: Worker | Scheduler, address: str) -> Iterator
 
 @contextlib.contextmanager
 def _signals(worker: Worker | Scheduler) -> Iterator[None]:
-    """First signal: quiet. Second: stop now. Third: gone."""
+    """First signal: quiet. Second: stop now. Third: gone. A hangup is a first one only: shell and kernel both send
+    it when a terminal is closed."""
     loop = asyncio.get_running_loop()
     count = 0
 
@@ -141,10 +143,17 @@ def _signals(worker: Worker | Scheduler) -> Iterator[None]:
         else:
             os._exit(FAILED)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    def on_hangup() -> None:
+        if not count:
+            on_signal()
+
+    handlers = {signal.SIGTERM: on_signal, signal.SIGINT: on_signal}
+    if heeds_hangup():
+        handlers[signal.SIGHUP] = on_hangup
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in handlers:
             loop.remove_signal_handler(number)

@@ -148,8 +148,11 @@ def put(
 def delete(
     names: Names,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also those that code declares: for an app that is gone.")
+    ] = False,
 ) -> None:
     """Delete schedules. Jobs of ticks that have fired stay."""
     from jetjobs.cli.run_schedules import delete_command
 
-    raise typer.Exit(run_async(lambda: delete_command(names, yes=yes)))
+    raise typer.Exit(run_async(lambda: delete_command(names, yes=yes, force=force)))

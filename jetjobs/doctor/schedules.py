@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from jetjobs.jetstream.inspection import check_read, live_workers
 from jetjobs.jetstream.schedules import Definition
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import TopologyMissing
-from jetjobs.model.names import kv_stream
+from jetjobs.model.names import is_schedule_name, kv_stream
 from jetjobs.schedules import Schedules
 
 LATE_S = 60.0
@@ -20,10 +21,14 @@ LATE_S = 60.0
 async def readable(look: Look) -> list[Finding]:
     definitions = await _definitions(look)
     if definitions is None:
-        return []  # the plan says so
+        bucket = look.jetstream.names.schedules_bucket
+        text = f"the bucket {bucket} is not on the server: nothing is planned"
+        return [Finding("fail", "schedules", text, "jetjobs setup apply", "readable")]
     if broken := [d.name for d in definitions if d.schedule is None]:
         text = f"{_named(broken)} cannot be read, and {_is(broken)} not planned"
-        hint = f"jetjobs schedules put {broken[0]} …, or delete it"
+        hint = f"jetjobs schedules delete {shlex.quote(broken[0])}"
+        if is_schedule_name(broken[0]):
+            hint += ", or put another in its place"
         return [Finding("fail", "schedules", text, hint, "readable")]
     paused = sum(d.schedule is not None and d.schedule.paused for d in definitions)
     text = many(len(definitions), "schedule") + (f", {paused:,} paused" if paused else "")
@@ -32,7 +37,10 @@ async def readable(look: Look) -> list[Finding]:
 
 async def unknown_task(look: Look) -> list[Finding]:
     """Tasks that neither the app nor a worker that lives knows: their ticks would be dead letters."""
-    schedules = [d.schedule for d in await _definitions(look) or [] if d.schedule is not None]
+    definitions = await _definitions(look)
+    if definitions is None:
+        return []
+    schedules = [d.schedule for d in definitions if d.schedule is not None]
     workers = await live_workers(look.jetstream.connection, look.jetstream.names)
     known = {task for worker in workers for task in worker.tasks} | {*(look.router.tasks if look.router else ())}
     if schedules and not workers and look.router is None:
@@ -41,16 +49,19 @@ async def unknown_task(look: Look) -> list[Finding]:
                 "skip", "schedules", "unknown_task: there is no app and no worker to ask", check="unknown_task"
             )
         ]
-    if unknown := [s.name for s in schedules if s.task not in known]:
-        of = sorted({s.task for s in schedules if s.task not in known})
-        text = f"{_named(unknown)}: no worker and not this app knows task {', '.join(of[:3])}"
-        hint = f"start its worker, or jetjobs schedules delete {unknown[0]}"
+    if unknown := [s for s in schedules if s.task not in known]:
+        of = sorted({s.task for s in unknown})
+        text = f"{_named([s.name for s in unknown])}: no worker and not this app knows task {', '.join(of[:3])}"
+        hint = f"start its worker, or {_deletion(unknown[0].name, unknown[0].declared_by)}"
         return [Finding("warn", "schedules", text, hint, "unknown_task")]
     return [Finding("ok", "schedules", "every task is known", check="unknown_task")]
 
 
 async def missing_queue(look: Look) -> list[Finding]:
-    schedules = [d.schedule for d in await _definitions(look) or [] if d.schedule is not None]
+    definitions = await _definitions(look)
+    if definitions is None:
+        return []
+    schedules = [d.schedule for d in definitions if d.schedule is not None]
     if lost := [s for s in schedules if s.queue not in look.queues]:
         text = f"{_named([s.name for s in lost])}: queue {lost[0].queue} is not on the server"
         hint = f"jetjobs setup apply -q {lost[0].queue}"
@@ -61,7 +72,7 @@ async def missing_queue(look: Look) -> list[Finding]:
 async def late(look: Look) -> list[Finding]:
     """Slots that have been due for long and that nobody has planned."""
     if await _definitions(look) is None:
-        return []  # the plan says so
+        return []
     found = await Schedules(look.jetstream, look.router or Router(), _no_handle).list()
     behind = sorted((i for i in found if i.late_s > LATE_S and i.schedule.queue in look.queues), key=_latest)
     if behind:
@@ -69,13 +80,16 @@ async def late(look: Look) -> list[Finding]:
         text = f"{_named(names)} {_is(names)} late, up to {show_duration(behind[0].late_s)}: nobody plans"
         hint = "start a worker without --no-schedules, or jetjobs scheduler"
         return [Finding("fail", "schedules", text, hint, "late")]
-    return [Finding("ok", "schedules", "none is late", check="late")]
+    return [Finding("ok", "schedules", "none is late by more than a minute", check="late")]
 
 
 async def declared(look: Look) -> list[Finding]:
     """What the code declares stands on the server, and is its own."""
     wanted = look.router.schedules_declared if look.router is not None else {}
-    there = {d.name: d.schedule for d in await _definitions(look) or []}
+    definitions = await _definitions(look)
+    if definitions is None:
+        return []
+    there = {d.name: d.schedule for d in definitions}
     app = getattr(look.router, "name", "")
     found = []
     if missing := sorted(set(wanted) - set(there)):
@@ -86,7 +100,7 @@ async def declared(look: Look) -> list[Finding]:
         owner = owned[others[0]]
         whose = f"app {owner}" if owner else "somebody who made it at run time"
         text = f"{_named(others)} {_is(others)} declared in code, but on the server belongs to {whose}"
-        hint = "give it another name, or delete the one on the server"
+        hint = f"give it another name, or {_deletion(others[0], owner)}"
         found.append(Finding("warn", "schedules", text, hint, "declared"))
     return found or [
         Finding("ok", "schedules", f"{many(len(wanted), 'schedule')} of the code on the server", check="declared")
@@ -94,7 +108,7 @@ async def declared(look: Look) -> list[Finding]:
 
 
 async def _definitions(look: Look) -> list[Definition] | None:
-    """Those on the server; None where there is no bucket."""
+    """Those on the server; None where there is no bucket, of which `readable` tells."""
     await check_read(look.jetstream.connection, kv_stream(look.jetstream.names.schedules_bucket))
     try:
         return await look.jetstream.schedules.all()
@@ -105,6 +119,11 @@ async def _definitions(look: Look) -> list[Definition] | None:
 def _named(names: Sequence[str]) -> str:
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
     return f"schedule{'' if len(names) == 1 else 's'} {listed}"
+
+
+def _deletion(name: str, owner: str) -> str:
+    """The command that deletes a schedule, whoever it belongs to."""
+    return f"jetjobs schedules delete {name}{' --force' if owner else ''}"
 
 
 def _is(names: Sequence[str]) -> str:

@@ -314,9 +314,11 @@ class Connection:
             return
         for waiting in list(self._waiting.values()):
             # The server quotes the subject it refused, and nats-py lowers the case of the whole line.
-            if f'"{waiting.subject.lower()}"' in text.lower() and not waiting.future.done():
+            quoted = f'"{waiting.subject}"'
+            if quoted.lower() in text.lower() and not waiting.future.done():
+                said = _plain(error).lower().replace(quoted.lower(), quoted)
                 waiting.future.set_exception(
-                    AccessDenied(_plain(error), hint="this user needs permission to publish there")
+                    AccessDenied(said, hint="this user needs permission to publish there")
                 )
 
     async def _on_disconnected(self) -> None:

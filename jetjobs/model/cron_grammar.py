@@ -34,6 +34,10 @@ class Field:
         names = f" or {self.names[0]} to {self.names[-1]}" if self.names else ""
         return f"{self.low} to {self.high}{names}"
 
+    @property
+    def meaning(self) -> str:
+        return f"{'an' if self.name == 'hour' else 'a'} {self.name} is {self.extent}"
+
 
 MINUTE = Field("minute", 0, 59)
 HOUR = Field("hour", 0, 23)
@@ -81,6 +85,12 @@ def _refuse(text: str, reason: str, hint: str) -> NoReturn:
     raise DefinitionError(f"cron expression {text!r}: {reason}", hint=hint)
 
 
+def _written(text: str, item: str) -> str:
+    """A part of the expression in quotes, in the case in which it was written."""
+    found = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", text, re.IGNORECASE)
+    return repr(found[0] if found is not None else item)
+
+
 def _check_shape(text: str, fields: list[str]) -> None:
     if fields[0] == "@reboot":
         _refuse(
@@ -89,7 +99,7 @@ def _check_shape(text: str, fields: list[str]) -> None:
     if fields[0] == "@every":
         _refuse(text, "an interval is not a cron expression", "use every() with a timedelta")
     if fields[0].startswith("@"):
-        _refuse(text, f"there is no {fields[0]}", f"there are {', '.join(sorted(ALIASES))}")
+        _refuse(text, f"there is no {text.split()[0]}", f"there are {', '.join(sorted(ALIASES))}")
     if "=" in fields[0]:
         _refuse(text, "a time zone is not part of the expression", "give it as tz=")
     if len(fields) == 7:
@@ -109,7 +119,7 @@ def _check_item(text: str, field: Field, written: str, item: str) -> None:
         return
     found = _ITEM.fullmatch(item)
     if found is None:
-        _refuse(text, f"{item!r} is no {field.name}", f"a {field.name} is {field.extent}")
+        _refuse(text, f"{_written(text, item)} is no {field.name}", field.meaning)
     if found["low"] == "*":
         _check_star(text, field, written, found)
         return
@@ -118,7 +128,9 @@ def _check_item(text: str, field: Field, written: str, item: str) -> None:
         if found["step"] is not None:
             ranged = f"{low}-{_highest(field)}/{found['step']}, or " if low < _highest(field) else ""
             _refuse(
-                text, f"{item!r} is read in different ways: a step needs a range", f"write {ranged}{low} alone"
+                text,
+                f"{_written(text, item)} is read in different ways: a step needs a range",
+                f"write {ranged}{low} alone",
             )
         return
     high = _value(text, field, found["high"])
@@ -128,7 +140,9 @@ def _check_item(text: str, field: Field, written: str, item: str) -> None:
 def _check_foreign(text: str, field: Field, item: str) -> None:
     """What other programs know, or croniter with another meaning."""
     if _RANDOM.fullmatch(item):
-        _refuse(text, f"{item!r} is drawn at random", "write the value, or give the schedule a jitter")
+        _refuse(
+            text, f"{_written(text, item)} is drawn at random", "write the value, or give the schedule a jitter"
+        )
     if "?" in item:
         hint = "write * for it"
         if len(text.split()) == 6:
@@ -137,11 +151,15 @@ def _check_foreign(text: str, field: Field, item: str) -> None:
     if field is DAY and re.fullmatch(r"\d*l?w\d*", item):
         _refuse(text, "'W', the working day next to a date, is not known", "name the day of month")
     if field is DAY and re.fullmatch(r"l-.*|.*-l(/.*)?|l\d+", item):
-        _refuse(text, f"{item!r} is not known, 'L' stands alone", "write L for the last day of the month")
+        _refuse(
+            text, f"{_written(text, item)} is not known, 'L' stands alone", "write L for the last day of the month"
+        )
     if field is WEEKDAY and (last := _LAST.fullmatch(item)):
         day = last[1] or last[2]
         number = _DAYS.index(day) if day in _DAYS else day
-        _refuse(text, f"{item!r} is not known", f"write L{number} for the last such day of the month")
+        _refuse(
+            text, f"{_written(text, item)} is not known", f"write L{number} for the last such day of the month"
+        )
     if field is WEEKDAY and item == "l":
         _refuse(
             text, "'L' alone is no day of week", "write L5 for the last Friday of the month, or 6 for Saturdays"
@@ -152,7 +170,9 @@ def _check_nth(text: str, written: str, nth: re.Match[str]) -> None:
     if nth["day"] is not None:
         _value(text, WEEKDAY, nth["day"])
         if not 1 <= int(nth["which"]) <= 5:
-            _refuse(text, f"a month has no day {nth[0]!r}", "write #1 to #5, or L5 for the last Friday")
+            _refuse(
+                text, f"a month has no day {_written(text, nth[0])}", "write #1 to #5, or L5 for the last Friday"
+            )
     else:
         _value(text, WEEKDAY, nth["which"])
     if not all(_NTH.fullmatch(other) for other in written.split(",")):
@@ -161,10 +181,10 @@ def _check_nth(text: str, written: str, nth: re.Match[str]) -> None:
 
 def _check_star(text: str, field: Field, written: str, found: re.Match[str]) -> None:
     if found["high"] is not None:
-        _refuse(text, f"{found[0]!r} is no range", f"write two of {field.extent}")
+        _refuse(text, f"{_written(text, found[0])} is no range", f"write two of {field.extent}")
     if found["step"] is None:
         if written != "*":
-            _refuse(text, f"{written!r} is the same as *", "write * alone, or only the others")
+            _refuse(text, f"{_written(text, written)} is the same as *", "write * alone, or only the others")
         return
     _check_step(text, field, found[0], _highest(field) - field.low, int(found["step"]))
 
@@ -175,21 +195,21 @@ def _check_range(text: str, field: Field, item: str, low: int, high: int, step: 
         low %= 7
         alike = alike or low == high
     if alike:
-        _refuse(text, f"{item!r} is read in different ways", f"write {low} alone, or * for all")
+        _refuse(text, f"{_written(text, item)} is read in different ways", f"write {low} alone, or * for all")
     if step is None:
         return
     if low > high:
-        _refuse(text, f"{item!r} has a step and goes past the end", "name the values, with commas")
+        _refuse(text, f"{_written(text, item)} has a step and goes past the end", "name the values, with commas")
     _check_step(text, field, item, min(high - low, _highest(field) - field.low), int(step))
 
 
 def _check_step(text: str, field: Field, item: str, room: int, step: int) -> None:
     if step == 0:
-        _refuse(text, f"{item!r} has a step of zero", "write a step of at least 1")
+        _refuse(text, f"{_written(text, item)} has a step of zero", "write a step of at least 1")
     if step > room:
         _refuse(
             text,
-            f"{item!r} would be its first {field.name} only, since steps begin anew each time",
+            f"{_written(text, item)} would be its first {field.name} only, since steps begin anew each time",
             f"write that {field.name} alone, or use every() for an interval",
         )
 
@@ -202,12 +222,12 @@ def _value(text: str, field: Field, word: str) -> int:
     if word in field.names:
         return field.low + field.names.index(word)
     if word[:3] in field.names:
-        _refuse(text, f"{word!r} is no {field.name}", f"write {word[:3]}")
-    hint = f"a {field.name} is {field.extent}"
+        _refuse(text, f"{_written(text, word)} is no {field.name}", f"write {word[:3]}")
+    hint = field.meaning
     if len(text.split()) == 6:
         hint += "; the second is the last field, not the first"
     if not re.fullmatch(r"[0-9]{1,2}", word) or not field.low <= int(word) <= field.high:
-        _refuse(text, f"{word!r} is no {field.name}", hint)
+        _refuse(text, f"{_written(text, word)} is no {field.name}", hint)
     return int(word)
 
 

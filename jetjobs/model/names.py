@@ -80,6 +80,8 @@ OWN_PREFIXES: Final = ("nats-", "jetjobs-")
 """Headers that begin so (in any case) are the server's or ours: dropped and rebuilt at every move."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_KEY = re.compile(r"[^\s\x00-\x1f\x7f.*>\ud800-\udfff]+(?:\.[^\s\x00-\x1f\x7f.*>\ud800-\udfff]+)*")
+"""What a subject can hold, and no wildcard."""
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
@@ -105,9 +107,24 @@ def check_lane(lane: str) -> str:
 
 
 def check_schedule_name(name: str) -> str:
-    if check_token("schedule", name).startswith("_"):
+    if not is_schedule_name(check_token("schedule", name)):
         raise DefinitionError(f"schedule {name!r} begins with '_'", hint="such names are ours")
     return name
+
+
+def check_schedule_key(name: str) -> str:
+    """A name that can stand in the bucket, though perhaps no schedule may have it: somebody's hand wrote it."""
+    if not isinstance(name, str) or not _KEY.fullmatch(name):
+        raise DefinitionError(
+            f"schedule {name!r} is not a usable name",
+            hint="jetjobs schedules list and jetjobs doctor name them all",
+        )
+    return name
+
+
+def is_schedule_name(name: str) -> bool:
+    """Whether a schedule may have this name."""
+    return _TOKEN.fullmatch(name) is not None and not name.startswith("_")
 
 
 def token_of(text: str) -> str:

@@ -178,13 +178,15 @@ class Schedule(BaseModel):
         _named(of, zone_of, self.tz)
         if self.every is not None:
             _check_every(of, self.every)
+            if self.tz != "UTC":
+                raise DefinitionError(f"{of}tz goes with cron, not with every")
         if self.anchor is not None and self.anchor.microsecond:
             raise DefinitionError(f"{of}anchor must be a whole second")
         if not timedelta(0) <= self.jitter <= MAX_JITTER:
             raise DefinitionError(f"{of}jitter must be from nothing to one hour")
         if self.start is not None and self.end is not None and self.end < self.start:
             raise DefinitionError(f"{of}it ends before it starts")
-        if len(json.dumps(self.args)) > MAX_ARGUMENTS:
+        if len(json.dumps(self.args, ensure_ascii=False).encode(errors="surrogatepass")) > MAX_ARGUMENTS:
             raise DefinitionError(f"{of}the arguments are over {MAX_ARGUMENTS:,} bytes")
         return self
 

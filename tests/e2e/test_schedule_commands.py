@@ -102,9 +102,9 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, truth: Truth) -> None
     assert (stored["cron"], stored["tz"], stored["task"]) == ("0 9 * * 1-5", "Europe/Berlin", "greet")
 
     table = shell("schedules", "list").stdout.splitlines()
-    assert table[0].split() == ["NAME", "STATE", "RULE", "LAST", "NEXT", "LATE", "MISSED", "TASK", "QUEUE"]
+    assert table[0].split() == ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
     assert re.fullmatch(
-        r"mornings  on +0 9 \* \* 1-5 Europe/Berlin  - +in \S+( s)?  - +0 +greet  default", table[1]
+        r"mornings  on +in \S+( s)? +0 9 \* \* 1-5 Europe/Berlin  - +- +0 +greet  default", table[1]
     ), table[1]
     assert shell("schedules", "list", "-q").stdout == "mornings\n"
 
@@ -120,6 +120,11 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, truth: Truth) -> None
 
     assert "mornings  paused" in shell("schedules", "pause", "mornings").stdout
     assert "was paused already" in shell("schedules", "pause", "mornings").stdout
+    assert re.search(r", paused\n", shell("schedules", "put", *line, "--paused").stdout)
+    again = shell("schedules", "put", *line, "--misfire-limit", "7").stdout
+    assert re.search(r"next in \S+( s)?; it was paused, and is on now\n", again)
+    assert "was paused" not in shell("schedules", "put", *line, "--overlap", "skip").stdout
+    shell("schedules", "pause", "mornings")
     paused = shell.json("schedules", "show", "mornings")
     assert (paused["state"], paused["next"], paused["upcoming"]) == ("paused", None, [])
     assert "resumed, next in" in shell("schedules", "resume", "mornings").stdout
@@ -170,6 +175,10 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     slots = [datetime.fromisoformat(item["slot"]) for item in json.loads(done.stdout)["items"]]
     assert [int(slot.timestamp()) % 90 for slot in slots] == [0, 0, 0]
+    done = run(
+        ["schedules", "next", "--every", "90s", "--tz", "Asia/Kathmandu", "-n", "1", "--json", *away], folder
+    )
+    assert json.loads(done.stdout)["items"][0]["local"].endswith("+05:45"), done.stderr
     for words, text in (
         (["--cron", "61 9 * * *"], "'61' is no minute"),
         (["--cron", "0 9 * * *", "--tz", "Europe/Berln"], "Europe/Berlin"),
@@ -190,6 +199,7 @@ BAD = [
     (2, "either cron or every", ["x", "greet", "name=A", "--cron", "0 9 * * *", "--every", "1h"]),
     (2, "at least one second", ["x", "greet", "name=A", "--every", "500ms"]),
     (2, "no duration", ["x", "greet", "name=A", "--every", "often"]),
+    (2, "tz goes with cron", ["x", "greet", "name=A", "--every", "1h", "--tz", "Europe/Berlin"]),
     (2, "--start has no time zone", ["x", "greet", "name=A", "--every", "1h", "--start", "2027-01-01"]),
     (2, "--end 'soon' is no ISO 8601 time", ["x", "greet", "name=A", "--every", "1h", "--end", "soon"]),
     (
@@ -241,12 +251,21 @@ def test_a_narrow_terminal_keeps_what_matters(shell: Shell) -> None:
     shell(
         "schedules", "put", name, "greet", "name=A", "--cron", "0,15,30,45 9-17 * * 1-5", "--tz", "Europe/Berlin"
     )
-    for columns, shown in ((80, "NAME STATE RULE LAST NEXT"), (40, "NAME STATE")):
+    for columns, shown in ((80, "NAME STATE NEXT RULE LAST"), (40, "NAME STATE")):
         with Terminal(["schedules", "list", "-s", shell.url], shell.folder, {}, columns=columns) as terminal:
             assert terminal.end() == 0, terminal.text
         assert max(len(line) for line in terminal.lines) <= columns, terminal.text
         assert terminal.lines[0].split()[: len(shown.split())] == shown.split()
         assert terminal.lines[1].startswith(name)
+
+
+def test_the_narrowest_table_keeps_the_next_slot(shell: Shell) -> None:
+    shell("setup", "apply")
+    shell("schedules", "put", "mornings", "greet", "name=A", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin")
+    with Terminal(["schedules", "list", "-s", shell.url], shell.folder, {}, columns=40) as terminal:
+        assert terminal.end() == 0, terminal.text
+    assert terminal.lines[0].split()[:3] == ["NAME", "STATE", "NEXT"]
+    assert "LAST" not in terminal.lines[0]
 
 
 def test_delete_asks_on_a_terminal(shell: Shell) -> None:
@@ -267,7 +286,9 @@ async def test_what_cannot_be_read_is_named_and_can_be_deleted(shell: Shell, tru
     assert json.loads(listed.stdout)["items"] == []
     assert "1 cannot be read, and are not planned: broken" in listed.stderr
     assert "cannot be read" in shell("schedules", "show", "broken", code=2).stderr
-    shell("schedules", "delete", "broken", "--yes")
+    await truth.js.publish("$KV.jobs-schedules.H.12", b"no JSON")
+    assert "broken" not in shell("schedules", "delete", "*", "--yes", code=2).stdout
+    shell("schedules", "delete", "broken", "H.12", "--yes")
     assert "there are no schedules" in shell("schedules", "list").stderr
 
 
@@ -344,6 +365,7 @@ async def test_what_the_code_drops_is_deleted_by_the_next_scheduler(declared: Pa
         assert [(i["name"], i["declared_by"]) for i in listed["items"]] == [("beat", "demo"), ("mornings", "demo")]
         refused = await asyncio.to_thread(lambda: shell("schedules", "delete", "beat", "--yes", code=6))
         assert "is declared in the code of app 'demo'" in refused.stderr
+        assert "--force" in refused.stderr
         await asyncio.to_thread(shell, "schedules", "pause", "mornings")
         assert first.end(signal.SIGTERM, 60) == 0
     (declared / "tasks.py").write_text(DECLARED.replace("beat.every", "#").replace("0 9 *", "0 10 *"))
@@ -352,6 +374,8 @@ async def test_what_the_code_drops_is_deleted_by_the_next_scheduler(declared: Pa
         (left,) = (await asyncio.to_thread(shell.json, "schedules", "list"))["items"]
         assert (left["name"], left["cron"], left["paused"]) == ("mornings", "0 10 * * 1-5", True)
         assert second.end(signal.SIGTERM, 60) == 0
+    deleted = await asyncio.to_thread(shell, "schedules", "delete", "mornings", "--yes", "--force")
+    assert deleted.stdout == "mornings  deleted\n"
 
 
 def test_a_scheduler_ends_with_the_codes_of_a_worker(shell: Shell) -> None:

@@ -89,7 +89,8 @@ async def queue_is_gone(app: JetJobs, truth: Truth) -> None:
 
 async def nobody_plans(app: JetJobs, truth: Truth) -> None:
     since = datetime.now(UTC) - timedelta(seconds=200)
-    await rewrite(truth, "yearly", cron="* * * * *", start=None, since=since.isoformat(), generation="3000000000000000")
+    other = {"since": since.isoformat(), "generation": "3000000000000000"}
+    await rewrite(truth, "yearly", cron="* * * * *", start=None, **other)
 
 
 async def declared_only(app: JetJobs, truth: Truth) -> None:
@@ -143,11 +144,20 @@ async def test_a_paused_schedule_is_not_late(ready: JetJobs, truth: Truth) -> No
     assert "1 schedule, 1 paused" in told(found)
 
 
-async def test_without_the_bucket_the_plan_says_so(ready: JetJobs, truth: Truth) -> None:
+async def test_a_bucket_that_is_gone_is_one_finding(ready: JetJobs, truth: Truth) -> None:
+    await declared_only(ready, truth)
     await truth.js.delete_stream("KV_jobs-schedules")
-    assert bad(await looked_at(ready)) == []
+    (finding,) = await looked_at(ready)  # nothing is said of what cannot be known
+    assert (finding.check, finding.level) == ("readable", "fail")
+    assert finding.text == "the bucket jobs-schedules is not on the server: nothing is planned"
+    assert finding.hint == "jetjobs setup apply"
     found = await ready.doctor(only=["topology"])
     assert ("plan", "fail") in bad(found), told(found)
+
+
+async def test_what_is_called_late_is_said(ready: JetJobs) -> None:
+    (finding,) = [f for f in await looked_at(ready) if f.check == "late"]
+    assert finding.text == "none is late by more than a minute"
 
 
 async def test_many_faults_are_one_line(ready: JetJobs, truth: Truth) -> None:

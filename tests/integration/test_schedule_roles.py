@@ -96,5 +96,15 @@ async def test_a_producer_may_not_change_schedules(app_of: AppOf) -> None:
             await producer.schedules.put("mine", "beat", every=timedelta(seconds=1))
 
 
+async def test_who_may_not_look_is_told_which_permission_is_missing(app_of: AppOf) -> None:
+    async with app_of("setup") as setup:
+        await setup.provision()
+    async with app_of("producer") as producer:
+        with pytest.raises(AccessDenied, match=r'publish to "\$JS\.API\.DIRECT\.GET\.KV_jobs-schedules"'):
+            await producer.schedules.list()
+        with pytest.raises(AccessDenied, match=r'publish to "\$JS\.API\.STREAM\.MSG\.GET\.KV_jobs-schedules"'):
+            await producer.schedules.get("mine")
+
+
 async def _stored(app: JetJobs, name: str) -> bool:
     return name in {info.schedule.name for info in await app.schedules.list()}

@@ -20,8 +20,10 @@ from typing import Self
 from tests.support.processes import clean_environment
 
 # A terminal must be the controlling one before Ctrl-C is a signal; the child takes it, then becomes jetjobs.
+# Whoever runs the tests may have SIGHUP ignored: here closing the terminal is to mean what it does elsewhere.
 _TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
+    "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
 )
 
 
@@ -74,6 +76,12 @@ class Terminal:
                 raise AssertionError(f"still running:\n{self.text}")
         return self.popen.wait(10)
 
+    def hang_up(self, timeout: float = 30) -> int:
+        """Close the terminal; the exit code."""
+        os.close(self._master)
+        self._master = -1
+        return self.popen.wait(timeout)
+
     @property
     def lines(self) -> list[str]:
         return [line.rstrip() for line in self.text.replace("\r\n", "\n").split("\n")]
@@ -87,5 +95,6 @@ class Terminal:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait(10)
-        with contextlib.suppress(OSError):
-            os.close(self._master)
+        if self._master >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._master)

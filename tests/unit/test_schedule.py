@@ -85,13 +85,24 @@ def test_a_slot_of_ones_own_is_left_alone() -> None:
         ({"every": MINUTE, "name": "a.b"}, "a.b"),
         ({"every": MINUTE, "queue": "a b"}, "a b"),
         ({"every": MINUTE, "priority": "later"}, "priority"),
+        ({"every": MINUTE, "tz": "Europe/Berlin"}, "tz goes with cron"),
         ({"every": MINUTE, "args": {"x": "y" * 70_000}}, "arguments are over"),
+        ({"every": MINUTE, "args": {"x": "ä" * 35_000}}, "arguments are over"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_reason(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         make_schedule({"name": "s", "task": "t", **options})
     assert said in str(refused.value)
+
+
+def test_the_limit_of_arguments_counts_their_bytes() -> None:
+    text = "ä" * 30_000  # 60,000 bytes, and thrice that when escaped
+    assert make_schedule({"name": "s", "task": "t", "every": MINUTE, "args": {"x": text}}).args == {"x": text}
+
+
+def test_the_zone_that_holds_anyway_may_be_given_with_an_interval() -> None:
+    assert make_schedule({"name": "s", "task": "t", "every": MINUTE, "tz": "UTC"}).tz == "UTC"
 
 
 def test_arguments_that_do_not_fit_are_refused_at_declaration() -> None:

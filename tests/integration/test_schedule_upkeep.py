@@ -1,0 +1,110 @@
+"""Schedules that have lost their app or were written by hand: they can be found, named and deleted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jetjobs import DefinitionError, JetJobs, ScheduleConflict, ScheduleNotFound
+from jetjobs.cli.completion import _ASKED
+from jetjobs.worker.declared import sync_declared
+from tests.conftest import MakeApp
+from tests.integration.test_doctor import bad, told
+from tests.integration.test_schedules import placed, planning
+from tests.support.probe import eventually
+from tests.support.server import Truth
+
+BY_HAND = ("H.12", "_pin", "Ä/ö=", "a.b.c")
+
+
+async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: MakeApp, truth: Truth) -> None:
+    gone, other = make_app("gone"), make_app("other")
+
+    @gone.task
+    async def work() -> None: ...
+
+    @other.task
+    async def known() -> None: ...
+
+    work.cron("@daily", name="left")
+    async with gone:
+        await gone.provision()
+        await sync_declared(gone.jetstream, "gone", gone.schedules_declared)
+    async with other:
+        (finding,) = [f for f in await other.doctor(only=["schedules"]) if f.check == "unknown_task"]
+        assert finding.hint == "start its worker, or jetjobs schedules delete left --force"
+        with pytest.raises(ScheduleConflict, match="declared in the code of app 'gone'") as refused:
+            await other.schedules.delete("left")
+        assert "--force" in (refused.value.hint or "")
+        with pytest.raises(ScheduleConflict) as refused:
+            await other.schedules.put("left", known, cron="@daily")
+        assert "--force" in (refused.value.hint or "")
+        await other.schedules.delete("left", force=True)
+        assert await other.schedules.list() == []
+        with pytest.raises(ScheduleNotFound):
+            await other.schedules.delete("left", force=True)
+        await other.schedules.put("left", known, cron="@daily")  # its name is free again
+        found = await other.doctor(only=["schedules"])
+        assert bad(found) == [], told(found)
+
+
+async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_it(make_app: MakeApp) -> None:
+    first, second = make_app("first"), make_app("second")
+    for app in (first, second):
+
+        @app.task
+        async def work() -> None: ...
+
+        work.cron("@daily", name="both")
+    async with first:
+        await first.provision()
+        await sync_declared(first.jetstream, "first", first.schedules_declared)
+    async with second:
+        (finding,) = [f for f in await second.doctor(only=["schedules"]) if f.check == "declared"]
+    assert "belongs to app first" in finding.text
+    assert finding.hint.endswith("jetjobs schedules delete both --force")
+
+
+async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        await app.schedules.put("sound", work, cron="@daily")
+        for name in BY_HAND:
+            await truth.js.publish(f"$KV.jobs-schedules.{name}", b"no JSON")
+        (finding,) = [f for f in await app.doctor(only=["schedules"]) if f.check == "readable"]
+        assert finding.level == "fail"
+        assert finding.hint == "jetjobs schedules delete H.12"  # it could not be put
+        assert await _ASKED["schedules"](app) == ["sound"]
+        for name in BY_HAND:
+            await app.schedules.delete(name)
+        found = await app.doctor(only=["schedules"])
+        assert bad(found) == [], told(found)
+        for name in ("", "*", ">", "a.*", "a..b", ".a", "a.", "a b", "a\nb", "\ud800"):
+            with pytest.raises(DefinitionError, match="is not a usable name"):
+                await app.schedules.delete(name)
+        with pytest.raises(DefinitionError, match="not a usable name"):
+            await app.schedules.get("H.12")
+        assert [info.schedule.name for info in await app.schedules.list()] == ["sound"]
+
+
+async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        # The jitter keeps most of the ticks for later while the test looks.
+        await app.schedules.put("s", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+        planned = set(await truth.jobs(lane="later"))
+        assert (await app.queues.purge("default", scheduled=True)).scheduled >= 15
+        assert await truth.jobs(lane="later") == []
+        await app.schedules.put("other", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)  # so the planner has looked at both
+        assert planned.isdisjoint(await truth.jobs(lane="later"))

@@ -1,0 +1,25 @@
+"""A row of `jetjobs schedules list`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jetjobs.cli.run_schedules import HEAD, _row
+from jetjobs.model.schedule import make_schedule
+from jetjobs.schedules import ScheduleInfo
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("away", "shown"),
+    [(timedelta(seconds=90), "in 1m30s"), (timedelta(0), "now"), (timedelta(milliseconds=-4), "now"), (None, "-")],
+)
+def test_the_next_slot_is_never_one_that_was(away: timedelta | None, shown: str) -> None:
+    schedule = make_schedule({"name": "s", "task": "t", "every": timedelta(minutes=1)})
+    upcoming = NOW + away if away is not None else None
+    row = _row(ScheduleInfo(schedule, 1, NOW - timedelta(minutes=1), upcoming), NOW)
+    told = dict(zip(HEAD, row, strict=True))
+    assert (told["NEXT"], told["LAST"], told["RULE"]) == (shown, "1m00s ago", "every 1m")
