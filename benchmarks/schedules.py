@@ -19,8 +19,8 @@ import uvloop
 from jetjobs import JetJobs
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.schedule_edits import next_generation
 from jetjobs.model import names as n
-from jetjobs.model.ids import new_run
 from jetjobs.model.schedule import make_schedule
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.leading import Leadership
@@ -63,7 +63,7 @@ async def define(app: JetJobs, count: int) -> None:
             "args": {"n": number},
             "cron": "* * * * *",
             "tz": ZONES[number % len(ZONES)],
-            "generation": new_run(),
+            "generation": next_generation(now),
             "since": now,
         }
         await app.jetstream.schedules.put(make_schedule(values), 0)
