@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -54,7 +55,7 @@ class ChildDesk:
         self._asking = threading.Lock()
         self._telling = threading.Lock()
         self._untold: dict[str, Any] | None = None
-        self._told_at = 0.0
+        self._told_at = -math.inf  # not 0.0: monotonic clocks begin near it on a machine just started
         self._timer: threading.Timer | None = None
 
     def report(self, held: Any, fraction: float, message: str | None) -> None:
