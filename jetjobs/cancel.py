@@ -23,8 +23,7 @@ from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 
-STOPPED = "it was stopped while it ran"
-KILLED = "its child process was killed"
+_HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop, and its child process was killed"}
 _LOOK_S = 0.05
 _ASK_AGAIN_S = 0.5
 
@@ -70,14 +69,14 @@ class Canceller:
         mark = CancelMark(status.run, by[:200], reason[:500])
         await self._jetstream.cancel_marks.put(job_id, mark)
         answers = Answers({}, [])
-        asked_at, how = 0.0, ""
+        asked_at = 0.0
         while True:
             status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
             if status.state in FINAL or status.state is None or status.run != mark.run:
-                return _ended(status, how)
+                return _ended(status)
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
                 answers = await self._ask(job_id, mark.run)
-                asked_at, how = time.monotonic(), _how(answers) or how
+                asked_at = time.monotonic()
             if await self._removed(queue, task, job_id, mark, answers):
                 return CancelAnswer(job_id, CancelOutcome.CANCELLED, JobState.CANCELLED)
             if (answer := _running(job_id, status, answers)) is not None and _is_last(answer, give_up):
@@ -138,17 +137,9 @@ class Canceller:
             return Job(job_id, tokens[4], tokens[2], tokens[3], live.data, run=run)
 
 
-def _how(answers: Answers) -> str:
-    """How the workers stop it, if one does."""
-    for answer in answers.by_worker.values():
-        if answer.get("stops"):
-            return KILLED if answer.get("kills") else STOPPED
-    return ""
-
-
-def _ended(status: JobStatus, how: str = "") -> CancelAnswer:
+def _ended(status: JobStatus) -> CancelAnswer:
     if status.state is JobState.CANCELLED:
-        return CancelAnswer(status.id, CancelOutcome.CANCELLED, status.state, how)
+        return CancelAnswer(status.id, CancelOutcome.CANCELLED, status.state, _HOW.get(status.how or "", ""))
     if status.state is None:
         return CancelAnswer(status.id, CancelOutcome.ENDED, None, "it has ended and left no record")
     return CancelAnswer(status.id, CancelOutcome.ENDED, status.state, f"it is {status.state} already")

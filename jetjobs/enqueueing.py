@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any, NamedTuple
 
+from jetjobs.define.context import running_job
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.report import Entry
 from jetjobs.define.task import JobRequest, Task
@@ -75,8 +76,15 @@ class Enqueuer:
 
     def _plain(self, task: Task[Any, Any], uid: str, run: str, body: bytes) -> Job:
         reply = self._waiting.reply_for(uid) if task.store_result else ""
-        headers = {**self._headers, **task.own_headers} if task.own_headers else self._headers
+        headers = self._its_headers(task)
         return Job(uid, task.name, task.queue, task.priority, body, run=run, reply=reply, headers=headers)
+
+    def _its_headers(self, task: Task[Any, Any]) -> dict[str, str]:
+        """Ours, of a job of this task: who enqueues it."""
+        parent = running_job()
+        if parent is None:
+            return {**self._headers, **task.own_headers} if task.own_headers else self._headers
+        return {**self._headers, **task.own_headers, n.PARENT: parent.id, n.ROOT: parent.root_id}
 
     def stencil(self, task: Task[Any, Any]) -> Stencil:
         """For many plain jobs of one task."""
@@ -91,7 +99,7 @@ class Enqueuer:
             key_token(options["key"]) if "key" in options else NO_KEY, options.get("job_id") or new_uid()
         )
         job_id = str(tokens)
-        headers = {**self._headers, **task.own_headers, **options.get("headers", {})}
+        headers = {**self._its_headers(task), **options.get("headers", {})}
         if "retry" in options:
             headers[n.RETRY] = options["retry"].to_header()
         if (size := header_size(headers)) > MAX_HEADERS:

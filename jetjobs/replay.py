@@ -47,6 +47,8 @@ class _Ready(NamedTuple):
 
 
 # Said of a letter; anything else is the server's trouble.
+_KEPT = frozenset({n.PRODUCER, n.RETRY, n.PARENT, n.ROOT})
+"""Headers of ours that a new life of the job has too."""
 _REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
 
 
@@ -209,7 +211,7 @@ class Replayer:
             body = b""  # the object goes over to the new life; on another queue the job gets one of its own
         else:
             payload = ""
-        kept = {k: v for k, v in letter.headers.items() if k in (n.PRODUCER, n.RETRY) or not _own(k)}
+        kept = {k: v for k, v in letter.headers.items() if k in _KEPT or not _own(k)}
         kept |= task.own_headers
         return Job(
             letter.id,

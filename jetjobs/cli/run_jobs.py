@@ -22,7 +22,7 @@ from jetjobs.moving import MoveAnswer, MoveOutcome
 
 _SHOWN = (
     "id", "state", "queue", "task", "lane", "attempt", "crashes", "worker", "enqueued_at", "due_at", "started_at",
-    "ended_at", "reason", "error", "schedule", "slot",
+    "ended_at", "reason", "how", "error", "schedule", "slot", "parent", "root",
 )  # fmt: skip
 
 

@@ -32,9 +32,7 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
 
     def job_fields() -> Mapping[str, Any]:
         job = running_job()
-        return (
-            {} if job is None else {"job_id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
-        )
+        return {} if job is None else job.log_fields
 
     settings = app.settings
     options = {**options, "name": options["name"] or default_name()}

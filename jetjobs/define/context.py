@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job
-from jetjobs.model.names import OF_SCHEDULE, SLOT
+from jetjobs.model.names import OF_SCHEDULE, PARENT, ROOT, SLOT
 from jetjobs.model.reading import at
 
 T = TypeVar("T")
@@ -106,6 +106,16 @@ class Context:
         return at(self.job.enqueued_at)
 
     @property
+    def parent_id(self) -> str | None:
+        """The job that enqueued this one from within its task; None for any other."""
+        return self.job.headers.get(PARENT)
+
+    @property
+    def root_id(self) -> str:
+        """The first job of the line that this one descends from; its own id where nothing enqueued it."""
+        return self.job.headers.get(ROOT) or self.job.id
+
+    @property
     def schedule(self) -> TickOf | None:
         """The schedule that this job is a tick of, and its slot; None for any other job."""
         name, slot = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SLOT)
@@ -129,9 +139,18 @@ class Context:
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the job's id, task, queue and attempt."""
-        return _JobLogger(
-            _log, {"job_id": self.id, "task": self.task, "queue": self.queue, "attempt": self.attempt}
-        )
+        return _JobLogger(_log, self.log_fields)
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What tells a log line's job."""
+        return {
+            "job_id": self.id,
+            "root_id": self.root_id,
+            "task": self.task,
+            "queue": self.queue,
+            "attempt": self.attempt,
+        }
 
     # What others see of the work, and what the next run is to know of it.
 

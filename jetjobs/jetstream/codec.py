@@ -16,7 +16,9 @@ from jetjobs.model.reading import read_json
 MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
 MAX_HISTORY_BYTES = 12 * 1024
-_KEPT = frozenset({n.PRODUCER, n.SECRET, n.ERRORS, n.RETRY, n.REPLAY, n.OF_SCHEDULE, n.SLOT, n.OVERLAP})
+_KEPT = frozenset(
+    {n.PRODUCER, n.PARENT, n.ROOT, n.SECRET, n.ERRORS, n.RETRY, n.REPLAY, n.OF_SCHEDULE, n.SLOT, n.OVERLAP}
+)
 """Headers of ours that no field of the job stands for."""
 
 MAX_MOVABLE = 48 * 1024

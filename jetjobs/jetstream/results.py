@@ -52,14 +52,17 @@ def success_record(
         ended_at,
         (b'"replay":%b,' % _embedded(replay) if replay else b"")
         + (_tick(job.headers) if n.OF_SCHEDULE in job.headers else b"")
+        + (_line(job.headers) if n.PARENT in job.headers else b"")
         + (b'"secret":%b,' % quote(secret) if secret else b""),
         b"result_object" if kept_as else b"result",
         quote(kept_as) if kept_as else result,
     )
 
 
-def cancelled_record(job: Job, by: str, why: str, worker: str, started_at: float, ended_at: float) -> bytes:
-    """The record of a job that was cancelled; `worker` is empty where none had it."""
+def cancelled_record(
+    job: Job, by: str, why: str, worker: str, started_at: float, ended_at: float, how: str = ""
+) -> bytes:
+    """The record of a job that was cancelled; `worker` is empty where none had it, `how` where it did not run."""
     record = {
         "state": "cancelled",
         "id": job.id,
@@ -72,14 +75,23 @@ def cancelled_record(job: Job, by: str, why: str, worker: str, started_at: float
         "by": by,
         "reason": why,
     }
+    if how:
+        record["how"] = how
     if n.OF_SCHEDULE in job.headers:
         record |= {"schedule": job.headers[n.OF_SCHEDULE], "slot": job.headers.get(n.SLOT, "")}
+    if n.PARENT in job.headers:
+        record |= {"parent": job.headers[n.PARENT], "root": job.headers.get(n.ROOT, "")}
     return json.dumps(record).encode()
 
 
 def _tick(headers: Mapping[str, str]) -> bytes:
     """Which tick of which schedule it was."""
     return b'"schedule":%b,"slot":%b,' % (quote(headers[n.OF_SCHEDULE]), quote(headers.get(n.SLOT, "")))
+
+
+def _line(headers: Mapping[str, str]) -> bytes:
+    """Which job enqueued it, and the first of that line."""
+    return b'"parent":%b,"root":%b,' % (quote(headers[n.PARENT]), quote(headers.get(n.ROOT, "")))
 
 
 def _embedded(text: str) -> bytes:

@@ -47,6 +47,8 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         schedule=live.headers.get(n.OF_SCHEDULE),
         slot=slot_in(live.headers.get(n.SLOT)),
         priority=_priority(live.headers, lane),
+        parent=live.headers.get(n.PARENT),
+        root=live.headers.get(n.ROOT),
     )
 
 
@@ -86,11 +88,14 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         ended_at=at(record.get("ended_at")),
         worker=text_or_none(record.get("worker")),
         reason=text_or_none(record.get("reason")),
+        how=text_or_none(record.get("how")),
         run=str(record.get("run", "")),
         replays=tuple(entry for entry in replays if isinstance(entry, dict)),
         result=mask_result(record.get("result"), record.get("secret")),
         schedule=text_or_none(record.get("schedule")),
         slot=slot_in(record.get("slot")),
+        parent=text_or_none(record.get("parent")),
+        root=text_or_none(record.get("root")),
     )
 
 
@@ -116,6 +121,8 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         schedule=letter.headers.get(n.OF_SCHEDULE),
         slot=slot_in(letter.headers.get(n.SLOT)),
         priority=_priority(letter.headers, letter.headers.get(n.LANE, "")),
+        parent=letter.headers.get(n.PARENT),
+        root=letter.headers.get(n.ROOT),
     )
 
 

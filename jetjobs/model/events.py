@@ -53,6 +53,13 @@ class JobFinished(NamedTuple):
     reason: str = ""
     retry_in_s: float = 0.0
     error: ErrorInfo | None = None
+    delivery: int = 1
+    sequence: int = 0
+    """Of the message in the work stream."""
+    root_id: str = ""
+    """The first job of the line it descends from; empty where no other job enqueued it."""
+    max_attempts: int = 0
+    """How many it may have; told of one that has failed."""
 
 
 class Redelivered(NamedTuple):

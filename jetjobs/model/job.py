@@ -129,6 +129,12 @@ class JobStatus(NamedTuple):
     """The lane it is for; it stands in another while it waits for its time, or was given back."""
     cancel: dict[str, str] | None = None
     """Who has asked for its cancelling and why, if that is not done yet."""
+    how: str | None = None
+    """How a cancelled job was ended while it ran: `stopped` or `killed`."""
+    parent: str | None = None
+    """The job from whose task it was enqueued."""
+    root: str | None = None
+    """The first job of that line: the parent's parent, and so on."""
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

@@ -90,6 +90,8 @@ class Cancelled(NamedTuple):
 
     by: str
     why: str
+    how: str = ""
+    """How it was ended while it ran, `stopped` or `killed`; empty for one that did not run."""
     name: str = "cancelled"
 
 

@@ -113,11 +113,16 @@ def _log_finished(event: JobFinished, level: int) -> None:
         "queue": event.queue,
         "task": event.task,
         "job_id": event.job_id,
+        "root_id": event.root_id or event.job_id,
         "attempt": event.attempt,
+        "delivery": event.delivery,
+        "stream_seq": event.sequence,
         "outcome": event.outcome,
         "run_s": round(event.run_s, 6),
         "wait_s": round(event.wait_s, 6),
     }
+    if event.max_attempts:
+        extra["max_attempts"] = event.max_attempts
     if event.reason:
         extra["reason"] = event.reason
     if event.outcome in ("retried", "snoozed"):
@@ -208,7 +213,8 @@ def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
     line = f"{_MARKS.get(outcome, '·')} {extra['task']} {extra['job_id']} {outcome.replace('_', '-')}"
     line += f" in {show_duration(extra['run_s'])}"
     if extra["attempt"] > 1 or outcome == "retried":
-        line += f" (attempt {extra['attempt']})"
+        most = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""
+        line += f" (attempt {extra['attempt']}{most})"
     if outcome in ("retried", "snoozed"):
         line += f", again in {show_duration(extra['retry_in_s'])}"
     if extra.get("reason"):

@@ -153,7 +153,7 @@ class Metrics:
         with self._lock:
             last_queue = last_task = None
             for _ in range(len(self._ended)):
-                queue, task, _, _, outcome, run_s, wait_s, reason, _, _ = take()
+                queue, task, _, _, outcome, run_s, wait_s, reason, _, _, _, _, _, _ = take()
                 if task != last_task or queue != last_queue:  # else like the one before, as most are
                     last_queue, last_task = queue, task
                     counted = self._attempts.get((queue, task)) or self._known(queue, task)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from enum import Enum
 
 from jetjobs.jetstream.checkpoints import Kept
 from jetjobs.jetstream.delivery import Delivery
 from jetjobs.model.job import Job
+
+STOPPING_S = 2.0
+"""So long a child process may take to stop a job that is cancelled; then it is killed."""
 
 
 class Interrupt(Enum):
@@ -35,6 +39,7 @@ class Attempt:
     """Held from delivery until settled. Times are of the monotonic clock."""
 
     __slots__ = (
+        "ask_child",
         "beat_at",
         "delivery",
         "expires_at",
@@ -70,6 +75,8 @@ class Attempt:
         """True only while the task's own code runs: nothing else may be cancelled."""
         self.runner: asyncio.Task[None] | None = None
         self.interrupt: Interrupt | None = None
+        self.ask_child: Callable[[], None] | None = None
+        """Asks the child process that runs the task to stop it; None where none does."""
         self.shown_at = 0.0
         """When a `running` record was last written; 0 for never."""
         self.report: Report | None = None
@@ -82,7 +89,22 @@ class Attempt:
         return self.interrupt is not Interrupt.LEASE_LOST and time.monotonic() < self.leased_until
 
     def stop_running(self, why: Interrupt) -> None:
-        """Cancel the task's code. The first reason stays: a cancel is sent once."""
-        if self.running and self.interrupt is None and self.runner is not None:
-            self.interrupt = why
+        """Cancel the task's code; kill it, in a child process. The first reason stays: a cancel is sent once."""
+        if self.running and self.runner is not None and (self.interrupt is None or self._only_asked):
+            self.interrupt = self.interrupt or why
             self.runner.cancel()
+
+    def cancel_running(self) -> None:
+        """Somebody has cancelled the job. A child process is asked to stop it first, so that it may clean up."""
+        if self.ask_child is None:
+            self.stop_running(Interrupt.CANCEL)
+        elif self.running and self.interrupt is None:
+            self.interrupt = Interrupt.CANCEL
+            self.ask_child()
+            asyncio.get_running_loop().call_later(STOPPING_S, self.stop_running, Interrupt.CANCEL)
+
+    @property
+    def _only_asked(self) -> bool:
+        """Whether its child was asked to stop, and may still do so."""
+        asked = self.interrupt is Interrupt.CANCEL and self.ask_child is not None
+        return asked and self.runner is not None and not self.runner.cancelling()

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from jetjobs.define.registry import Router
-from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.leases import Leases
 
 
 def cancel_here(leases: Leases, registry: Router, request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a request: `holds` says whether the job is in hand, `runs` whether its task has begun, `stops`
-    whether that was interrupted, and `kills` whether by force. The mark is written before anybody is asked: what
-    has not begun will not.
+    whether that was interrupted. The mark is written before anybody is asked: what has not begun will not.
     """
     attempt = _find(leases, str(request.get("id", "")), str(request.get("run", "")))
     if attempt is None or attempt.job is None:
@@ -24,8 +23,8 @@ def cancel_here(leases: Leases, registry: Router, request: Mapping[str, Any]) ->
     # A thread cannot be stopped: to cancel the attempt would only hide that its code runs on.
     stops = task is not None and (task.is_async or task.isolated)
     if stops:
-        attempt.stop_running(Interrupt.CANCEL)
-    return {"holds": True, "runs": True, "stops": stops, "kills": stops and task is not None and task.isolated}
+        attempt.cancel_running()
+    return {"holds": True, "runs": True, "stops": stops}
 
 
 def holds_here(leases: Leases, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from jetjobs.define.context import enter_job
@@ -23,7 +23,7 @@ from jetjobs.worker.address import Address, load
 from jetjobs.worker.asking import ChildDesk
 from jetjobs.worker.child_logs import Forward
 from jetjobs.worker.crossing import context_from, error_data
-from jetjobs.worker.frames import Channel, Frame
+from jetjobs.worker.frames import STOP_SIGNAL, Channel, Frame
 
 _PR_SET_PDEATHSIG = 1
 
@@ -31,6 +31,7 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int, worker: int) -> None:
     """Until the worker closes the channel, or is gone."""
     _die_with(worker)
+    signal.signal(STOP_SIGNAL, signal.SIG_IGN)  # until there is a job to stop
     with contextlib.suppress(Exception):  # there may be no standard error
         faulthandler.enable()
     with contextlib.suppress(Exception):
@@ -60,6 +61,8 @@ class Child:
         self._runner = asyncio.Runner()
         """One loop for the child's life: clients that tasks keep between jobs belong to it."""
         self._desk: ChildDesk | None = None
+        self._running = False
+        self._coroutine: asyncio.Task[Any] | None = None
         self._idle_memory = _address_space()
 
     @classmethod
@@ -82,6 +85,7 @@ class Child:
 
     def serve(self) -> None:
         """Run jobs until the channel is closed."""
+        signal.signal(STOP_SIGNAL, self._stop)
         with self._runner:
             while (request := self._channel.receive()) is not None:
                 answer = self._answer(request)
@@ -118,10 +122,30 @@ class Child:
         self._desk = ChildDesk(self._channel)
         context.run(enter_job, context_from(request.head["context"], request.body, self._desk))
         arguments = task.signature.decode(request.body)
-        value = context.run(task.function, **arguments)
-        if inspect.iscoroutine(value):
-            value = self._runner.run(value, context=context)
+        self._running = True
+        try:
+            value = context.run(task.function, **arguments)
+            if inspect.iscoroutine(value):
+                value = self._runner.run(self._awaited(value), context=context)
+        finally:
+            self._running = False
         return task.signature.encode_result(value) if task.store_result else b""
+
+    async def _awaited(self, value: Coroutine[Any, Any, Any]) -> Any:
+        self._coroutine = asyncio.current_task()
+        try:
+            return await value
+        finally:
+            self._coroutine = None
+
+    def _stop(self, number: int, frame: object) -> None:
+        """The job is cancelled. A coroutine is, at its next await; a plain function is interrupted where it is."""
+        if not self._running or os.getpid() != self._pid:
+            return
+        if self._coroutine is None:
+            raise asyncio.CancelledError("the job was cancelled")
+        self._coroutine.cancel("the job was cancelled")
+        self._runner.get_loop().call_soon_threadsafe(lambda: None)  # wakes a loop that waits
 
     @contextlib.contextmanager
     def _limited(self, limit: int | None) -> Iterator[None]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from jetjobs.model.errors import ChildDied
 from jetjobs.worker.child_logs import replay
-from jetjobs.worker.frames import PREFIX, Frame, Garbled, lengths, pack, read_head
+from jetjobs.worker.frames import PREFIX, STOP_SIGNAL, Frame, Garbled, lengths, pack, read_head
 
 Asked = Callable[[Frame], Awaitable[Frame | None]]
 """Answers what a child asks while it runs a job. Garbled for what is no question."""
@@ -49,6 +49,8 @@ class ChildProcess:
         self._writer = writer
         self._number = 0
         self.pid = popen.pid
+        self.asked = False
+        """Whether it was asked to stop a job. The signal may come late: it gets no other one."""
 
     @classmethod
     async def start(cls, setup: dict[str, Any]) -> tuple[ChildProcess, list[str]]:
@@ -108,6 +110,12 @@ class ChildProcess:
         if answer.head.get("n") != self._number:
             raise ChildDied("the child process answered for another job")
         return answer
+
+    def ask_to_stop(self) -> None:
+        """Let the job that it runs be interrupted. It may ignore that; then kill it."""
+        self.asked = True
+        if self.alive:
+            os.kill(self.pid, STOP_SIGNAL)
 
     async def _exchange(
         self, head: dict[str, Any], body: bytes, kinds: set[str], asked: Asked | None = None

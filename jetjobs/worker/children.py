@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +75,18 @@ class Children:
         self._idle.append(child)
 
     async def run(
-        self, context: Context, task: Task[Any, Any], body: bytes, asked: Asked | None = None
+        self,
+        context: Context,
+        task: Task[Any, Any],
+        body: bytes,
+        asked: Asked | None = None,
+        begun: Callable[[Callable[[], None]], None] = lambda ask: None,
     ) -> Encoded:
-        """Run a job in a child; `asked` answers what it asks meanwhile. Raises what the task raised, as far as
-        that crosses; ChildDied when the child is gone. When this is cancelled the child is killed on the spot."""
+        """Run a job in a child; `asked` answers what it asks meanwhile, and `begun` is given a way to ask it to
+        stop. Raises what the task raised, as far as that crosses; ChildDied when the child is gone. When this is
+        cancelled the child is killed on the spot."""
         child = await self._take()
+        begun(child.ask_to_stop)
         head = {"task": task.name, "context": context_data(context)}
         try:
             answer = await child.run(head, body, asked)
@@ -87,7 +94,7 @@ class Children:
         except BaseException:  # it is gone, it talks nonsense, or we are cancelled
             self._drop(child)
             raise
-        if answer.head.get("retire"):
+        if answer.head.get("retire") or child.asked:
             self._drop(child)
         else:
             self._offer(child)

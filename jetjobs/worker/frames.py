@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import struct
 import threading
@@ -15,6 +16,9 @@ _MARK = b"jjf1"
 _LENGTHS = struct.Struct("!4sII")
 
 PREFIX = _LENGTHS.size
+STOP_SIGNAL = signal.SIGUSR1
+"""Asks a child to stop the job it runs: it would not read a frame meanwhile. Not SIGTERM, which service managers
+send to all processes of a worker that is to finish its jobs."""
 
 
 class Garbled(Exception):

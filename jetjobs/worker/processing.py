@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.errors import BrokerError, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job
+from jetjobs.model.names import ROOT
 from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.leases import Leases
@@ -110,11 +110,13 @@ class Processing:
         run_s = ended_at - started if started else 0.0
         since_start = time.monotonic() - started if started else 0.0
         waited = max(0.0, time.time() - since_start - (job.due_at or job.enqueued_at))
-        extra: dict[str, Any] = {}
+        reason, again_s, error, most = "", 0.0, None, 0
         if isinstance(outcome, DeadLettered):
-            extra = {"reason": str(outcome.reason), "error": outcome.error}
+            reason, error, most = str(outcome.reason), outcome.error, self._runner.most_attempts(job)
         elif isinstance(outcome, Retried):
-            extra = {"retry_in_s": outcome.delay_s, "error": outcome.error}
+            again_s, error, most = outcome.delay_s, outcome.error, self._runner.most_attempts(job)
         elif isinstance(outcome, Snoozed):
-            extra = {"retry_in_s": outcome.delay_s}
-        self._observe(JobFinished(job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, **extra))
+            again_s = outcome.delay_s
+        what = (job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, reason, again_s, error)
+        delivery = attempt.delivery
+        self._observe(JobFinished(*what, delivery.delivered, delivery.sequence, job.headers.get(ROOT, ""), most))

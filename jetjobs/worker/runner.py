@@ -135,8 +135,8 @@ class Runner:
             arguments = task.signature.decode(body)
         except DeliveryError as error:
             return job, refuse(error)
-        if self._marks and (mark := self._marks.find(job.id, job.run)) is not None:
-            return job, Cancelled(mark.by, mark.why)
+        if self._marks and self._marks.find(job.id, job.run) is not None:
+            return job, self._cancelled(job)
         if n.OVERLAP in job.headers and await self._overlaps(attempt, job):
             return job, Cancelled("schedule", "an earlier tick of the schedule is still alive")
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
@@ -165,11 +165,14 @@ class Runner:
 
     def if_cancelled(self, job: Job, outcome: Outcome) -> Outcome:
         """A job that was marked while it ran does not run again. A success stays one."""
-        if self._marks and isinstance(outcome, Retried | Snoozed | Released | Suspected):
-            mark = self._marks.find(job.id, job.run)
-            if mark is not None:
-                return Cancelled(mark.by, mark.why)
+        goes_on = isinstance(outcome, Retried | Snoozed | Released | Suspected)
+        if self._marks and goes_on and self._marks.find(job.id, job.run) is not None:
+            return self._cancelled(job)
         return outcome
+
+    def _cancelled(self, job: Job, how: str = "") -> Cancelled:
+        mark = self._marks.find(job.id, job.run)
+        return Cancelled(mark.by, mark.why, how) if mark is not None else Cancelled("", "", how)
 
     def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
         """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
@@ -204,6 +207,11 @@ class Runner:
         elif crashes and crashes >= most - 1:
             return Suspected(most - 1)
         return None
+
+    def most_attempts(self, job: Job) -> int:
+        """How many attempts the job may have; 0 of a task that nobody knows."""
+        task = self._tasks.get(job.task)
+        return job.max_attempts or (_policy(job, task).max_attempts if task is not None else 0)
 
     async def _attempt(
         self, attempt: Attempt, job: Job, task: Task[Any, Any], arguments: dict[str, Any], body: bytes
@@ -244,8 +252,7 @@ class Runner:
                 if why is Interrupt.STOP:
                     return Released()
                 if why is Interrupt.CANCEL:
-                    mark = self._marks.find(job.id, job.run)
-                    return Cancelled(mark.by, mark.why) if mark is not None else Cancelled("", "")
+                    return self._cancelled(job, "killed" if attempt.ask_child is not None else "stopped")
                 error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             attempt.running = False
@@ -255,6 +262,8 @@ class Runner:
                 if attempt.interrupt is not Interrupt.LEASE_LOST:
                     self._leases.lose(attempt)
                 return LetGo(ack=False)
+            if attempt.interrupt is Interrupt.CANCEL:
+                return self._cancelled(job, "stopped")  # whatever it raised on its way out
             error = raised
         else:
             attempt.running = False
@@ -295,14 +304,18 @@ class Runner:
     async def _in_child(self, attempt: Attempt, context: Context, task: Task[Any, Any], body: bytes) -> Any:
         """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
         asked = functools.partial(answer, self._desk, attempt)
+
+        def begun(ask: Callable[[], None]) -> None:
+            attempt.ask_child = ask
+
         if not self._middlewares:
-            return await self._children.run(context, task, body, asked)
+            return await self._children.run(context, task, body, asked, begun)
         encoded: Encoded | None = None
         seen: Any = None
 
         async def innermost() -> Any:
             nonlocal encoded, seen
-            encoded = await self._children.run(context, task, body, asked)
+            encoded = await self._children.run(context, task, body, asked, begun)
             seen = encoded.value(task)
             return seen
 

@@ -143,7 +143,8 @@ class Settlement:
     async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
         ended_at = time.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
-        record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at)
+        told = (outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
+        record = cancelled_record(job, *told)
         await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, record)

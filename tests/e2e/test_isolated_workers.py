@@ -78,12 +78,14 @@ async def test_a_cancelled_job_that_ignores_it_is_killed_and_does_not_run_after_
         await eventually(app.workers.list, 40)  # whoever is registered is waited for
         answer = await app.jobs.cancel(handle.id, by="ada", reason="enough", timeout=SOON)
         assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
-        assert answer.detail == "its child process was killed"
+        assert answer.detail == "it did not stop, and its child process was killed"
+        assert await pids_in(Path(f"{marker}.heard")) == [child]
         await gone(child)
         with pytest.raises(JobCancelled, match="by ada: enough"):
             await handle.result(SOON)
         record = (await truth.done())[handle.id]
-        assert (record["state"], record["by"], record["reason"]) == ("cancelled", "ada", "enough")
+        assert (record["state"], record["how"]) == ("cancelled", "killed")
+        assert (record["by"], record["reason"]) == ("ada", "enough")
         await truth.until_empty()
         # The worker is the same, and goes on.
         assert (await (await tasks.who.enqueue()).result(SOON))["parent"] == process.popen.pid

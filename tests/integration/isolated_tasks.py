@@ -145,7 +145,7 @@ def stubborn(path: str) -> None:
         try:
             time.sleep(1)
         except BaseException:
-            continue
+            note(f"{path}.heard")
 
 
 @app.task(isolation="process", retry=ONCE, timeout=timedelta(seconds=60))
@@ -255,3 +255,21 @@ def note(path: str, *pids: int) -> None:
     with open(part, "w") as file:
         file.write(" ".join(map(str, pids or (os.getpid(),))))
     os.replace(part, path)
+
+
+@app.task(isolation="process", retry=ONCE)
+async def tidy(marker: str, tidied: str) -> None:
+    try:
+        note(marker)
+        await asyncio.sleep(60)
+    finally:
+        note(tidied)
+
+
+@app.task(isolation="process", retry=ONCE)
+def tidy_plain(marker: str, tidied: str) -> None:
+    try:
+        note(marker)
+        time.sleep(60)
+    finally:
+        note(tidied)

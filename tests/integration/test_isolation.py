@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from jetjobs import CallNext, Context, JetJobs, JobFailed, Settings
+from jetjobs import CallNext, Context, JetJobs, JobFailed, Settings, Task
+from jetjobs.cancel import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.outcome import ErrorInfo
@@ -337,6 +338,41 @@ async def test_a_stop_gives_the_job_back_and_kills_the_child_with_what_it_starte
     assert worker.cut_short == 1
     for pid in pids:
         await gone(pid)
+
+
+@pytest.mark.parametrize("task", [tasks.tidy, tasks.tidy_plain])
+async def test_a_cancelled_job_may_clean_up_in_its_child(
+    app: JetJobs, truth: Truth, tmp_path: Path, marker: Path, task: Task[..., None]
+) -> None:
+    tidied = tmp_path / "tidied"
+    async with running(app.worker(slots=1)):
+        handle = await task.enqueue(str(marker), str(tidied))
+        pid = (await pids_in(marker))[0]
+        answer = await app.jobs.cancel(handle.id)
+        assert (answer.outcome, answer.detail) == (CancelOutcome.CANCELLED, "it was stopped while it ran")
+        assert await pids_in(tidied) == [pid]
+        await gone(pid)  # the signal might have come late: it gets no other job
+        assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3
+    record = (await truth.done())[handle.id]
+    assert (record["state"], record["how"], await truth.dead()) == ("cancelled", "stopped", {})
+    await truth.until_empty()
+
+
+async def test_a_lease_lost_while_the_child_is_asked_to_stop_kills_it_at_once(
+    app: JetJobs, truth: Truth, marker: Path
+) -> None:
+    worker = app.worker(slots=1)
+    async with running(worker):
+        await tasks.stubborn.enqueue(str(marker))
+        pid = (await pids_in(marker))[0]
+        (attempt,) = worker._leases.held
+        attempt.cancel_running()
+        await pids_in(Path(f"{marker}.heard"))
+        worker._leases.lose(attempt)
+        await gone(pid)
+        worker.stop()
+    assert len(await truth.jobs()) == 1
+    assert (await truth.done(), await truth.dead()) == ({}, {})
 
 
 async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, truth: Truth, marker: Path) -> None:

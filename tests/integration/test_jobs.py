@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jetjobs import JetJobs, JobState, RetryPolicy
+from jetjobs import JetJobs, JobState, RetryPolicy, current_job
 from jetjobs.jetstream.cancel_marks import CancelMark
 from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
 from jetjobs.model.events import JobStarted
@@ -298,3 +298,45 @@ async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) 
         assert (await app.jobs.get(one.id)).cancel == {"by": "ada", "reason": "wrong customer"}
         await app.jobs.cancel(one.id)
         assert (await app.jobs.get(one.id)).cancel is None
+
+
+async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs, truth: Truth) -> None:
+    broken = asyncio.Event()
+    broken.set()
+
+    @app.task(retry=ONCE)
+    async def leaf(n: int) -> None:
+        if broken.is_set():
+            raise RuntimeError("not yet")
+
+    @app.task
+    async def branch() -> list[str]:
+        later = await leaf.options(delay=HOUR).enqueue(1)
+        report = await app.enqueue_many([leaf.bind(2)])
+        return [current_job().id, later.id, *[handle.id for handle in report.handles if handle is not None]]
+
+    @app.task
+    async def trunk() -> list[str]:
+        return await (await branch.enqueue()).result(SOON)
+
+    async with app:
+        await app.provision()
+        async with running(app.worker(slots=4)):
+            root = await trunk.enqueue()
+            middle, later, dead = await root.result(SOON)
+
+            async def line_of(job_id: str, state: JobState) -> tuple[str | None, str | None] | None:
+                status = await app.jobs.get(job_id)
+                return (status.parent, status.root) if status.state is state else None
+
+            assert await line_of(root.id, JobState.SUCCEEDED) == (None, None)
+            assert await line_of(middle, JobState.SUCCEEDED) == (root.id, root.id)
+            assert await line_of(later, JobState.SCHEDULED) == (middle, root.id)
+            assert await eventually(lambda: line_of(dead, JobState.DEAD)) == (middle, root.id)
+            broken.clear()
+            letter = await app.dead.get(dead)
+            assert letter is not None
+            await app.dead.replay(letter)
+            assert await eventually(lambda: line_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
+            await app.jobs.cancel(later)
+            assert await line_of(later, JobState.CANCELLED) == (middle, root.id)

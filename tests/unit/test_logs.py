@@ -128,7 +128,10 @@ def test_a_dead_letter_tells_all_but_the_traceback(caplog: pytest.LogCaptureFixt
         "queue": "mail",
         "task": "greet",
         "job_id": "u1",
+        "root_id": "u1",
         "attempt": 5,
+        "delivery": 1,
+        "stream_seq": 0,
         "outcome": "dead_lettered",
         "run_s": 0.0123,
         "wait_s": 0.5,
@@ -136,6 +139,15 @@ def test_a_dead_letter_tells_all_but_the_traceback(caplog: pytest.LogCaptureFixt
         "error_type": "ValueError",
         "error": "boom",
     }
+
+
+def test_a_failure_says_of_how_many_attempts_and_of_which_line_of_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    event = finished("retried", attempt=2, delivery=3, sequence=17, root_id="u0", max_attempts=5)
+    record = record_of(event, caplog)
+    line = as_json(record)
+    told = {name: line[name] for name in ("root_id", "delivery", "stream_seq", "max_attempts")}
+    assert told == {"root_id": "u0", "delivery": 3, "stream_seq": 17, "max_attempts": 5}
+    assert "(attempt 2 of 5)" in ConsoleFormatter(colour=False).format(record)
 
 
 def a_record(message: str = "hello", *args: Any, level: int = logging.INFO, **extra: Any) -> logging.LogRecord:

@@ -57,6 +57,22 @@ def test_only_the_record_of_a_tick_says_of_which_schedule() -> None:
     assert "schedule" not in json.loads(cancelled_record(plain, "me", "why", "w1", 2.0, 3.25))
 
 
+def test_only_the_record_of_a_job_that_another_enqueued_says_of_which() -> None:
+    job = Job("u3", "greet", "mail", "normal", b"{}", headers={n.PARENT: "u2", n.ROOT: "u1"})
+    for record in (
+        json.loads(success_record(job, b"7", "w1", 2.0, 3.25)),
+        json.loads(cancelled_record(job, "me", "why", "w1", 2.0, 3.25)),
+    ):
+        assert (record["parent"], record["root"]) == ("u2", "u1")
+    assert "parent" not in json.loads(success_record(job._replace(headers={}), b"7", "w1", 2.0, 3.25))
+
+
+def test_the_record_of_a_cancelled_job_says_how_it_was_ended_if_it_ran() -> None:
+    job = Job("u1", "greet", "mail", "normal", b"{}")
+    assert json.loads(cancelled_record(job, "me", "why", "w1", 2.0, 3.25, "killed"))["how"] == "killed"
+    assert "how" not in json.loads(cancelled_record(job, "me", "why", "", 0.0, 3.25))
+
+
 @pytest.mark.parametrize("run", ['a"b', "a\\b", "tab\there", '","state":"dead', "žluť"])
 def test_a_record_is_json_for_a_run_of_a_hand_made_job(run: str) -> None:
     assert record_of(run=run)["run"] == run
