@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.full import BUSY, Full, app, store, works
 from benchmarks.processes import child, cpu_s
-from benchmarks.report import Row, Table, compared
+from benchmarks.report import Row, Table, compared, fastest
 
 _JOBS = 40_000
 """Some seconds' worth: `top` looks once a second."""
@@ -49,16 +49,15 @@ async def beside_top(there: Full, rounds: int, scale: float) -> Table:
                 began, before = time.perf_counter(), cpu_s(pid)
                 with_top.append(await _once(there, count))
                 cost.append((cpu_s(pid) - before) / (time.perf_counter() - began) * 100)
+
+    def sides(what: str) -> tuple[list[float], list[float]]:
+        return [getattr(t, what) for t in with_top], [getattr(t, what) for t in without]
+
     rows = [
-        compared(
-            name, unit, [getattr(t, what) for t in with_top], [getattr(t, what) for t in without], least=least
-        )
-        for name, unit, what, least in (
-            ("enqueue_many", "jobs/s", "fill", None),
-            ("drain", "jobs/s", "drain", None),
-            ("drain, worker's CPU", "jobs/cpu s", "drain_worker", 0.95),
-            ("both, server's CPU", "jobs/cpu s", "drain_server", 0.95),
-        )
+        compared("enqueue_many", "jobs/s", *sides("fill")),
+        compared("drain", "jobs/s", *sides("drain")),
+        fastest("drain, worker's CPU", "jobs/cpu s", *sides("drain_worker"), least=0.95),
+        fastest("both, server's CPU", "jobs/cpu s", *sides("drain_server"), least=0.95),
     ]
     rows.append(compared("top itself, of one core", "%", cost, [0.0]))
     rows.append(idle)
