@@ -7,7 +7,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,7 +22,6 @@ from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
     BrokerError,
-    BrokerUnavailable,
     DeliveryError,
     JobTimeout,
     MalformedJob,
@@ -49,6 +48,7 @@ from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.asking import answer
 from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.caution import Caution, patiently
 from jetjobs.worker.children import Children, Encoded
 from jetjobs.worker.desk import WorkerDesk
 from jetjobs.worker.leases import Leases
@@ -56,7 +56,6 @@ from jetjobs.worker.threads import Threads
 
 T = TypeVar("T")
 
-LOOK_AGAIN_S = 1.0
 FETCH_AGAIN_S = 5.0
 
 _log = logging.getLogger("jetjobs.worker")
@@ -94,7 +93,7 @@ class Runner:
         self._places = jetstream.places
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
-        self._ticks = jetstream.ticks
+        self._caution = Caution(jetstream.places, jetstream.ticks, config.max_crashes)
         self._observe = observe
         self._config = config
         self._created = config.streams_created
@@ -116,7 +115,7 @@ class Runner:
         if refused is not None:
             return job, refused
         suspicious = delivery.delivered > 1 or job.crashes
-        if suspicious and (early := await self._look_first(attempt, job)) is not None:
+        if suspicious and (early := await self._caution.before(attempt, job)) is not None:
             return job, early
         now = time.time()
         if job.deadline and now >= job.deadline:
@@ -137,7 +136,7 @@ class Runner:
             return job, refuse(error)
         if self._marks and self._marks.find(job.id, job.run) is not None:
             return job, self._cancelled(job)
-        if n.OVERLAP in job.headers and await self._overlaps(attempt, job):
+        if n.OVERLAP in job.headers and await self._caution.gives_way(attempt, job):
             return job, Cancelled("schedule", "an earlier tick of the schedule is still alive")
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
@@ -148,9 +147,9 @@ class Runner:
         answer is none of the job's: it comes again later, no attempt spent."""
         try:
             try:
-                body = await _patiently(attempt, lambda: self._payloads.get(job.payload))
+                body = await patiently(attempt, lambda: self._payloads.get(job.payload))
             except MalformedJob:
-                if await _patiently(attempt, lambda: self._places.has_moved_on(job)):
+                if await patiently(attempt, lambda: self._places.has_moved_on(job)):
                     return LetGo(ack=True)
                 raise
         except BrokerError as error:
@@ -158,10 +157,6 @@ class Runner:
             _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
             return Snoozed(FETCH_AGAIN_S)
         return body if attempt.owned() else LetGo(ack=False)
-
-    async def _overlaps(self, attempt: Attempt, job: Job) -> bool:
-        """Whether a tick must give way to an earlier one. Decided at its first attempt only: then it runs."""
-        return job.attempt == 1 and await _patiently(attempt, lambda: self._ticks.earlier(job))
 
     def if_cancelled(self, job: Job, outcome: Outcome) -> Outcome:
         """A job that was marked while it ran does not run again. A success stays one."""
@@ -182,31 +177,6 @@ class Runner:
         except MalformedJob as error:
             return salvage(attempt.delivery, attempt.queue, attempt.lane, created), refuse(error)
         return job, None
-
-    async def _look_first(self, attempt: Attempt, job: Job) -> Outcome | None:
-        """What follows without a run, if anything; see `_after_crash`."""
-        early = await _patiently(attempt, lambda: self._after_crash(attempt, job))
-        if early is None and not attempt.owned():
-            return LetGo(ack=False)  # the look outlasted the lease: another may run it by now
-        return early
-
-    async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
-        """Delivered before: perhaps only the ack was lost; perhaps it kills whoever runs it."""
-        if await self._places.has_moved_on(job):
-            return LetGo(ack=True)
-        again, alone = attempt.delivery.delivered - 1, attempt.lane == n.LONE
-        if alone and again and not await self._places.ran_alone(job):
-            again = 0  # a worker died that only held it: that was not its doing
-        crashes, most = job.crashes + again, self._config.max_crashes
-        # Deliveries may have gone to workers that never read them. Only a run alone tells who is guilty. ADR 11.
-        if crashes >= most and (alone or most == 1):
-            text = f"{crashes} deliveries ended without a word from the worker"
-            return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
-        if alone:
-            await self._places.mark_alone(job)
-        elif crashes and crashes >= most - 1:
-            return Suspected(most - 1)
-        return None
 
     def most_attempts(self, job: Job) -> int:
         """How many attempts the job may have; 0 of a task that nobody knows."""
@@ -237,23 +207,10 @@ class Runner:
                 value = await self._call(context, task, arguments)
         except asyncio.CancelledError as cancelled:
             attempt.running = False
-            why = attempt.interrupt
-            current = asyncio.current_task()
-            if why is None:
-                # The task's own doing, for only attempts are cancelled here: a failure like any other.
-                while current is not None and current.uncancel():
-                    pass
-                error = cancelled
-            else:
-                if current is not None:
-                    current.uncancel()
-                if why is Interrupt.LEASE_LOST:
-                    return LetGo(ack=False)
-                if why is Interrupt.STOP:
-                    return Released()
-                if why is Interrupt.CANCEL:
-                    return self._cancelled(job, "killed" if attempt.ask_child is not None else "stopped")
-                error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
+            if (ended := self._interrupted(attempt, job)) is not None:
+                return ended
+            out_of_time = attempt.interrupt is Interrupt.TIMEOUT
+            error = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s") if out_of_time else cancelled
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             attempt.running = False
             if isinstance(raised, GeneratorExit) and not _in_step_of(attempt):
@@ -275,6 +232,24 @@ class Runner:
                 error = unusable
         verdict = classify(error, self._config.classifiers)
         return decide(job, error, _policy(job, task), verdict, time.time(), random.random())
+
+    def _interrupted(self, attempt: Attempt, job: Job) -> Outcome | None:
+        """What follows when a task was cancelled; None for a failure: by its time limit, or by its own doing."""
+        current, why = asyncio.current_task(), attempt.interrupt
+        assert current is not None
+        if why is None:
+            # For only attempts are cancelled here.
+            while current.uncancel():
+                pass
+            return None
+        current.uncancel()
+        if why is Interrupt.LEASE_LOST:
+            return LetGo(ack=False)
+        if why is Interrupt.STOP:
+            return Released()
+        if why is Interrupt.CANCEL:
+            return self._cancelled(job, "killed" if attempt.ask_child is not None else "stopped")
+        return None
 
     def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
         result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
@@ -336,18 +311,6 @@ def _in_step_of(attempt: Attempt) -> bool:
         return asyncio.current_task() is attempt.runner
     except RuntimeError:
         return False
-
-
-async def _patiently(attempt: Attempt, look: Callable[[], Awaitable[T]]) -> T:
-    """What `look` finds. A server that does not answer is asked again while the lease is ours: to give up would
-    count as a crash of the job."""
-    while True:
-        try:
-            return await look()
-        except BrokerUnavailable:
-            if not attempt.owned():
-                raise
-        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
