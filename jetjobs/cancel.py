@@ -113,7 +113,7 @@ class Canceller:
         with contextlib.suppress(BrokerError):  # what is left over goes by its TTL or the sweep
             if job.payload:
                 await self._jetstream.places.discard(queue, task, job_id, job.payload)
-            await self._jetstream.checkpoints.forget(job_id)
+            await self._jetstream.checkpoints.forget(job_id, job.run)
         return stands == record
 
     async def _take_out(self, queue: str, live: StoredMessage) -> None:

@@ -54,12 +54,10 @@ class Jobs:
     async def _with_cancel(self, status: JobStatus) -> JobStatus:
         """With the cancel that somebody has asked for, if it is for this life of the job."""
         try:
-            mark = await self._jetstream.cancel_marks.get(status.id)
+            mark = await self._jetstream.cancel_marks.get(status.id, status.run)
         except AccessDenied:
             return status  # a user that may see jobs, and not this
-        if mark is None or mark.run != status.run:
-            return status
-        return status._replace(cancel={"by": mark.by, "reason": mark.why})
+        return status if mark is None else status._replace(cancel={"by": mark.by, "reason": mark.why})
 
     async def locate(self, job_id: str, queue: str | None = None, task: str | None = None) -> tuple[str, str]:
         """Queue and task of the job of that id."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, MutableMapping
+from collections.abc import Awaitable, Iterator, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
@@ -14,8 +15,8 @@ from pydantic import TypeAdapter
 
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
-from jetjobs.model.job import Job
-from jetjobs.model.names import OF_SCHEDULE, PARENT, ROOT, SLOT
+from jetjobs.model.job import Job, line_of
+from jetjobs.model.names import OF_SCHEDULE, SLOT
 from jetjobs.model.reading import at
 
 T = TypeVar("T")
@@ -108,12 +109,12 @@ class Context:
     @property
     def parent_id(self) -> str | None:
         """The job that enqueued this one from within its task; None for any other."""
-        return self.job.headers.get(PARENT)
+        return line_of(self.job.headers)[0]
 
     @property
     def root_id(self) -> str:
         """The first job of the line that this one descends from; its own id where nothing enqueued it."""
-        return self.job.headers.get(ROOT) or self.job.id
+        return line_of(self.job.headers)[1] or self.job.id
 
     @property
     def schedule(self) -> TickOf | None:
@@ -238,6 +239,16 @@ def current_job() -> Context:
 def enter_job(context: Context) -> None:
     """Make `context` the current one. Each job runs in a context of its own, so nothing is put back."""
     _current.set(context)
+
+
+@contextlib.contextmanager
+def outside_jobs() -> Iterator[None]:
+    """For what is made within a job and outlives it: whatever that starts is not the job's doing."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def running_job() -> Context | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from jetjobs.define.context import outside_jobs
 from jetjobs.model.errors import DefinitionError
 
 INJECTED: Any = object()
@@ -54,7 +55,9 @@ class Scope:
         arguments = {name: await self.get(sub) for name, sub in needs(dependency).items()}
         async with self._lock:
             if dependency.factory not in self._made:
-                self._made[dependency.factory] = await self._make(dependency.factory, arguments)
+                own = contextlib.nullcontext() if self._parent is not None else outside_jobs()
+                with own:
+                    self._made[dependency.factory] = await self._make(dependency.factory, arguments)
         return self._made[dependency.factory]
 
     async def _make(self, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
 from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.ids import adopted_id
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
 KEPT_S = 86400
@@ -42,19 +43,19 @@ class CancelMarks:
         self._connection = connection
         self._publisher = publisher
         self._bucket = names.cancelled_bucket
-        self._marks: dict[str, CancelMark] = {}
+        self._marks: dict[tuple[str, str], CancelMark] = {}
         self._sid: int | None = None
 
     async def put(self, job_id: str, mark: CancelMark) -> None:
         """Store a mark. Returns once it is confirmed; then no worker starts that life of the job any more."""
         body = json.dumps({"run": mark.run, "by": mark.by, "why": mark.why}).encode()
-        message = Outgoing(kv_subject(self._bucket, job_id), body, {n.TTL: f"{KEPT_S}s"})
+        message = Outgoing(self._subject(job_id, mark.run), body, {n.TTL: f"{KEPT_S}s"})
         await self._publisher.store(kv_stream(self._bucket), message)
 
-    async def get(self, job_id: str) -> CancelMark | None:
-        """The mark on a job, asked of the server."""
+    async def get(self, job_id: str, run: str) -> CancelMark | None:
+        """The mark on this life of a job, asked of the server."""
         try:
-            found = await last_on(self._connection, kv_stream(self._bucket), kv_subject(self._bucket, job_id))
+            found = await last_on(self._connection, kv_stream(self._bucket), self._subject(job_id, run))
         except TopologyMissing:
             return None
         return _read(found.data) if found is not None else None
@@ -62,19 +63,19 @@ class CancelMarks:
     async def listen(self) -> None:
         """Hear of new marks from now on, and read those that are there."""
         try:
-            self._sid = await self._connection.nc.listen(kv_subject(self._bucket, "*"), self._on_mark)
+            self._sid = await self._connection.nc.listen(kv_subject(self._bucket, "*.*"), self._on_mark)
         except nats.errors.Error as error:
             raise from_exception(error, "listen for cancelled jobs") from error
         await self.load()
 
     async def load(self) -> None:
         """Read all marks. What was marked while we were away is among them."""
-        found: dict[str, CancelMark] = {}
-        stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*")
+        found: dict[tuple[str, str], CancelMark] = {}
+        stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*.*")
         try:
             async for message in scan(self._connection, stream, subject, limit=MOST):
                 if (mark := _read(message.data)) is not None:
-                    found[message.subject.rsplit(".", 1)[1]] = mark
+                    found[_place(message.subject, mark)] = mark
         except TopologyMissing:
             return  # a set-up without cancel: nobody can have marked anything
         # Those heard of meanwhile stay. One too many does no harm: it is for one run only.
@@ -85,14 +86,21 @@ class CancelMarks:
 
     def find(self, job_id: str, run: str) -> CancelMark | None:
         """The mark on this life of the job, if there is one."""
-        mark = self._marks.get(job_id)
-        return mark if mark is not None and mark.run == run else None
+        return self._marks.get((job_id, run))
 
     def _on_mark(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
         if (mark := _read(data)) is not None:
             if len(self._marks) >= MOST:
                 self._marks.pop(next(iter(self._marks)))
-            self._marks[subject.rsplit(".", 1)[1]] = mark
+            self._marks[_place(subject, mark)] = mark
+
+    def _subject(self, job_id: str, run: str) -> str:
+        """Of one life only: jobs of other queues or tasks may have the same id."""
+        return kv_subject(self._bucket, f"{job_id}.{adopted_id(run)}")
+
+
+def _place(subject: str, mark: CancelMark) -> tuple[str, str]:
+    return subject.split(".")[2], mark.run
 
 
 def _read(data: bytes) -> CancelMark | None:

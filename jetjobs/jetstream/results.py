@@ -13,7 +13,7 @@ from jetjobs.jetstream.protocol import write_headers
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.model import names as n
-from jetjobs.model.job import Job
+from jetjobs.model.job import Job, line_of
 from jetjobs.model.names import Names, kv_stream, kv_subject
 from jetjobs.model.reading import read_json
 
@@ -79,8 +79,9 @@ def cancelled_record(
         record["how"] = how
     if n.OF_SCHEDULE in job.headers:
         record |= {"schedule": job.headers[n.OF_SCHEDULE], "slot": job.headers.get(n.SLOT, "")}
-    if n.PARENT in job.headers:
-        record |= {"parent": job.headers[n.PARENT], "root": job.headers.get(n.ROOT, "")}
+    parent, root = line_of(job.headers)
+    if parent:
+        record |= {"parent": parent, "root": root}
     return json.dumps(record).encode()
 
 
@@ -91,7 +92,8 @@ def _tick(headers: Mapping[str, str]) -> bytes:
 
 def _line(headers: Mapping[str, str]) -> bytes:
     """Which job enqueued it, and the first of that line."""
-    return b'"parent":%b,"root":%b,' % (quote(headers[n.PARENT]), quote(headers.get(n.ROOT, "")))
+    parent, root = line_of(headers)
+    return b'"parent":%b,"root":%b,' % (quote(parent), quote(root)) if parent and root else b""
 
 
 def _embedded(text: str) -> bytes:

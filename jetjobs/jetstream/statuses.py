@@ -10,7 +10,7 @@ from jetjobs.jetstream.codec import read_history, read_replays
 from jetjobs.jetstream.dead_letters import read_cause
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.model import names as n
-from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.job import JobState, JobStatus, line_of
 from jetjobs.model.reading import at, text_or_none, whole
 from jetjobs.model.secrets import mask_result
 
@@ -27,6 +27,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
     """Of a message in a work stream, and the running record of its id, if any."""
     state, lane = live_state(live, running), live.subject.split(".")[3]
     shown = running if state is JobState.RUNNING else {}
+    parent, root = line_of(live.headers)
     return JobStatus(
         job_id,
         state,
@@ -47,8 +48,8 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         schedule=live.headers.get(n.OF_SCHEDULE),
         slot=slot_in(live.headers.get(n.SLOT)),
         priority=_priority(live.headers, lane),
-        parent=live.headers.get(n.PARENT),
-        root=live.headers.get(n.ROOT),
+        parent=parent,
+        root=root,
     )
 
 
@@ -102,6 +103,7 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
 def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
     """Of a dead letter."""
     cause = read_cause(letter.headers)
+    parent, root = line_of(letter.headers)
     return JobStatus(
         job_id,
         JobState.DEAD,
@@ -121,8 +123,8 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         schedule=letter.headers.get(n.OF_SCHEDULE),
         slot=slot_in(letter.headers.get(n.SLOT)),
         priority=_priority(letter.headers, letter.headers.get(n.LANE, "")),
-        parent=letter.headers.get(n.PARENT),
-        root=letter.headers.get(n.ROOT),
+        parent=parent,
+        root=root,
     )
 
 

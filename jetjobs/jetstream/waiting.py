@@ -172,7 +172,9 @@ class Waiting:
 
     async def _check_alive(self, handle: Asked) -> None:
         """ResultExpired when the job is nowhere any more. The order of looks is that of a job's life."""
-        live = await self._places.find_live(handle.queue, handle.task, handle.id)
+        # The run of a job that was published by hand begins so; until its first move no subject holds its id.
+        find = self._places.find if handle.run.startswith("s") else self._places.find_live
+        live = await find(handle.queue, handle.task, handle.id)
         if live is None and await self._ended(handle) is None:
             raise ResultExpired(f"job {handle.id} has ended and its record is gone")
 

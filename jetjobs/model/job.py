@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from jetjobs.model.ids import NO_KEY
-from jetjobs.model.names import OWN_PREFIXES
+from jetjobs.model.ids import NO_KEY, is_id
+from jetjobs.model.names import OWN_PREFIXES, PARENT, ROOT
 from jetjobs.model.reading import at
 
 
@@ -138,6 +138,16 @@ class JobStatus(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
+
+
+def line_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The job that enqueued the one with these headers, and the first of that line; None twice for most. What is
+    no id counts as none: anybody may write a header."""
+    parent = headers.get(PARENT)
+    if parent is None or not is_id(parent):
+        return None, None
+    root = headers.get(ROOT, "")
+    return parent, root if is_id(root) else parent
 
 
 NEVER = datetime.max.replace(tzinfo=UTC)

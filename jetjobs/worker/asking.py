@@ -62,7 +62,7 @@ class ChildDesk:
         """At once, or when it is time: a timer sees to the last of many."""
         if os.getpid() != self._pid:
             return  # a copy that the task forked; the channel is not its own
-        with self._telling:
+        with self._channel.shield, self._telling:
             if self._closed:
                 return
             self._untold = {"kind": "progress", "fraction": fraction, "message": message}
@@ -106,7 +106,7 @@ class ChildDesk:
     def _ask(self, kind: str, body: bytes = b"") -> bytes | None:
         if os.getpid() != self._pid:
             raise AttemptError("a forked copy of the process has no checkpoints")
-        with self._asking:
+        with self._channel.shield, self._asking:
             if self._closed:
                 raise AttemptError("the attempt has ended: nothing more is kept of it")
             self._channel.send(Frame({"kind": kind}, body))

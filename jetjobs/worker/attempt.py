@@ -54,6 +54,7 @@ class Attempt:
         "report",
         "runner",
         "running",
+        "sent",
         "shown_at",
         "started_at",
     )
@@ -75,6 +76,8 @@ class Attempt:
         """True only while the task's own code runs: nothing else may be cancelled."""
         self.runner: asyncio.Task[None] | None = None
         self.interrupt: Interrupt | None = None
+        self.sent: tuple[Interrupt, ...] = ()
+        """For which reasons the task was cancelled."""
         self.ask_child: Callable[[], None] | None = None
         """Asks the child process that runs the task to stop it; None where none does."""
         self.shown_at = 0.0
@@ -89,9 +92,12 @@ class Attempt:
         return self.interrupt is not Interrupt.LEASE_LOST and time.monotonic() < self.leased_until
 
     def stop_running(self, why: Interrupt) -> None:
-        """Cancel the task's code; kill it, in a child process. The first reason stays: a cancel is sent once."""
-        if self.running and self.runner is not None and (self.interrupt is None or self._only_asked):
+        """Cancel the task's code; kill it, in a child process. The first reason stays, and it is cancelled once:
+        only one who was to be cancelled and went on is told again when his time is up or the worker stops."""
+        first = self.interrupt in (None, Interrupt.CANCEL) and why not in self.sent
+        if self.running and self.runner is not None and first:
             self.interrupt = self.interrupt or why
+            self.sent += (why,)
             self.runner.cancel()
 
     def cancel_running(self) -> None:
@@ -102,9 +108,3 @@ class Attempt:
             self.interrupt = Interrupt.CANCEL
             self.ask_child()
             asyncio.get_running_loop().call_later(STOPPING_S, self.stop_running, Interrupt.CANCEL)
-
-    @property
-    def _only_asked(self) -> bool:
-        """Whether its child was asked to stop, and may still do so."""
-        asked = self.interrupt is Interrupt.CANCEL and self.ask_child is not None
-        return asked and self.runner is not None and not self.runner.cancelling()

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from jetjobs.define.context import enter_job
@@ -23,7 +23,8 @@ from jetjobs.worker.address import Address, load
 from jetjobs.worker.asking import ChildDesk
 from jetjobs.worker.child_logs import Forward
 from jetjobs.worker.crossing import context_from, error_data
-from jetjobs.worker.frames import STOP_SIGNAL, Channel, Frame
+from jetjobs.worker.frames import Channel, Frame
+from jetjobs.worker.stopping import StopSignal
 
 _PR_SET_PDEATHSIG = 1
 
@@ -31,15 +32,15 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int, worker: int) -> None:
     """Until the worker closes the channel, or is gone."""
     _die_with(worker)
-    signal.signal(STOP_SIGNAL, signal.SIG_IGN)  # until there is a job to stop
+    stop = StopSignal()
     with contextlib.suppress(Exception):  # there may be no standard error
         faulthandler.enable()
     with contextlib.suppress(Exception):
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.set_inheritable(descriptor, False)
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = Channel(socket.socket(fileno=descriptor), stop)
     setup = channel.receive()
-    if setup is not None and (child := Child.load(channel, setup.head)) is not None:
+    if setup is not None and (child := Child.load(channel, setup.head, stop)) is not None:
         child.serve()
 
 
@@ -54,19 +55,18 @@ def _die_with(worker: int) -> None:
 class Child:
     """The app, loaded, and the channel to the worker."""
 
-    def __init__(self, app: Any, channel: Channel) -> None:
+    def __init__(self, app: Any, channel: Channel, stop: StopSignal) -> None:
         self._app = app
         self._channel = channel
+        self._stop = stop
         self._pid = os.getpid()
         self._runner = asyncio.Runner()
         """One loop for the child's life: clients that tasks keep between jobs belong to it."""
         self._desk: ChildDesk | None = None
-        self._running = False
-        self._coroutine: asyncio.Task[Any] | None = None
         self._idle_memory = _address_space()
 
     @classmethod
-    def load(cls, channel: Channel, setup: dict[str, Any]) -> Child | None:
+    def load(cls, channel: Channel, setup: dict[str, Any], stop: StopSignal) -> Child | None:
         """Import the app and tell the worker; None when that failed."""
         sys.argv[:] = setup["argv"]
         logs = Forward(lambda data: channel.send(Frame({"kind": "log", "record": data})))
@@ -81,11 +81,10 @@ class Child:
             return None
         logs.install(setup["levels"])  # the app's modules may have set up logging of their own
         channel.send(Frame({"kind": "ready", "missing": missing}))
-        return cls(app, channel)
+        return cls(app, channel, stop)
 
     def serve(self) -> None:
         """Run jobs until the channel is closed."""
-        signal.signal(STOP_SIGNAL, self._stop)
         with self._runner:
             while (request := self._channel.receive()) is not None:
                 answer = self._answer(request)
@@ -122,30 +121,14 @@ class Child:
         self._desk = ChildDesk(self._channel)
         context.run(enter_job, context_from(request.head["context"], request.body, self._desk))
         arguments = task.signature.decode(request.body)
-        self._running = True
         try:
+            self._stop.begin()
             value = context.run(task.function, **arguments)
             if inspect.iscoroutine(value):
-                value = self._runner.run(self._awaited(value), context=context)
+                value = self._runner.run(self._stop.around(value), context=context)
         finally:
-            self._running = False
+            self._stop.end()
         return task.signature.encode_result(value) if task.store_result else b""
-
-    async def _awaited(self, value: Coroutine[Any, Any, Any]) -> Any:
-        self._coroutine = asyncio.current_task()
-        try:
-            return await value
-        finally:
-            self._coroutine = None
-
-    def _stop(self, number: int, frame: object) -> None:
-        """The job is cancelled. A coroutine is, at its next await; a plain function is interrupted where it is."""
-        if not self._running or os.getpid() != self._pid:
-            return
-        if self._coroutine is None:
-            raise asyncio.CancelledError("the job was cancelled")
-        self._coroutine.cancel("the job was cancelled")
-        self._runner.get_loop().call_soon_threadsafe(lambda: None)  # wakes a loop that waits
 
     @contextlib.contextmanager
     def _limited(self, limit: int | None) -> Iterator[None]:

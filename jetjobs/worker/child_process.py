@@ -16,7 +16,8 @@ from typing import Any
 
 from jetjobs.model.errors import ChildDied
 from jetjobs.worker.child_logs import replay
-from jetjobs.worker.frames import PREFIX, STOP_SIGNAL, Frame, Garbled, lengths, pack, read_head
+from jetjobs.worker.frames import PREFIX, Frame, Garbled, lengths, pack, read_head
+from jetjobs.worker.stopping import STOP_SIGNAL
 
 Asked = Callable[[Frame], Awaitable[Frame | None]]
 """Answers what a child asks while it runs a job. Garbled for what is no question."""

@@ -80,16 +80,17 @@ class Children:
         task: Task[Any, Any],
         body: bytes,
         asked: Asked | None = None,
-        begun: Callable[[Callable[[], None]], None] = lambda ask: None,
+        begun: Callable[[Callable[[], None] | None], None] = lambda ask: None,
     ) -> Encoded:
         """Run a job in a child; `asked` answers what it asks meanwhile, and `begun` is given a way to ask it to
-        stop. Raises what the task raised, as far as that crosses; ChildDied when the child is gone. When this is
-        cancelled the child is killed on the spot."""
+        stop, and None when it has answered. Raises what the task raised, as far as that crosses; ChildDied when
+        the child is gone. When this is cancelled the child is killed on the spot."""
         child = await self._take()
         begun(child.ask_to_stop)
         head = {"task": task.name, "context": context_data(context)}
         try:
             answer = await child.run(head, body, asked)
+            begun(None)
             error = None if answer.head["kind"] == "returned" else _error_of(answer)
         except BaseException:  # it is gone, it talks nonsense, or we are cancelled
             self._drop(child)

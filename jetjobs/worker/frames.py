@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import signal
 import socket
 import struct
 import threading
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 MAX_HEAD = 2**20
@@ -16,9 +17,6 @@ _MARK = b"jjf1"
 _LENGTHS = struct.Struct("!4sII")
 
 PREFIX = _LENGTHS.size
-STOP_SIGNAL = signal.SIGUSR1
-"""Asks a child to stop the job it runs: it would not read a frame meanwhile. Not SIGTERM, which service managers
-send to all processes of a worker that is to finish its jobs."""
 
 
 class Garbled(Exception):
@@ -60,13 +58,15 @@ def read_head(data: bytes) -> dict[str, Any]:
 class Channel:
     """The child's end. Frames may be sent from any thread; one thread receives."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, shield: AbstractContextManager[object] | None = None) -> None:
+        """`shield` is entered for as long as nothing may interrupt what goes over the channel."""
         self._socket = end
+        self.shield = shield or contextlib.nullcontext()
         self._sending = threading.Lock()
 
     def send(self, frame: Frame) -> None:
         data = pack(frame)
-        with self._sending:
+        with self.shield, self._sending:
             self._socket.sendall(data)
 
     def receive(self) -> Frame | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.errors import BrokerError, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
-from jetjobs.model.job import Job
-from jetjobs.model.names import ROOT
+from jetjobs.model.job import Job, line_of
+from jetjobs.model.names import PARENT
 from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.leases import Leases
@@ -118,5 +118,6 @@ class Processing:
         elif isinstance(outcome, Snoozed):
             again_s = outcome.delay_s
         what = (job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, reason, again_s, error)
+        root = (line_of(job.headers)[1] or "") if PARENT in job.headers else ""
         delivery = attempt.delivery
-        self._observe(JobFinished(*what, delivery.delivered, delivery.sequence, job.headers.get(ROOT, ""), most))
+        self._observe(JobFinished(*what, delivery.delivered, delivery.sequence, root, most))

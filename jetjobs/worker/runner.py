@@ -234,15 +234,12 @@ class Runner:
         return decide(job, error, _policy(job, task), verdict, time.time(), random.random())
 
     def _interrupted(self, attempt: Attempt, job: Job) -> Outcome | None:
-        """What follows when a task was cancelled; None for a failure: by its time limit, or by its own doing."""
+        """What follows when a task was cancelled; None for a failure: by its time limit, or by its own doing, for
+        nothing but attempts is cancelled here."""
         current, why = asyncio.current_task(), attempt.interrupt
         assert current is not None
-        if why is None:
-            # For only attempts are cancelled here.
-            while current.uncancel():
-                pass
-            return None
-        current.uncancel()
+        while current.uncancel():
+            pass
         if why is Interrupt.LEASE_LOST:
             return LetGo(ack=False)
         if why is Interrupt.STOP:
@@ -280,7 +277,7 @@ class Runner:
         """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
         asked = functools.partial(answer, self._desk, attempt)
 
-        def begun(ask: Callable[[], None]) -> None:
+        def begun(ask: Callable[[], None] | None) -> None:
             attempt.ask_child = ask
 
         if not self._middlewares:

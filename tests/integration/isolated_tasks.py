@@ -273,3 +273,39 @@ def tidy_plain(marker: str, tidied: str) -> None:
         time.sleep(60)
     finally:
         note(tidied)
+
+
+@app.task(isolation="process", retry=ONCE)
+def save_all_the_time(path: str, stored: str) -> list[int]:
+    """Is interrupted between a question and its answer, most of the time; what it asks then must still fit."""
+    job, n = current_job(), 0
+    note(path)
+    try:
+        while True:
+            job.checkpoint_sync(n)
+            n += 1
+    except asyncio.CancelledError:
+        pass
+    first = job.resume_sync(int)
+    job.checkpoint_sync(-5)
+    assert first is not None
+    note(stored, first, n)
+    return [job.resume_sync(int) or 0, job.resume_sync(int) or 0]
+
+
+@app.task(isolation="process", retry=ONCE)
+def log_all_the_time(path: str) -> str:
+    """Lines that do not fit into the channel's buffer at once."""
+    note(path)
+    try:
+        while True:
+            logging.getLogger("shop").warning("x" * 300_000)
+    except asyncio.CancelledError:
+        return "heard"
+
+
+@app.task(isolation="process", retry=ONCE)
+def never_begins(path: str, numbers: list[int]) -> None:
+    """Takes its time to be read; by then it is cancelled."""
+    note(path)
+    time.sleep(60)

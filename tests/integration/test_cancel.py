@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections import Counter
@@ -253,3 +254,82 @@ async def test_a_job_published_by_hand_is_found_and_cancelled_by_the_id_of_the_l
         await truth.until_empty()
         with pytest.raises(JobNotFound):
             await app.jobs.get("s0123456789-7")
+
+
+async def test_a_job_that_goes_on_when_cancelled_still_has_its_time_limit(app: JetJobs, truth: Truth) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @app.task(timeout=timedelta(seconds=2))
+    async def deaf() -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await deaf.enqueue()
+            await begun.wait()
+            answer = await app.jobs.cancel(handle.id, timeout=timedelta(0))
+            assert answer.outcome is CancelOutcome.STOPPING
+            await asyncio.wait_for(ended.wait(), 20)
+            with pytest.raises(JobCancelled):
+                await handle.result(SOON)
+        await truth.until_empty()
+
+
+async def test_jobs_of_one_id_in_two_queues_are_cancelled_each_for_itself(app: JetJobs, truth: Truth) -> None:
+    go_on, begun = threading.Event(), threading.Event()
+    runs: list[int] = []
+
+    @app.task(queue="mail", retry=RetryPolicy(base=timedelta(milliseconds=10)))
+    def work() -> None:
+        runs.append(current_job().attempt)
+        begun.set()
+        go_on.wait(30)
+        raise RuntimeError("would be retried")
+
+    @app.task
+    async def other() -> None: ...
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await work.options(job_id="twice").enqueue()
+            await other.options(job_id="twice", delay=timedelta(hours=1)).enqueue()
+            await asyncio.to_thread(begun.wait, 20)
+            assert (await app.jobs.cancel("twice", queue="mail")).outcome is CancelOutcome.NOT_STOPPABLE
+            assert (await app.jobs.cancel("twice", queue="default")).outcome is CancelOutcome.CANCELLED
+            go_on.set()
+            with pytest.raises(JobCancelled):
+                await handle.result(SOON)
+        assert runs == [1]
+        await truth.until_empty()
+
+
+async def test_a_cancel_leaves_what_another_job_of_that_id_has_kept(app: JetJobs) -> None:
+    kept, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="mail")
+    async def work() -> int | None:
+        await current_job().checkpoint(42)
+        kept.set()
+        await go_on.wait()
+        return await current_job().resume(int)
+
+    @app.task
+    async def other() -> None: ...
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await work.options(job_id="twice").enqueue()
+            await kept.wait()
+            await other.options(job_id="twice", delay=timedelta(hours=1)).enqueue()
+            assert (await app.jobs.cancel("twice", queue="default")).outcome is CancelOutcome.CANCELLED
+            go_on.set()
+            assert await handle.result(SOON) == 42

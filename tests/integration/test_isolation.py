@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jetjobs import CallNext, Context, JetJobs, JobFailed, Settings, Task
+from jetjobs import CallNext, Context, JetJobs, JobFailed, JobState, Settings, Task
 from jetjobs.cancel import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
@@ -20,7 +20,7 @@ from jetjobs.model.outcome import ErrorInfo
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.integration import isolated_tasks as tasks
-from tests.support.pids import gone, pids_in
+from tests.support.pids import gone, is_gone, noted, pids_in
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
 
@@ -356,6 +356,75 @@ async def test_a_cancelled_job_may_clean_up_in_its_child(
     record = (await truth.done())[handle.id]
     assert (record["state"], record["how"], await truth.dead()) == ("cancelled", "stopped", {})
     await truth.until_empty()
+
+
+async def test_a_cancel_in_the_midst_of_a_question_leaves_question_and_answer_in_step(
+    app: JetJobs, tmp_path: Path, marker: Path
+) -> None:
+    stored = tmp_path / "stored"
+    async with running(app.worker(slots=1)):
+        handle = await tasks.save_all_the_time.enqueue(str(marker), str(stored))
+        await pids_in(marker)
+        answer = await app.jobs.cancel(handle.id)
+        assert (answer.outcome, answer.state) == (CancelOutcome.ENDED, JobState.SUCCEEDED)
+        assert await handle.result(SOON) == [-5, -5]
+        last, saved = await pids_in(stored, 2)
+        assert last in (saved, saved - 1)  # interrupted after it was stored, or before
+
+
+async def test_a_cancel_in_the_midst_of_a_log_line_does_not_garble_the_channel(app: JetJobs, marker: Path) -> None:
+    async with running(app.worker(slots=1)):
+        handle = await tasks.log_all_the_time.enqueue(str(marker))
+        await pids_in(marker)
+        answer = await app.jobs.cancel(handle.id)
+        assert (answer.outcome, answer.state) == (CancelOutcome.ENDED, JobState.SUCCEEDED)
+        assert await handle.result(SOON) == "heard"
+
+
+async def test_a_job_cancelled_before_its_child_has_begun_with_it_does_not_begin(
+    app: JetJobs, truth: Truth, marker: Path
+) -> None:
+    worker = app.worker(slots=1)
+    async with running(worker):
+        assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3  # a child is there
+        handle = await tasks.never_begins.enqueue(str(marker), list(range(1_000_000)))
+
+        async def given() -> bool:
+            return any(attempt.ask_child is not None for attempt in worker._leases.held)
+
+        await eventually(given)
+        answer = await app.jobs.cancel(handle.id)
+        assert (answer.outcome, answer.detail) == (CancelOutcome.CANCELLED, "it was stopped while it ran")
+    assert noted(marker) == []
+    assert (await truth.done())[handle.id]["how"] == "stopped"
+
+
+async def test_a_job_cancelled_in_its_middleware_leaves_the_next_job_of_its_child_alone(
+    app: JetJobs, truth: Truth, marker: Path
+) -> None:
+    after = asyncio.Event()
+
+    async def slow(context: Context, call_next: CallNext) -> Any:
+        value = await call_next()
+        if context.task == "take_freely":
+            after.set()
+            await asyncio.Event().wait()
+        return value
+
+    app._middlewares.append(slow)
+    try:
+        async with running(app.worker(slots=2)):
+            handle = await tasks.take_freely.enqueue(3)
+            await asyncio.wait_for(after.wait(), 40)
+            other = await tasks.tidy_plain.enqueue(str(marker), f"{marker}.tidied")
+            pid = (await pids_in(marker))[0]
+            answer = await app.jobs.cancel(handle.id)
+            assert (answer.outcome, answer.detail) == (CancelOutcome.CANCELLED, "it was stopped while it ran")
+            assert not is_gone(pid)
+            assert noted(Path(f"{marker}.tidied")) == []
+            assert (await app.jobs.cancel(other.id)).outcome is CancelOutcome.CANCELLED
+    finally:
+        app._middlewares.remove(slow)
 
 
 async def test_a_lease_lost_while_the_child_is_asked_to_stop_kills_it_at_once(

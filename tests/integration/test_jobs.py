@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, ClassVar
 
 import pytest
 
-from jetjobs import JetJobs, JobState, RetryPolicy, current_job
+from jetjobs import Depends, JetJobs, JobHandle, JobState, RetryPolicy, current_job
 from jetjobs.jetstream.cancel_marks import CancelMark
 from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
 from jetjobs.model.events import JobStarted
+from jetjobs.model.job import JobStatus
 from jetjobs.model.listing import JobQuery
 from jetjobs.moving import MoveOutcome
 from jetjobs.worker.worker import running
@@ -340,3 +343,77 @@ async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs
             assert await eventually(lambda: line_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
             await app.jobs.cancel(later)
             assert await line_of(later, JobState.CANCELLED) == (middle, root.id)
+
+
+class Polled:
+    """Of the app: made within the first job that needs it, and goes on by itself."""
+
+    enqueue: ClassVar[Callable[[], Awaitable[JobHandle[None]]]]
+
+    def __init__(self) -> None:
+        self.polling = asyncio.create_task(self._poll())
+
+    async def _poll(self) -> str:
+        return (await Polled.enqueue()).id
+
+
+async def test_what_an_object_of_the_app_enqueues_is_no_child_of_the_job_that_made_it(app: JetJobs) -> None:
+    @app.task
+    async def leaf() -> None: ...
+
+    @app.task
+    async def first(polled: Annotated[Polled, Depends(Polled, scope="app")]) -> str:
+        return await polled.polling
+
+    Polled.enqueue = leaf.enqueue
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await first.enqueue()  # type: ignore[call-arg]
+            enqueued = await handle.result(SOON)
+            assert (await app.jobs.get(enqueued)).parent is None
+
+
+@pytest.mark.parametrize(
+    ("written", "parent", "root"),
+    [
+        ({"Jetjobs-Parent": "p1", "Jetjobs-Root": "r1"}, "p1", "r1"),
+        ({"Jetjobs-Parent": "p1"}, "p1", "p1"),
+        ({"Jetjobs-Parent": "p1", "Jetjobs-Root": "x" * 20_000}, "p1", "p1"),
+        ({"Jetjobs-Parent": "no id", "Jetjobs-Root": "r1"}, None, None),
+        ({"Jetjobs-Root": "r1"}, None, None),
+    ],
+)
+async def test_a_line_that_somebody_wrote_by_hand_counts_as_far_as_it_is_ids(
+    app: JetJobs, written: dict[str, str], parent: str | None, root: str | None
+) -> None:
+    @app.task
+    async def leaf() -> None: ...
+
+    @app.task
+    async def branch() -> list[str | None]:
+        job = current_job()
+        child = await leaf.options(delay=HOUR).enqueue()
+        return [job.parent_id, job.root_id, child.id]
+
+    async with app:
+        await app.provision()
+        headers = {"Nats-Msg-Id": "b1", **written}
+        await app.jetstream.connection.nc.publish("jobs.work.default.normal.branch", b"{}", headers=headers)
+        status = await eventually(lambda: _status(app, "b1"))
+        assert (status.parent, status.root) == (parent, root)
+        async with running(app.worker()):
+            handle = await app.job("b1")
+            told = await handle.result(SOON)
+        assert told[:2] == [parent, root or "b1"]
+        child = await app.jobs.get(told[2])
+        assert (child.parent, child.root) == ("b1", root or "b1")
+        ended = await app.jobs.get("b1")
+        assert (ended.parent, ended.root) == (parent, root)
+
+
+async def _status(app: JetJobs, job_id: str) -> JobStatus | None:
+    try:
+        return await app.jobs.get(job_id)
+    except JobNotFound:
+        return None

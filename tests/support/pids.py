@@ -11,7 +11,7 @@ async def pids_in(marker: Path, count: int = 1) -> list[int]:
     """The pids that tasks have noted in a file, once there are enough."""
 
     async def there() -> list[int] | None:
-        found = _read(marker)
+        found = noted(marker)
         return found if len(found) >= count else None
 
     return await eventually(there, 40)
@@ -34,5 +34,6 @@ def is_gone(pid: int) -> bool:
     return state in "ZX"
 
 
-def _read(marker: Path) -> list[int]:
+def noted(marker: Path) -> list[int]:
+    """Those that are there by now."""
     return [int(pid) for pid in marker.read_text().split()] if marker.exists() else []
