@@ -70,7 +70,18 @@ class ScheduleInfo(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """As JSON, with secret arguments masked."""
         shown = self.schedule.model_dump(
-            mode="json", exclude={"secret", "generation", "since", "last", "left", "takes_slot", "every", "jitter"}
+            mode="json",
+            exclude={
+                "secret",
+                "generation",
+                "since",
+                "last",
+                "left",
+                "replaced",
+                "takes_slot",
+                "every",
+                "jitter",
+            },
         )
         every = self.schedule.every
         return {

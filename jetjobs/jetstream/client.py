@@ -42,7 +42,7 @@ class JetStreamClient:
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names)
         self.ticks = Ticks(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, kv_stream(self.names.schedules_bucket))
-        self.changeover = Changeover(self.connection, self.names, self.ticks, self.server_clock)
+        self.changeover = Changeover(self.ticks)
         self.schedule_edits = ScheduleEdits(self.schedules, self.ticks, self.changeover, self.server_clock)
         self.following = Following(self.connection, self.places, self.names)
 

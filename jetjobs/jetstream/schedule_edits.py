@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from jetjobs.jetstream.changeover import Changeover
 from jetjobs.jetstream.schedules import Definition, ScheduleStore
 from jetjobs.jetstream.server_clock import ServerClock
-from jetjobs.jetstream.ticks import Ticks
-from jetjobs.model.errors import QueueNotFound, ScheduleNotFound, TopologyMissing
+from jetjobs.jetstream.ticks import Marker, Ticks
+from jetjobs.model.errors import DefinitionError, QueueNotFound, ScheduleNotFound, TopologyMissing
 from jetjobs.model.planning import last_slot
-from jetjobs.model.schedule import Schedule, make_schedule
+from jetjobs.model.schedule import Schedule, is_generation, make_schedule
 
 
 class ScheduleEdits:
@@ -36,15 +37,18 @@ class ScheduleEdits:
         ScheduleConflict when another stands there by now."""
         now = await self._clock.now()
         before = over.schedule if over is not None else None
-        left = before.queue if before is not None else over.queue if over is not None else ""
-        new = schedule.model_copy(
-            update={
-                "generation": next_generation(now, above, before.generation if before is not None else ""),
-                "since": now,
-                "left": left if left != schedule.queue else "",
-                "last": await self._last(before, now) if before is not None else None,
-            }
-        )
+        generation = next_generation(now, above, before.generation if before is not None else "")
+        kept: dict[str, Any] = {"generation": generation, "since": now, "left": (), "last": None, "replaced": None}
+        if before is not None:
+            marker = await self._marker(before)
+            # Where the change to the one before is not done yet, what it had left is still to be ended.
+            left = {before.queue, *(before.left if marker.generation < before.generation else ())}
+            kept["left"] = tuple(sorted(left - {schedule.queue}))
+            kept["last"] = last_slot(before, marker.progress, now) if marker.sequence else before.last
+            kept["replaced"] = before.model_dump(mode="json", exclude={"replaced"})
+        elif over is not None and over.queue:
+            kept["left"] = (over.queue,) if over.queue != schedule.queue else ()
+        new = schedule.model_copy(update=kept)
         self._ticks.check_size(new)
         await self._check_queue(new)
         revision = await self._store.put(new, over.revision if over is not None else 0)
@@ -65,12 +69,11 @@ class ScheduleEdits:
         now = await self._clock.now()
         await self._changeover.end(make_schedule({**values, "generation": next_generation(now), "since": now}))
 
-    async def _last(self, before: Schedule, now: datetime) -> datetime | None:
+    async def _marker(self, schedule: Schedule) -> Marker:
         try:
-            marker = await self._ticks.marker(before.queue, before.name)
+            return await self._ticks.marker(schedule.queue, schedule.name)
         except TopologyMissing:
-            return before.last
-        return last_slot(before, marker.progress, now)
+            return Marker(None, 0)
 
     async def _check_queue(self, schedule: Schedule) -> None:
         """QueueNotFound unless its ticks could be stored."""
@@ -86,4 +89,7 @@ class ScheduleEdits:
 def next_generation(now: datetime, *older: str) -> str:
     """Greater than those, also if the clock has gone back. Compared as text."""
     numbers = [int(generation) + 1 for generation in older if generation]
-    return f"{max([int(now.timestamp() * 1_000_000), *numbers]):016d}"
+    generation = f"{max([int(now.timestamp() * 1_000_000), *numbers]):016d}"
+    if not is_generation(generation):
+        raise DefinitionError("a generation stands there above which there is none", hint="it was written by hand")
+    return generation

@@ -8,6 +8,7 @@ the batch is refused whole, and each is tried by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,17 +17,20 @@ from typing import NamedTuple
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.protocol import header_lines
 from jetjobs.jetstream.publisher import BATCH_SIZE, Outgoing, Publisher, Staged, Taken, stage
-from jetjobs.jetstream.reads import StoredMessage, delete_message, last_on
+from jetjobs.jetstream.reads import StoredMessage, delete_message, last_on, parse_time
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
-from jetjobs.model.planning import Plan, Progress, Tick
+from jetjobs.model.planning import Change, Plan, Progress, Tick
 from jetjobs.model.schedule import Schedule, is_generation, slot_token
 
 BATCH_BYTES = 4 * 1024 * 1024
+TAKEN = "_taken"
+"""In the place of a schedule's name: where the messages go by which ticks are taken back."""
 
 
 class Marker(NamedTuple):
@@ -42,8 +46,6 @@ class Marker(NamedTuple):
 
     gone: bool = False
     """Of a schedule that is no more, in this queue."""
-    late: bool = False
-    """It was stored after the moment that it names: whoever wrote it stood still meanwhile."""
 
     @property
     def generation(self) -> str:
@@ -140,10 +142,56 @@ class Ticks:
         }
         return self._staged_marker(one.schedule.queue, one.schedule.name, record, one.marker.sequence)
 
-    async def write_marker(self, queue: str, name: str, record: dict[str, object], expected: int) -> None:
-        """Taken unless the one that is expected stands there."""
-        staged = self._staged_marker(queue, name, record, expected)
-        await self._publisher.store_batch(self._stream(queue), [staged])
+    async def change(
+        self,
+        queue: str,
+        schedule: Schedule,
+        change: Change,
+        over: Marker,
+        *,
+        taken: Sequence[StoredMessage],
+        gone: bool,
+        now: float,
+    ) -> bool:
+        """Let the generation of `schedule` begin in a queue, or end what was there before it: its first ticks, the
+        last ones of the definition before, the marker over the one that was read, and `taken` back. All or none:
+        False when one of those has fired meanwhile, or another marker stands there. Then look again."""
+        before, opening = schedule.predecessor, change.opening
+        batch = [self._take_back(queue, message, first=number == 0) for number, message in enumerate(taken)]
+        batch += [stage(self._job(before, tick, now)) for tick in change.closing if before is not None]
+        batch += [stage(self._job(schedule, tick, now)) for tick in opening.ticks]
+        record: dict[str, object] = {
+            "slot": (opening.upto or change.since).isoformat(),
+            "generation": schedule.generation,
+            "missed": change.missed,
+            "passed": change.passed.isoformat() if change.passed is not None else None,
+            "since": change.since.isoformat(),
+            "idle": gone or schedule.paused,
+            "gone": gone,
+            "token": new_run(),
+        }
+        batch.append(self._staged_marker(queue, schedule.name, record, over.sequence))
+        try:
+            last = await self._publisher.store_batch(self._stream(queue), batch)
+        except Taken:
+            return False
+        if last:  # what did the taking back is of no use any more; where this is not done, the next change does it
+            with contextlib.suppress(BrokerError):
+                for sequence in range(last - len(batch) + 1, last - len(batch) + 1 + len(taken)):
+                    await delete_message(self._connection, self._stream(queue), sequence, erase=False)
+        return True
+
+    def _take_back(self, queue: str, message: StoredMessage, *, first: bool) -> Staged:
+        """Removes a tick as it is stored, if that still stands there. The first also what was left before."""
+        headers = {
+            n.SCHEDULER: message.subject,
+            n.SCHEDULE_NEXT: "purge",
+            n.EXPECTED_LAST_SUBJECT_SEQ: str(message.sequence),
+            n.EXPECTED_LAST_SUBJECT: message.subject,
+        }
+        if first:
+            headers[n.ROLLUP] = "sub"
+        return Staged(self._names.tick(queue, TAKEN), b"", header_lines(headers))
 
     def _staged_marker(self, queue: str, name: str, record: dict[str, object], expected: int) -> Staged:
         headers = {n.EXPECTED_LAST_SUBJECT_SEQ: str(expected), n.ROLLUP: "sub"}
@@ -168,6 +216,25 @@ class Ticks:
         """Whether what waits in lane `later` is a retry, and not a tick whose jitter is not over."""
         message = await last_on(self._connection, self._stream(queue), subject)
         return message is not None and n.GENERATION not in message.headers
+
+    async def planned(self, queue: str, key: str, after: str = "") -> list[StoredMessage]:
+        """The ticks of that key in lane `later`, of slots after that token. One that is retried is none: it has
+        fired long ago, and carries no generation any more."""
+        found = []
+        for subject in await self.subjects(queue, self._names.planned(queue, key)):
+            if subject.rsplit(".", 1)[1] > after:
+                message = await last_on(self._connection, self._stream(queue), subject)
+                if message is not None and n.GENERATION in message.headers:
+                    found.append(message)
+        return found
+
+    async def remove(self, queue: str, message: StoredMessage) -> None:
+        await delete_message(self._connection, self._stream(queue), message.sequence, erase=False)
+
+    async def now(self, queue: str) -> datetime:
+        """By the clock of the stream's leader, asked this moment. TopologyMissing when there is no such queue."""
+        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}")
+        return datetime.fromtimestamp(parse_time(info["ts"]), UTC)
 
     async def subjects(self, queue: str, pattern: str) -> list[str]:
         """Those that match and hold a message, by the stream's leader."""
@@ -202,6 +269,11 @@ def tick_job(schedule: Schedule, tick: Tick, now: float) -> Job:
     )
 
 
+def portion(schedule: Schedule) -> int:
+    """How many ticks of it one batch takes."""
+    return max(1, BATCH_BYTES // (len(json.dumps(schedule.args)) + 1024))
+
+
 def batches(placings: Sequence[Placing]) -> list[list[Placing]]:
     """In portions that one batch takes."""
     portions: list[list[Placing]] = [[]]
@@ -229,7 +301,7 @@ def _settled(one: Placing) -> Progress:
 def _read(message: StoredMessage) -> Marker:
     record = read_record(message.data)
     token = str(record.get("token", ""))
-    progress, late = None, False
+    progress = None
     try:
         if is_generation(generation := str(record["generation"])):
             progress = Progress(
@@ -240,10 +312,9 @@ def _read(message: StoredMessage) -> Marker:
                 bool(record.get("idle")),
                 _moment(record["since"]) if record.get("since") else None,
             )
-            late = bool(record.get("by")) and message.stored_at > _moment(record["by"]).timestamp()
     except (KeyError, ValueError, TypeError, OverflowError):
         progress = None  # written by hand: whoever plans next writes over it
-    return Marker(progress, message.sequence, token, message.stored_at, bool(record.get("gone")), late)
+    return Marker(progress, message.sequence, token, message.stored_at, bool(record.get("gone")))
 
 
 def _moment(text: object) -> datetime:

@@ -16,6 +16,9 @@ GRACE = timedelta(seconds=10)
 """A slot that is planned so late is not missed yet: its tick runs whatever the misfire policy."""
 
 
+MARGIN = timedelta(seconds=2)
+"""So long before it is due a tick may already be on its way: it is neither taken back nor placed anew."""
+
 MOST_COUNTED = 1000
 """Of the slots that were missed: a schedule of every second may have missed a million."""
 _INSTANT = timedelta(microseconds=1)
@@ -34,7 +37,7 @@ class Progress(NamedTuple):
     idle: bool = False
     """Nothing is planned for this generation: it is paused, or no more."""
     since: datetime | None = None
-    """Ticks of generations before this one may stand up to here, and no further."""
+    """Slots up to here are those of the generations before this one."""
 
 
 class Tick(NamedTuple):
@@ -88,18 +91,65 @@ def settled(schedule: Schedule, progress: Progress | None) -> datetime:
     return schedule.since
 
 
-def carried_on(before: Progress | None, since: datetime) -> datetime:
-    """From where a generation plans that began at `since`: where the one before it had come to, if that was a
-    moment ago. So no slot is lost between two edits, and none of a long outage is planned by a new rule."""
-    if before is None or before.idle or since - before.slot > GRACE:
-        return since
-    return min(since, before.slot)
+class Change(NamedTuple):
+    """How the generations of a schedule before this one end in a queue, and it begins."""
+
+    since: datetime
+    """Slots up to here are those of the generations before, slots after it are its own."""
+    closing: tuple[Tick, ...] = ()
+    """Of the definition before: slots that are its own, and that nobody had planned."""
+    opening: Plan = Plan()
+    missed: int = 0
+    """Slots that were passed over in all, so far."""
+    passed: datetime | None = None
+    """The last of those."""
+
+
+def change(
+    schedule: Schedule,
+    before: Schedule | None,
+    progress: Progress | None,
+    now: datetime,
+    after: datetime | None = None,
+    *,
+    gone: bool = False,
+) -> Change:
+    """From `before`, which had come as far as `progress` says, to `schedule`.
+
+    `after` is up to where the slots are those of another queue, which it has left; `gone`: it leaves this one.
+    """
+    live = progress is not None and not progress.idle
+    since = now + MARGIN if live and not schedule.paused else after or _begun(schedule, now)
+    for other in (after, progress.since if progress is not None else None):
+        if other is not None and since < other <= now + AHEAD:  # what is further ahead was written by hand
+            since = other
+    missed, passed = (progress.missed, progress.passed) if progress is not None else (0, None)
+    if schedule.paused:
+        return Change(since, missed=missed, passed=passed)
+    closing = Plan()
+    if live and before is not None and progress is not None and before.generation == progress.generation:
+        closing = plan(before, progress, now)
+    opening = Plan() if gone else plan(schedule, Progress(since, schedule.generation), now)
+    return Change(
+        since,
+        tuple(tick for tick in closing.ticks if tick.slot <= since),
+        opening,
+        missed + closing.missed + opening.missed,
+        opening.passed or closing.passed or passed,
+    )
+
+
+def _begun(schedule: Schedule, now: datetime) -> datetime:
+    """From when on there is nothing to be found of what was planned: from its definition, if that is new. Older
+    than that, what had been planned is not known any more, and nothing is run again."""
+    return schedule.since if timedelta(0) <= now - schedule.since <= MARGIN else now
 
 
 def last_slot(schedule: Schedule, progress: Progress | None, now: datetime) -> datetime | None:
     """Slot of the newest tick that is due; None when there was none, or it was passed over."""
+    own = progress is not None and progress.generation == schedule.generation
     last = schedule.before(min(now, settled(schedule, progress)))
-    if last is not None and last > schedule.since:
+    if last is not None and last > (progress.since if own and progress and progress.since else schedule.since):
         return None if progress and progress.passed and last <= progress.passed else last
     return schedule.last
 

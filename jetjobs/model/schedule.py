@@ -37,7 +37,7 @@ _SECOND = timedelta(seconds=1)
 _INSTANT = timedelta(microseconds=1)
 _GENERATION = re.compile(r"\d{16}", re.ASCII)
 _LAST_GENERATION = "4102444800000000"
-"""The year 2100: no clock is so wrong, and there is room above it."""
+"""The year 2100: no clock is so wrong."""
 
 Misfire = Literal["last", "all", "skip"]
 Overlap = Literal["allow", "skip"]
@@ -161,8 +161,10 @@ class Schedule(BaseModel):
     """Rises with each change of the definition. Ticks that were planned for an older one are taken back."""
     since: Moment = _FIRST
     """When this generation was made."""
-    left: Annotated[str, AfterValidator(lambda token: token and check_token("queue", token))] = ""
-    """The queue it was in before this generation, if that was another."""
+    left: tuple[Annotated[str, AfterValidator(lambda token: check_token("queue", token))], ...] = ()
+    """Other queues in which generations before this one may have something planned."""
+    replaced: dict[str, Any] | None = Field(default=None, repr=False)
+    """The definition that this one took the place of: until then the slots are its own."""
     last: Moment | None = None
     """Slot of the last tick before this generation."""
 
@@ -213,6 +215,17 @@ class Schedule(BaseModel):
         slot = self.rule.before(moment if self.end is None else min(moment, self.end))
         return slot if slot is not None and (self.start is None or slot >= self.start) else None
 
+    @cached_property
+    def predecessor(self) -> Schedule | None:
+        """The definition before this one; None for none, for one that was paused, and one that cannot be read."""
+        if self.replaced is None:
+            return None
+        try:
+            there = Schedule.model_validate(self.replaced)
+        except (ValidationError, DefinitionError, RecursionError):
+            return None
+        return None if there.paused or there.name != self.name else there
+
     def due(self, slot: datetime) -> datetime:
         """When the tick of a slot is to run."""
         if not self.jitter:
@@ -232,7 +245,7 @@ class Schedule(BaseModel):
         return self._said() == other._said()
 
     def _said(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"paused", "generation", "since", "last", "left"})
+        return self.model_dump(exclude={"paused", "generation", "since", "last", "left", "replaced"})
 
 
 def make_schedule(values: dict[str, Any]) -> Schedule:

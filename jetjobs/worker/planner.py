@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import json
 import logging
 import time
 from collections import defaultdict
@@ -18,18 +17,18 @@ from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.schedules import Definition
-from jetjobs.jetstream.ticks import BATCH_BYTES, Marker, Placing, batches
+from jetjobs.jetstream.ticks import Marker, Placing, batches, portion
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import (
     BrokerError,
     BrokerUnavailable,
+    DefinitionError,
     JobTooLarge,
     ScheduleConflict,
     StorageFull,
     TopologyMissing,
 )
 from jetjobs.model.planning import Plan, plan
-from jetjobs.model.schedule import Schedule
 from jetjobs.worker.agenda import Agenda
 
 IDLE_S = 0.25
@@ -204,14 +203,20 @@ class Planner:
             return
         try:
             marker = await jetstream.changeover.to(schedule)
+            if marker.generation > schedule.generation:
+                # The bucket is older than the stream: from a backup, perhaps. What it says counts from now on.
+                await jetstream.schedule_edits.put(schedule, definition, marker.generation)
+                return
         except TopologyMissing as error:
             self._agenda.add(schedule, Marker(None, 0))
             self._complain(name, error)
             return
-        if marker.generation > schedule.generation:
-            # The bucket is older than the stream; it came from a backup, perhaps. What it says counts from now on.
-            with contextlib.suppress(ScheduleConflict):
-                await jetstream.schedule_edits.put(schedule, definition, marker.generation)
+        except ScheduleConflict:  # others are at it
+            heapq.heappush(self._looks, (self._monotonic() + AGAIN.total_seconds(), name))
+            return
+        except DefinitionError as error:
+            self._agenda.forget(name)
+            self._complain(name, error)
             return
         self._agenda.add(schedule, marker)
 
@@ -223,7 +228,7 @@ class Planner:
         by_queue: dict[str, list[Placing]] = defaultdict(list)
         for known in self._agenda.due(now, _AT_ONCE):
             schedule = known.schedule
-            todo = plan(schedule, known.marker.progress, now).first(_portion(schedule))
+            todo = plan(schedule, known.marker.progress, now).first(portion(schedule))
             known.following = todo.following
             if todo.upto is None:
                 if todo.look_at is not None:
@@ -231,8 +236,8 @@ class Planner:
                 continue
             by_queue[schedule.queue].append(Placing(schedule, todo, known.marker))
         for queue, placings in by_queue.items():
-            for portion in batches(placings):
-                await self._place(queue, portion, now)
+            for together in batches(placings):
+                await self._place(queue, together, now)
 
     async def _place(self, queue: str, placings: list[Placing], now: datetime) -> None:
         try:
@@ -305,8 +310,3 @@ class Planner:
 
 def _first_of(todo: Plan) -> datetime | None:
     return todo.ticks[0].slot if todo.ticks else todo.upto
-
-
-def _portion(schedule: Schedule) -> int:
-    """How many ticks of it one batch takes."""
-    return max(1, BATCH_BYTES // (len(json.dumps(schedule.args)) + 1024))

@@ -416,7 +416,7 @@ async def test_a_leader_ends_what_an_editor_who_died_had_left_in_another_queue(
             assert there is not None
             assert there.schedule is not None
             now = await now_of(app)
-            moving = {"queue": "other", "left": "default", "since": now, "generation": next_generation(now)}
+            moving = {"queue": "other", "left": ("default",), "since": now, "generation": next_generation(now)}
             await app.jetstream.schedules.put(there.schedule.model_copy(update=moving), there.revision)
             await eventually(lambda: moved(truth), 30)
         await each_slot_once_over_both(truth, 2 * SECOND)
@@ -468,7 +468,7 @@ async def each_slot_once(truth: Truth, schedule: Schedule) -> None:
     assert slots == [slot_token(begin + i * schedule.every) for i in range(len(slots))]
 
 
-@pytest.mark.parametrize("where", ["ScheduleStore._write", "Ticks.write_marker"])
+@pytest.mark.parametrize("where", ["ScheduleStore._write", "Ticks.change"])
 async def test_an_editor_who_stands_still_doubles_nothing(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
