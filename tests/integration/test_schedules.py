@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ import pytest
 
 from jetjobs import JetJobs, RetryPolicy, current_job
 from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream.changeover import Changeover
 from jetjobs.jetstream.publisher import _block, stage
 from jetjobs.jetstream.schedule_edits import next_generation
 from jetjobs.jetstream.schedules import Definition, ScheduleStore
@@ -32,7 +34,7 @@ from jetjobs.model.errors import (
     UnknownTask,
 )
 from jetjobs.model.planning import Plan, Tick, plan
-from jetjobs.model.schedule import Schedule, make_schedule, slot_token
+from jetjobs.model.schedule import Schedule, make_schedule, schedule_key, slot_token
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.declared import sync_declared
 from jetjobs.worker.planner import Planner
@@ -89,6 +91,16 @@ async def set_marker(app: JetJobs, name: str, slot: datetime) -> None:
     record = {"slot": slot.isoformat(), "generation": schedule.generation, "missed": 0}
     staged = app.jetstream.ticks._staged_marker(schedule.queue, name, record, marker.sequence)
     await app.jetstream.publisher.store_batch(f"jobs-work-{schedule.queue}", [staged])
+
+
+async def put_bare(app: JetJobs, truth: Truth, name: str, task: Any, **rule: Any) -> Schedule:
+    """A schedule of which nothing is planned: as if its ticks had been purged, and its marker set back."""
+    schedule = (await app.schedules.put(name, task, **rule)).schedule
+    await truth.js.purge_stream(
+        f"jobs-work-{schedule.queue}", subject=app.jetstream.names.planned(schedule.queue, schedule.key)
+    )
+    await set_marker(app, name, schedule.since)
+    return schedule
 
 
 async def standing(truth: Truth, queue: str = "default") -> list[str]:
@@ -180,7 +192,7 @@ async def test_a_stale_leader_is_refused_even_after_a_restart(
 ) -> None:
     async with app:
         await app.provision()
-        schedule = (await app.schedules.put("s", work, every=10 * SECOND)).schedule
+        schedule = await put_bare(app, truth, "s", work, every=10 * SECOND)
         marker = await app.jetstream.ticks.marker("default", "s")
         now = await now_of(app)
         one = Placing(schedule, plan(schedule, marker.progress, now), marker)
@@ -209,7 +221,7 @@ async def test_one_stale_marker_does_not_keep_the_others_of_its_batch(
         ticks, now = app.jetstream.ticks, await now_of(app)
         placings = []
         for name in "abc":
-            schedule = (await app.schedules.put(name, work, every=30 * SECOND)).schedule
+            schedule = await put_bare(app, truth, name, work, every=30 * SECOND)
             marker = await ticks.marker("default", name)
             placings.append(Placing(schedule, plan(schedule, marker.progress, now), marker))
         await ticks.place([placings[1]], now.timestamp(), 1)
@@ -228,7 +240,7 @@ async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
 ) -> None:
     async with app:
         await app.provision()
-        schedule = (await app.schedules.put("s", work, every=20 * SECOND)).schedule
+        schedule = await put_bare(app, truth, "s", work, every=20 * SECOND)
         marker, now = await app.jetstream.ticks.marker("default", "s"), await now_of(app)
         tick = plan(schedule, marker.progress, now).ticks[0]
         job = stage(app.jetstream.ticks._job(schedule, tick, now.timestamp()))
@@ -431,6 +443,167 @@ async def test_a_leader_ends_what_an_editor_who_died_had_left_in_another_queue(
         with pytest.raises(ScheduleNotFound):
             await app.schedules.delete("d")
         assert await truth.jobs(lane="later") == []
+
+
+async def test_an_edit_needs_no_leader_to_be_planned(app: JetJobs, work: Any, truth: Truth) -> None:
+    """So whatever becomes of the leader meanwhile, it costs no slot."""
+    async with app:
+        await app.provision()
+        first = await app.schedules.put("s", work, every=SECOND)
+        for number in range(4):
+            await app.schedules.put("s", work, every=SECOND, args={"n": number})
+            await asyncio.sleep(0.3)
+        slots = slots_of(await standing_once(truth))
+        last = await now_of(app) + 50 * SECOND
+        assert max(slots) > slot_token(last)
+        await each_slot_once(truth, first.schedule)
+        assert await truth.subjects("jobs-work-default", "jobs.work.default.tick._taken") == {}
+
+
+async def test_after_an_outage_an_edit_still_gives_what_the_policy_promises(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        for name, misfire in (("all", "all"), ("last", "last"), ("skip", "skip")):
+            await put_bare(app, truth, name, work, every=HOUR, misfire=misfire)
+            await set_marker(app, name, await now_of(app) - 10 * HOUR)
+            await app.schedules.put(name, work, every=2 * HOUR, misfire="skip")
+        by_key = Counter(subject.split(".")[5] for subject in await truth.jobs(lane="normal"))
+        keys = {name: schedule_key(name) for name in ("all", "last", "skip")}
+        assert [by_key[keys[name]] for name in ("all", "last", "skip")] == [10, 1, 0]
+        missed = {info.schedule.name: info.missed for info in await app.schedules.list()}
+        assert missed == {"all": 0, "last": 9, "skip": 10}
+
+
+async def test_a_new_rule_has_no_slot_before_it_was_made(app: JetJobs, work: Any, truth: Truth) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=HOUR)
+        info = await app.schedules.put("s", work, every=SECOND)
+        slots = slots_of(await standing_once(truth))
+        assert slots[0] > slot_token(info.schedule.since)
+
+
+async def test_two_who_move_a_schedule_from_queue_to_queue_lose_and_double_no_slot(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app, other = make_app(), make_app("other")
+    random.seed(5)
+    tasks = {}
+    for one in (app, other):
+
+        @one.task
+        async def first() -> None: ...
+
+        @one.task(queue="second")
+        async def second() -> None: ...
+
+        @one.task(queue="third")
+        async def third() -> None: ...
+
+        tasks[one] = [first, second, third]
+    async with app, other:
+        await app.provision(["default", "second", "third"])
+        begun = await app.schedules.put("s", tasks[app][0], every=SECOND)
+        async with planning(app):
+
+            async def move(one: JetJobs) -> None:
+                for _ in range(12):
+                    with contextlib.suppress(ScheduleConflict):
+                        await one.schedules.put("s", random.choice(tasks[one]), every=SECOND)
+                    await asyncio.sleep(random.uniform(0.0, 0.7))
+
+            await asyncio.gather(move(app), move(other))
+        await each_slot_once_in(truth, ("default", "second", "third"), begun.schedule)
+
+
+async def each_slot_once_in(truth: Truth, queues: tuple[str, ...], schedule: Schedule) -> None:
+    async def once() -> list[str] | None:
+        found = [subject for queue in queues for subject in await standing(truth, queue)]
+        lanes = Counter((s.split(".")[2], s.split(".", 4)[4]) for s in found)
+        return None if max(lanes.values()) > 1 else slots_of(found)  # one that is being fired is seen in two lanes
+
+    slots = await eventually(once, 10)
+    assert [slot for slot, count in Counter(slots).items() if count > 1] == []
+    begin, every = schedule.after(schedule.since), schedule.every
+    assert begin is not None
+    assert every is not None
+    assert slots == [slot_token(begin + i * every) for i in range(len(slots))]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_what_an_editor_who_died_had_left_is_ended_by_the_next_one(
+    make_app: MakeApp, truth: Truth, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def first() -> None: ...
+
+    @app.task(queue="second")
+    async def second() -> None: ...
+
+    @app.task(queue="third")
+    async def third() -> None: ...
+
+    async def die(self: Changeover, schedule: Schedule) -> Marker:
+        raise ConnectionResetError("died")
+
+    async with app:
+        await app.provision(["default", "second", "third"])
+        begun = await app.schedules.put("s", first, every=SECOND)
+        with monkeypatch.context() as dying:
+            dying.setattr(Changeover, "to", die)
+            with pytest.raises(ConnectionResetError):
+                await app.schedules.put("s", second, every=SECOND)
+        async with planning(app) if leads else contextlib.nullcontext():
+            await app.schedules.put("s", third, every=SECOND)
+            await asyncio.sleep(0.5)
+        await each_slot_once_in(truth, ("default", "second", "third"), begun.schedule)
+        assert await truth.jobs(queue="second") == []
+
+
+async def test_a_clock_that_is_behind_neither_holds_an_edit_up_nor_doubles_a_slot(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        first = await app.schedules.put("s", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: ready(truth, 2), 30)
+        clock = app.jetstream.server_clock
+        await clock.now()
+        assert clock._offset is not None
+        clock._offset -= 10.0
+        before = (await app.jetstream.ticks.marker("default", "s")).sequence
+        await app.schedules.put("s", work, every=SECOND, args={"n": 2})
+        after = (await app.jetstream.ticks.marker("default", "s")).sequence
+        assert after - before < 200
+        await each_slot_once(truth, first.schedule)
+
+
+async def test_a_generation_above_which_there_is_none_keeps_no_other_schedule_from_its_ticks(
+    app: JetJobs, work: Any, truth: Truth, caplog: pytest.LogCaptureFixture
+) -> None:
+    highest = "4102444800000000"
+    async with app:
+        await app.provision()
+        good = await put_bare(app, truth, "good", work, every=SECOND)
+        evil = await put_bare(app, truth, "evil", work, every=SECOND)
+        record = {"slot": (await now_of(app)).isoformat(), "generation": highest}
+        await truth.js.publish("jobs.work.default.tick.evil", json.dumps(record).encode())
+        async with planning(app):
+            found = await eventually(lambda: placed(truth, 20), 30)
+            assert {subject.split(".")[5] for subject in found} == {good.key}
+            await eventually(lambda: told(caplog, "schedule.unplaced"), 30)
+        info = (await truth.api("STREAM.INFO.jobs-work-default"))["state"]
+        assert info["last_seq"] < 1_000
+        assert evil.generation < highest
+
+
+async def told(caplog: pytest.LogCaptureFixture, event: str) -> bool:
+    return any(getattr(record, "event", "") == event for record in caplog.records)
 
 
 @pytest.mark.parametrize("before_ms", [(10,), (30,), (60,), (230, 120), (900, 300, 20)])
@@ -733,7 +906,7 @@ async def test_with_overlap_skip_an_earlier_tick_that_only_waits_for_its_jitter_
 ) -> None:
     async with app:
         await app.provision()
-        schedule = (await app.schedules.put("s", work, every=SECOND, overlap="skip", jitter=HOUR)).schedule
+        schedule = await put_bare(app, truth, "s", work, every=SECOND, overlap="skip", jitter=HOUR)
         now = (await now_of(app)).replace(microsecond=0)
         ticks = app.jetstream.ticks
         marker = await ticks.marker("default", "s")
@@ -842,7 +1015,7 @@ async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path)
             await truth.api(
                 "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
             )
-            await app.schedules.put("s", work, every=20 * SECOND, misfire="all")
+            await put_bare(app, truth, "s", work, every=20 * SECOND, misfire="all")
             await fill(truth)
             async with planning(app) as planners:
 
