@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from jetjobs.model.reading import read_json
 
 MASK = "***"
 MAX_HEADER = 2_000
+_PLAIN = re.compile(r"[\w$@:/-]+")
+"""Aliases are more than identifiers; neither comma nor dot may be in a name, nor what a header cannot hold."""
 _RESULT = "result"
 Path = tuple[str, ...]
 """Names from the outermost argument inward; `*` stands for each item of a list or value of a dict."""
@@ -28,8 +31,8 @@ def write_paths(paths: Collection[Path]) -> str:
 
 def _writable(path: Path) -> Path:
     for index, token in enumerate(path):
-        if index and not (token == "*" or token.isidentifier()):
-            return path[:index]
+        if token != "*" and not _PLAIN.fullmatch(token):
+            return path[:index] or ("*",)
     return path
 
 
