@@ -169,5 +169,5 @@ def test_a_model_with_aliases_is_kept_and_read_again() -> None:
         number: int = Field(validation_alias="pageNumber")
         size: int = Field(serialization_alias="pageSize")
 
-    kept = Page(pageNumber=3, size=10)
+    kept = Page.model_validate({"pageNumber": 3, "size": 10})
     assert decode(encode(kept), Page) == kept
