@@ -21,12 +21,13 @@ from jetjobs.model.errors import (
     JobAmbiguous,
     JobNotFound,
     QueueNotFound,
+    ResultError,
     TopologyMissing,
 )
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
-from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
+from jetjobs.model.names import KV_OPERATION, PRIORITIES, kv_stream, kv_subject
 from jetjobs.model.reading import read_running
 from jetjobs.moving import MoveAnswer, Mover
 
@@ -44,7 +45,8 @@ class Jobs:
     # One job
 
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobStatus:
-        """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id."""
+        """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id,
+        ResultError when its record cannot be read."""
         where = await self.locate(job_id, queue, task)
         status = await self._jetstream.places.status(*where, job_id, by_hand=True)
         if status.state is None:
@@ -88,7 +90,13 @@ class Jobs:
         async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, job_id)):
             if record := read_running(read_record(message.data)):
                 return running_status(job_id, record)._replace(queue=queue, task=task)
-        raise JobNotFound(f"no job {job_id}: its record has just expired")
+        there = await self._jetstream.results.get(queue, task, job_id)
+        if there is not None and there.data and KV_OPERATION not in there.headers:
+            raise ResultError(
+                f"job {job_id} has a record that cannot be read",
+                hint=f"nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id} shows what it says",
+            )
+        raise JobNotFound(f"no job {job_id}: its record has just expired, or was deleted")
 
     # Changes
 

@@ -79,7 +79,8 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
     if status.priority not in (None, status.lane):
         out.data(f"{'priority':<13}{status.priority}")
     if status.cancel is not None:
-        why = f"asked for by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
+        asked = "" if status.state is JobState.CANCELLED else "asked for "
+        why = f"{asked}by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
         out.data(f"{'cancel':<13}{one_line(why, None)}")
     if status.state is JobState.SUCCEEDED:
         out.data(f"{'result':<13}{json_line(status.result)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -215,6 +216,8 @@ async def test_waiting_has_a_code_for_each_end(app: JetJobs, jobs: Jobs) -> None
         assert "no such thing" in error_of(await jobs("wait", "gone", code=1))
         await jobs("cancel", "far", "--reason", "no longer needed")
         assert "no longer needed" in error_of(await jobs("wait", "far", code=1))
+        assert "@" in (await jobs.json("show", "far"))["cancel"]["by"]
+        assert re.search(r"^cancel +by \S+@\S+: no longer needed$", (await jobs("show", "far")).stdout, re.M)
         shown = (await jobs("show", "gone")).stdout
         assert "dead" in shown
         assert "LookupError" in shown

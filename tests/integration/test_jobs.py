@@ -296,8 +296,8 @@ async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) 
         assert (await app.jobs.get(one.id)).cancel is None
         await marks.put(one.id, CancelMark(one.run, "ada", "wrong customer"))
         assert (await app.jobs.get(one.id)).cancel == {"by": "ada", "reason": "wrong customer"}
-        await app.jobs.cancel(one.id)
-        assert (await app.jobs.get(one.id)).cancel is None
+        await app.jobs.cancel(one.id, by="bob", reason="it was")
+        assert (await app.jobs.get(one.id)).cancel == {"by": "bob", "reason": "it was"}
 
 
 async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs, truth: Truth) -> None:
