@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -286,3 +287,18 @@ def test_a_dev_file_that_was_left_behind_is_passed_over_or_named(folder: Path) -
         assert refused.returncode == 3
         assert "using the dev server at nats://127.0.0.1:1 (.jetjobs/dev.json)" in refused.stderr
         assert "hint: remove .jetjobs/dev.json" in refused.stderr
+        doctor = run(["doctor", "--timeout", "2s", "--json"], folder)
+        items = json.loads(doctor.stdout)["items"]
+        assert [item["hint"] for item in items if item["check"] == "reach" and item["level"] == "fail"] == [
+            "remove .jetjobs/dev.json if no `jetjobs dev` runs here"
+        ]
+
+
+def test_a_url_that_is_none_is_a_wrong_command_line(folder: Path) -> None:
+    refused = run(["jobs", "list", "-s", "nats://127.0.0.1:notaport"], folder)
+    assert refused.returncode == 2
+    assert "error: bad settings: nats.url: " in refused.stderr
+    (folder / ".jetjobs").mkdir()
+    (folder / ".jetjobs" / "dev.json").write_text(json.dumps({"url": "", "pid": os.getpid()}))
+    shown = run(["config", "show", "--json"], folder)
+    assert {item["key"]: item["source"] for item in json.loads(shown.stdout)["items"]}["nats.url"] == "default"
