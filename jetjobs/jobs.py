@@ -27,13 +27,19 @@ from jetjobs.model.errors import (
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
-from jetjobs.model.names import KV_OPERATION, PRIORITIES, kv_stream, kv_subject
+from jetjobs.model.names import KV_OPERATION, PRIORITIES, SECRET, kv_stream, kv_subject
 from jetjobs.model.reading import read_running
 from jetjobs.moving import MoveAnswer, Mover
 
 SCAN_LIMIT = 10_000
 """Messages looked at for one page at the most."""
 _STEP = 256
+
+
+def check_priority(priority: str) -> None:
+    """ConfigError for what no lane is called."""
+    if priority not in PRIORITIES:
+        raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
 
 
 class Jobs:
@@ -131,8 +137,7 @@ class Jobs:
         self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
     ) -> MoveAnswer:
         """Put a job that waits into another lane: high, normal or low."""
-        if priority not in PRIORITIES:
-            raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
+        check_priority(priority)
         where = await self.locate(job_id, queue, task)
         return await Mover(self._jetstream).reprioritise(*where, job_id, priority)
 
@@ -217,6 +222,7 @@ class _Lister:
         self._items: list[Listed] = []
         self._scanned = 0
         self._missing = {path for path, _ in query.where}
+        self._secret: set[str] = set()
 
     async def fill(self, all_shelves: list[Shelf], position: Position | None) -> JobPage:
         for shelf in all_shelves:
@@ -228,7 +234,7 @@ class _Lister:
 
     def _page(self, cursor: str | None) -> JobPage:
         unknown = tuple(sorted(self._missing)) if self._scanned else ()
-        return JobPage(self._items, cursor, self._scanned, unknown)
+        return JobPage(self._items, cursor, self._scanned, unknown, tuple(sorted(self._secret)))
 
     async def _read(self, shelf: Shelf, start: int) -> int | None:
         """Take what matches off a shelf. Where to go on if the page is full; None at the shelf's end."""
@@ -260,7 +266,9 @@ class _Lister:
         done = status.state in (JobState.SUCCEEDED, JobState.CANCELLED)
         arguments = None if done else read_arguments(message)
         if self._query.where:
-            self._missing &= self._query.missing(arguments)
-            if not self._query.matches(arguments):
+            hidden = self._query.hidden(message.headers.get(SECRET, ""))
+            self._secret |= hidden
+            self._missing &= self._query.missing(arguments) - hidden
+            if hidden or not self._query.matches(arguments):
                 return
         self._items.append(Listed(status, arguments))

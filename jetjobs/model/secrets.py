@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jetjobs.model import names as n
@@ -87,6 +87,15 @@ def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
     except ValueError:
         return f"<{len(body)} bytes that are no JSON>"
     return mask(value, read_paths(headers.get(n.SECRET, "")))
+
+
+def hides(place: Sequence[str], paths: Iterable[Path]) -> bool:
+    """Whether one of the secrets is at that place, around it or in it.
+
+    >>> hides(["user"], [("user", "token")]), hides(["user", "name"], [("user", "token")])
+    (True, False)
+    """
+    return any(all(a in (b, "*") for a, b in zip(path, place, strict=False)) for path in paths)
 
 
 def concerns(where: Iterable[int | str], paths: Iterable[Path], *, at_all: bool = False) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic.alias_generators import to_camel
 
-from jetjobs import JetJobs, RetryPolicy, Secret
+from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy, Secret
 from jetjobs.cli.tree import run as run_command
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.observe.logs import log_event
@@ -133,6 +133,13 @@ async def test_lists_of_jobs_show_them_masked_and_cannot_be_asked_for_them(
         asked = [*listing, "--where", f"args.password={HUSH}"]
         found = await asyncio.to_thread(run, asked, tmp_path, 120, {"NATS_URL": server.url})
         assert json.loads(found.stdout)["items"] == []
+        said = "is secret: it is not looked at, and jobs that have it are not listed"
+        assert f"args.password {said}" in found.stderr
+        for path in ("args.password", "args.login.token", "args.login"):
+            page = await app.jobs.page(JobQuery(JobState.SCHEDULED, where=((path, "***"),)))
+            assert (page.items, page.secret, page.unknown) == ([], (path,), ())
+        beside = await app.jobs.page(JobQuery(JobState.SCHEDULED, where=(("args.login.user", "ada"),)))
+        assert (len(beside.items), beside.secret) == (1, ())
 
 
 class Grant(BaseModel):
