@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import pytest
 
-from jetjobs import JetJobs, JobState, RetryPolicy, current_job
+from jetjobs import INJECTED, Depends, JetJobs, JobState, RetryPolicy, current_job
 from jetjobs.jetstream.cancel_marks import CancelMark
 from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
 from jetjobs.model.events import JobStarted
@@ -340,3 +343,34 @@ async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs
             assert await eventually(lambda: line_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
             await app.jobs.cancel(later)
             assert await line_of(later, JobState.CANCELLED) == (middle, root.id)
+
+
+async def test_a_plain_function_enqueues_on_the_loop_and_is_the_parent(app: JetJobs) -> None:
+    @app.task
+    async def child(how: str) -> str | None:
+        return current_job().parent_id
+
+    @app.task
+    def parent(
+        loop: Annotated[asyncio.AbstractEventLoop, Depends(asyncio.get_running_loop)] = INJECTED,
+    ) -> list[str]:
+        def enqueue(how: str) -> None:
+            made.append(asyncio.run_coroutine_threadsafe(child.enqueue(how), loop).result().id)
+
+        made: list[str] = []
+        enqueue("itself")
+        for thread in (
+            threading.Thread(target=contextvars.copy_context().run, args=(enqueue, "in a copy")),
+            threading.Thread(target=enqueue, args=("alone",)),
+        ):
+            thread.start()
+            thread.join()
+        return made
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await parent.enqueue()
+            made = await handle.result(SOON)
+            parents = [await (await app.job(job_id)).result(SOON) for job_id in made]
+    assert parents == [handle.id, handle.id, None]
