@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSou
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.reading import read_json
-from jetjobs.model.settings import Settings, build_settings
+from jetjobs.model.settings import Settings, build_settings, check_urls
 
 PREFIX = "JETJOBS_"
 DEV_FILE = Path(".jetjobs") / "dev.json"
@@ -92,11 +92,19 @@ def find_dev_server(start: Path) -> dict[str, Any] | None:
         if path.is_file():
             try:
                 found: dict[str, Any] = read_json(path.read_text())
-                os.kill(int(found["pid"]), 0)
-                return found if isinstance(found["url"], str) else None
-            except (OSError, ValueError, KeyError, TypeError, OverflowError):
+                check_urls(found["url"])
+                return found if _lives(found["pid"]) else None
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, AttributeError):
                 return None
     return None
+
+
+def _lives(pid: Any) -> bool:
+    """OSError when there is no such process."""
+    if type(pid) is not int or pid <= 0:  # these would stand for whole groups of processes
+        return False
+    os.kill(pid, 0)
+    return True
 
 
 def _dev_server(where: Path) -> tuple[str, dict[str, Any]]:

@@ -21,18 +21,25 @@ from jetjobs.model.errors import (
     JobAmbiguous,
     JobNotFound,
     QueueNotFound,
+    ResultError,
     TopologyMissing,
 )
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
 from jetjobs.model.listing import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
-from jetjobs.model.names import PRIORITIES, kv_stream, kv_subject
+from jetjobs.model.names import KV_OPERATION, PRIORITIES, SECRET, kv_stream, kv_subject
 from jetjobs.model.reading import read_running
 from jetjobs.moving import MoveAnswer, Mover
 
 SCAN_LIMIT = 10_000
 """Messages looked at for one page at the most."""
 _STEP = 256
+
+
+def check_priority(priority: str) -> None:
+    """ConfigError for what no lane is called."""
+    if priority not in PRIORITIES:
+        raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
 
 
 class Jobs:
@@ -44,7 +51,8 @@ class Jobs:
     # One job
 
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobStatus:
-        """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id."""
+        """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id,
+        ResultError when its record cannot be read."""
         where = await self.locate(job_id, queue, task)
         status = await self._jetstream.places.status(*where, job_id, by_hand=True)
         if status.state is None:
@@ -86,7 +94,13 @@ class Jobs:
         async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, job_id)):
             if record := read_running(read_record(message.data)):
                 return running_status(job_id, record)._replace(queue=queue, task=task)
-        raise JobNotFound(f"no job {job_id}: its record has just expired")
+        there = await self._jetstream.results.get(queue, task, job_id)
+        if there is not None and there.data and KV_OPERATION not in there.headers:
+            raise ResultError(
+                f"job {job_id} has a record that cannot be read",
+                hint=f"nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id} shows what it says",
+            )
+        raise JobNotFound(f"no job {job_id}: its record has just expired, or was deleted")
 
     # Changes
 
@@ -121,8 +135,7 @@ class Jobs:
         self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
     ) -> MoveAnswer:
         """Put a job that waits into another lane: high, normal or low."""
-        if priority not in PRIORITIES:
-            raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
+        check_priority(priority)
         where = await self.locate(job_id, queue, task)
         return await Mover(self._jetstream).reprioritise(*where, job_id, priority)
 
@@ -207,6 +220,7 @@ class _Lister:
         self._items: list[Listed] = []
         self._scanned = 0
         self._missing = {path for path, _ in query.where}
+        self._secret: set[str] = set()
 
     async def fill(self, all_shelves: list[Shelf], position: Position | None) -> JobPage:
         for shelf in all_shelves:
@@ -218,7 +232,7 @@ class _Lister:
 
     def _page(self, cursor: str | None) -> JobPage:
         unknown = tuple(sorted(self._missing)) if self._scanned else ()
-        return JobPage(self._items, cursor, self._scanned, unknown)
+        return JobPage(self._items, cursor, self._scanned, unknown, tuple(sorted(self._secret)))
 
     async def _read(self, shelf: Shelf, start: int) -> int | None:
         """Take what matches off a shelf. Where to go on if the page is full; None at the shelf's end."""
@@ -250,7 +264,9 @@ class _Lister:
         done = status.state in (JobState.SUCCEEDED, JobState.CANCELLED)
         arguments = None if done else read_arguments(message)
         if self._query.where:
-            self._missing &= self._query.missing(arguments)
-            if not self._query.matches(arguments):
+            hidden = self._query.hidden(message.headers.get(SECRET, ""))
+            self._secret |= hidden
+            self._missing &= self._query.missing(arguments) - hidden
+            if hidden or not self._query.matches(arguments):
                 return
         self._items.append(Listed(status, arguments))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
@@ -16,6 +15,7 @@ from jetjobs.model.ids import is_id
 from jetjobs.model.letter import DeadLetter
 from jetjobs.model.names import check_header, check_token
 from jetjobs.model.reading import read_json
+from jetjobs.model.writing import write_json
 
 _ROOM = 1024
 """For what the publish itself adds to the headers."""
@@ -78,7 +78,7 @@ async def from_json(jetstream: JetStreamClient, value: Any) -> bool:
 
 async def write_file(jetstream: JetStreamClient, file: IO[str], letter: DeadLetter) -> None:
     """One line."""
-    file.write(json.dumps(await to_json(jetstream, letter)) + "\n")
+    file.write(write_json(await to_json(jetstream, letter)) + "\n")
 
 
 async def read_file(jetstream: JetStreamClient, file: IO[str]) -> ImportReport:

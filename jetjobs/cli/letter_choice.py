@@ -71,9 +71,8 @@ class Choice:
         """LetterNotFound when one of the ids has no letter, LetterAmbiguous when it has several."""
         self._until = await self._app.dead.last_sequence()
         if self._selection.ids:
-            self.named = [
-                await one(self._app, job_id, self._selection) for job_id in dict.fromkeys(self._selection.ids)
-            ]
+            ids = dict.fromkeys(self._selection.ids)
+            self.named = [await one(self._app, job_id, self._selection, "; nothing was changed") for job_id in ids]
 
     async def letters(self) -> AsyncIterator[DeadLetter]:
         """Read as they are asked for, never all held."""
@@ -95,11 +94,11 @@ class Choice:
         return number, first
 
 
-async def one(app: JetJobs, job_id: str, selection: Selection) -> DeadLetter:
-    """The letter of an id."""
+async def one(app: JetJobs, job_id: str, selection: Selection, besides: str = "") -> DeadLetter:
+    """The letter of an id. `besides` is said behind the error when there is none."""
     letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
     if letter is None:
-        raise LetterNotFound(f"no dead letter of {job_id}; nothing was changed", hint="jetjobs dead list")
+        raise LetterNotFound(f"no dead letter of {job_id}{besides}", hint="jetjobs dead list")
     return letter
 
 

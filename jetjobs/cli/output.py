@@ -15,6 +15,8 @@ import traceback
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from jetjobs.model.writing import write_json
+
 if TYPE_CHECKING:
     from jetjobs.model.errors import JetJobsError
 
@@ -61,7 +63,7 @@ class Output:
         """One document, or with `lines` the items of a list, each on its line."""
         listed = self.lines and isinstance(value, dict) and isinstance(value.get("items"), list)
         for one in value["items"] if listed else [value]:
-            print(json.dumps(one, default=_plain))
+            print(write_json(one, default=_plain))
 
     def note(self, text: str, *, painted: bool = False) -> None:
         print(text if painted else printable(text), file=sys.stderr)
@@ -122,7 +124,7 @@ def json_line(value: Any) -> str:
     >>> json_line("é\\x9b2J")
     '"é\\\\u009b2J"'
     """
-    text = json.dumps(value, ensure_ascii=False)
+    text = write_json(value, ensure_ascii=False)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 

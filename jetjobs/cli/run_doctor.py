@@ -8,7 +8,7 @@ import textwrap
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.output import DONE, FAILED, AppImportError, printable
-from jetjobs.cli.state import state
+from jetjobs.cli.state import STALE_DEV_FILE, state
 from jetjobs.config import Loaded
 from jetjobs.doctor.examination import areas, examine
 from jetjobs.doctor.finding import Finding, count
@@ -25,6 +25,8 @@ async def doctor_command(name: str | None, only: str | None, *, strict: bool) ->
     loaded = state.settings()
     app, trouble = _find(name, loaded)
     found = await examine(loaded.settings, app, only=wanted, trouble=trouble)
+    if state.from_dev_file:
+        found = [one._replace(hint=STALE_DEV_FILE) if _is_silence(one) else one for one in found]
     counts = count(found)
     if state.out.as_json:
         state.out.json({"items": [finding.to_json() for finding in found], **counts})
@@ -34,6 +36,10 @@ async def doctor_command(name: str | None, only: str | None, *, strict: bool) ->
                 state.out.data(_painted(printable(line), finding.level), painted=True)
         state.out.data(summary(counts))
     return FAILED if counts["failed"] or (strict and counts["warnings"]) else DONE
+
+
+def _is_silence(finding: Finding) -> bool:
+    return (finding.level, finding.check) == ("fail", "reach")
 
 
 def _find(name: str | None, loaded: Loaded) -> tuple[JetJobs | None, Finding | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from datetime import datetime
 
@@ -12,6 +11,7 @@ from jetjobs.cli.state import state
 from jetjobs.model.durations import show_duration
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Event
 from jetjobs.model.live import LiveEvent, make_wish
+from jetjobs.model.writing import write_json
 
 _COLOURS = {
     "job.succeeded": "32", "job.retried": "33", "job.snoozed": "33", "job.dead_lettered": "31",
@@ -29,7 +29,7 @@ async def events_command(queue: str | None, task: str | None, kinds: list[str]) 
         contextlib.aclosing(app.events(queue=queue, task=task, kinds=kinds, begun=_note)) as following,
     ):
         async for event in following:
-            print(json.dumps(event.as_dict()) if as_json else line(event), flush=True)
+            print(write_json(event.as_dict()) if as_json else line(event), flush=True)
 
 
 def _tell(event: Event) -> None:

@@ -12,6 +12,7 @@ from jetjobs.cancel import CancelAnswer, CancelOutcome
 from jetjobs.cli.output import DONE, FAILED, json_line, one_line, user_name
 from jetjobs.cli.state import state
 from jetjobs.define.options import check_delay, check_moment
+from jetjobs.jobs import check_priority
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
 from jetjobs.model.ids import is_id
@@ -58,6 +59,8 @@ async def list_command(chosen: Selection, limit: int, cursor: str | None) -> Non
         out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
     for path in page.unknown:
         out.note(f"none of the {page.scanned:,} jobs looked at has {path}")
+    for path in page.secret:
+        out.note(f"{path} is secret: it is not looked at, and jobs that have it are not listed")
     if page.cursor is not None:
         short = len(page.items) < limit
         looked = f"looked at {page.scanned:,} messages so far; " if short else ""
@@ -79,7 +82,8 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
     if status.priority not in (None, status.lane):
         out.data(f"{'priority':<13}{status.priority}")
     if status.cancel is not None:
-        why = f"asked for by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
+        asked = "" if status.state is JobState.CANCELLED else "asked for "
+        why = f"{asked}by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
         out.data(f"{'cancel':<13}{one_line(why, None)}")
     if status.state is JobState.SUCCEEDED:
         out.data(f"{'result':<13}{json_line(status.result)}")
@@ -141,6 +145,8 @@ async def reschedule_command(
 
 
 async def priority_command(job_id: str, lane: str, queue: str | None, task: str | None) -> int:
+    check_priority(lane)
+
     async def move(app: JetJobs, job_id: str) -> MoveAnswer:
         return await app.jobs.set_priority(job_id, lane, queue=queue, task=task)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, REFUSED
+from jetjobs.cli.output import DONE, REFUSED, json_line
 from jetjobs.cli.progress import ask
 from jetjobs.cli.state import state
 from jetjobs.model.cron import zone_of
 from jetjobs.model.durations import parse_duration, show_duration
-from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound
+from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound, ResultError
 from jetjobs.model.job import JobStatus
 from jetjobs.model.names import check_schedule_name
 from jetjobs.model.schedule import Schedule, make_schedule
@@ -204,7 +203,7 @@ def _facts(info: ScheduleInfo, now: datetime, job: JobStatus | None, late_s: flo
         details["misfire"] = f"all, up to {schedule.misfire_limit}"
     shown = {"name": schedule.name, "state": info.state}
     shown |= {key: str(details[key]) for key in _FACTS if details[key] is not None}
-    shown["arguments"] = json.dumps(details["args"], ensure_ascii=False)
+    shown["arguments"] = json_line(details["args"])
     shown["declared by"] = f"app {schedule.declared_by}" if schedule.declared_by else "-"
     shown["revision"] = str(info.revision)
     shown["last"] = f"{_local(info.last, schedule.tz)}  {_from_now(info.last, now)}" if info.last else "-"
@@ -223,8 +222,8 @@ async def _last_job(app: JetJobs, info: ScheduleInfo) -> JobStatus | None:
         return None
     try:
         return await app.jobs.get(info.last_job)
-    except JobNotFound:
-        return None  # its record has expired, or the task keeps none
+    except (JobNotFound, ResultError):
+        return None  # its record has expired or cannot be read, or the task keeps none
 
 
 def _started_late(info: ScheduleInfo, job: JobStatus | None) -> float | None:

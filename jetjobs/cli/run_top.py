@@ -98,9 +98,15 @@ class Top:
 
     def lines(self, columns: int, rows: int) -> list[str]:
         """What is drawn on a screen of that size."""
-        shown = self._snapshot.filtered(self._filter)
         # One column less, as the screen draws: else it would cut the last one that fits.
-        return view(shown, columns - 1, rows, self._foot(), only_running=self._only_running)
+        return view(
+            self._snapshot,
+            columns - 1,
+            rows,
+            self._foot(),
+            only_running=self._only_running,
+            text=self._filter,
+        )
 
     async def _look_for_ever(self) -> None:
         seen = Glances()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from typing import Any
@@ -19,6 +18,7 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import FINAL, JobState, JobStatus
+from jetjobs.model.writing import write_json
 
 MOST = 200
 """Each job is looked for once a second."""
@@ -61,7 +61,7 @@ async def _watch_running(app: JetJobs, queue: str | None, task: str | None, on_t
 
 
 def _print(status: JobStatus) -> None:
-    print(json.dumps(status.as_dict(), default=str), flush=True)
+    print(write_json(status.as_dict(), default=str), flush=True)
 
 
 class Block:

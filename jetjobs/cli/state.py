@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STALE_DEV_FILE = "remove .jetjobs/dev.json if no `jetjobs dev` runs here"
+"""What to do when no server answers where that file says."""
+
 
 @dataclass
 class State:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jetjobs.cli.output import shorten
+from jetjobs.cli.output import one_line, shorten
 from jetjobs.model.durations import show_duration
 from jetjobs.model.job import JobStatus
 from jetjobs.model.presence import WorkerRecord
@@ -50,11 +50,15 @@ class Snapshot(NamedTuple):
         }
 
 
-def view(snapshot: Snapshot, columns: int, rows: int, foot: str, *, only_running: bool = False) -> list[str]:
-    """Exactly so many rows: a heading, up to three tables that share the room, and the foot at the bottom."""
+def view(
+    snapshot: Snapshot, columns: int, rows: int, foot: str, *, only_running: bool = False, text: str = ""
+) -> list[str]:
+    """Exactly so many rows: a heading, up to three tables that share the room, and the foot at the bottom. The
+    tables show what has `text` in a name; the heading always counts everything."""
+    whole, snapshot = snapshot, snapshot.filtered(text)
     tables = [_running(snapshot)] if only_running else [_queues(snapshot), _running(snapshot), _workers(snapshot)]
     room = max(0, rows - 2 - 2 * len(tables))
-    lines = [heading(snapshot)]
+    lines = [heading(whole)]
     for (head, cells), share in zip(tables, shares([len(t[1]) for t in tables], room), strict=True):
         shown = cells[:share]
         if share and len(cells) > share:
@@ -102,6 +106,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> l
     >>> table(("QUEUE", "QUEUED", "SLOTS"), [["mail", "12", "1/4"]], 14)
     ['QUEUE  QUEUED', 'mail   12']
     """
+    # Before anything is measured: what steers a terminal is shown in more characters than it has.
+    rows = [[cell if cell.isprintable() else one_line(cell, None) for cell in row] for row in rows]
     widths = [max([len(name), *(len(row[i]) for row in rows)]) for i, name in enumerate(head)]
     if columns:
         widths = [min(width, _WIDEST) for width in widths]

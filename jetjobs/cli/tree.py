@@ -38,7 +38,7 @@ from jetjobs.cli.output import (
     exit_code,
     user_traceback,
 )
-from jetjobs.cli.state import state
+from jetjobs.cli.state import STALE_DEV_FILE, state
 
 tree = typer.Typer(
     name="jetjobs",
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         number = exit_code(error)
         hint = error.hint
         if number == UNREACHABLE and state.from_dev_file:
-            hint = "remove .jetjobs/dev.json if no `jetjobs dev` runs here"
+            hint = STALE_DEV_FILE
         state.out.error(str(error), hint, number)
         return number
     except AppImportError as error:

@@ -47,7 +47,8 @@ def _short(number: Any) -> str:
 def encode(value: Any) -> bytes:
     """A checkpoint as JSON. CheckpointError when there is no such form, CheckpointTooLarge when it is too long."""
     try:
-        data = to_json(value, inf_nan_mode="strings")
+        # By the names of fields: an alias may be one that nothing is read by.
+        data = to_json(value, by_alias=False, inf_nan_mode="strings")
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"a checkpoint of {type(value).__qualname__} cannot be written as JSON: {error}"
@@ -66,7 +67,8 @@ def decode(data: bytes, kind: Any) -> Any:
     """A checkpoint as `kind`, a type or a TypeAdapter. CheckpointError when it does not fit any more."""
     adapter = kind if isinstance(kind, TypeAdapter) else _adapter(kind)
     try:
-        return adapter.validate_json(data)
+        # Written by the names of fields, whatever the type says that it is read by.
+        return adapter.validate_json(data, by_alias=True, by_name=True)
     except ValidationError as error:
         # Inputs are left out: they may be secret, and this text goes to logs and dead letters.
         details = error.errors(include_url=False, include_input=False, include_context=False)

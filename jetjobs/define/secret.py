@@ -73,10 +73,12 @@ class _Finder:
         kind = node.get("type")
         if kind in ("typed-dict", "model-fields"):
             for name, field in node["fields"].items():
-                self.walk(field["schema"], (*path, name))
+                self._walk_field(field["schema"], path, name, field)
+            self._walk_computed(node, path)
         elif kind == "dataclass-args":
             for field in node["fields"]:
-                self.walk(field["schema"], (*path, field["name"]))
+                self._walk_field(field["schema"], path, field["name"], field)
+            self._walk_computed(node, path)
         elif kind in _ITEMS:
             self.walk(node.get("items_schema"), (*path, "*"))
         elif kind == "dict":
@@ -92,6 +94,29 @@ class _Finder:
             for key, value in node.items():
                 if key not in _NO_SCHEMA:
                     self.walk(value, path)
+
+    def _walk_field(self, schema: Any, path: Path, name: str, field: dict[str, Any]) -> None:
+        for place in _places(name, field):
+            self.walk(schema, (*path, *place))
+
+    def _walk_computed(self, node: dict[str, Any], path: Path) -> None:
+        for field in node.get("computed_fields", ()):
+            self._walk_field(field["return_schema"], path, field["property_name"], field)
+
+
+def _places(name: str, field: dict[str, Any]) -> set[Path]:
+    """Where a field may stand: under its name, or an alias it is written or read by. Whoever publishes by hand
+    chooses which."""
+    found: set[Path] = {(name,)}
+    for key in ("serialization_alias", "alias", "validation_alias"):
+        alias = field.get(key)
+        if isinstance(alias, str):
+            found.add((alias,))
+        elif isinstance(alias, list):
+            # Of AliasPath one path, of AliasChoices a list of them.
+            for choice in [alias] if not isinstance(alias[0], list) else alias:
+                found.add(tuple("*" if isinstance(step, int) else str(step) for step in choice))
+    return found
 
 
 def _is_secret(node: dict[str, Any]) -> bool:

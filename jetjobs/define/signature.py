@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -44,10 +45,10 @@ _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes=
 
 # Traces of a number that JSON may not have kept.
 _SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
-# Messages of pydantic's that repeat the input.
 # Messages that are pydantic's own; all others are texts of validators.
 _OWN_TEXT = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
 _SAFE = frozenset({"missing", "extra_forbidden"})
+# Messages of pydantic's that repeat the input.
 _UNSAFE = {"union_tag_invalid": "Input tag is none of the expected ones"}
 
 
@@ -79,8 +80,9 @@ class Signature:
         result = hints.get("return", Any)
         self._result = _adapter(task, "result", result, _result_config(result))
         # What happens with every job goes straight to pydantic's core.
-        self._validate = self._arguments.validator.validate_python
-        self._validate_json = self._arguments.validator.validate_json
+        self._validate = _reading(self._arguments, self._arguments.validator.validate_python)
+        self._validate_json = _reading(self._arguments, self._arguments.validator.validate_json)
+        self._validate_result = _reading(self._result, self._result.validator.validate_json)
         self._loose = "'type': 'any'" in str(self._arguments.core_schema)
         """Whether something travels whose type says nothing, so that its form must be looked at each time."""
         self.secrets = secret_paths(self._arguments.core_schema)
@@ -160,7 +162,7 @@ class Signature:
             ) from None
 
     def decode_result(self, data: bytes) -> Any:
-        return self._result.validate_json(data)
+        return self._validate_result(data)
 
     def _check_whole(self, arguments: dict[str, Any], body: bytes) -> None:
         """Refuse what JSON would change in silence: NaN and bytes where their type is not known, huge integers."""
@@ -287,6 +289,13 @@ def _adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> Type
             f"task {task!r}: the {what} cannot be described: {reason}",
             hint="use types pydantic knows, or inject the object with Annotated[T, Depends(factory)]",
         ) from None
+
+
+def _reading(adapter: TypeAdapter[Any], validate: Callable[..., Any]) -> Callable[..., Any]:
+    """Fields are read by name and by alias: we write names, unless a model says otherwise, and others write what
+    they know. Costs nothing where there is no alias."""
+    aliased = "'validation_alias'" in str(adapter.core_schema)
+    return functools.partial(validate, by_alias=True, by_name=True) if aliased else validate
 
 
 def _reason(error: Exception) -> str:

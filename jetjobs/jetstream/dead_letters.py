@@ -34,6 +34,8 @@ class Letter(NamedTuple):
     """Subject and sequence it was delivered from."""
     worker: str
     at: float
+    started_at: float = 0.0
+    """When its last attempt began; 0 where none did, or nobody knows."""
 
 
 class DeadLetters:
@@ -133,7 +135,7 @@ class DeadLetters:
 
 
 def read_cause(headers: dict[str, str]) -> dict[str, Any]:
-    """Reason, error type, text, traceback, worker and time of a dead letter."""
+    """Reason, error type, text, traceback, worker and times of a dead letter."""
     try:
         cause = read_json(headers.get(n.CAUSE, "{}"))
     except ValueError:
@@ -152,6 +154,8 @@ def _cause(letter: Letter, room: int) -> str:
         "worker": letter.worker,
         "at": round(letter.at, 6),
     }
+    if letter.started_at:
+        cause["started_at"] = round(letter.started_at, 6)
     for cut, length in (("", 0), ("traceback", 1000), ("traceback", 0), ("text", 200), ("type", 100)):
         if cut:
             cause[cut] = str(cause[cut])[:length]

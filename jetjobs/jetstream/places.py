@@ -143,7 +143,7 @@ class Places:
         return list(info["state"].get("subjects") or {})
 
     async def status(self, queue: str, task: str, job_id: str, *, by_hand: bool = False) -> JobStatus:
-        """Where the job stands now. State None: it never existed, or its record has expired.
+        """Where the job stands now. State None: it never existed, or its record has expired or cannot be read.
 
         `by_hand`: look for one that was published by hand too. That takes rights which only operators need.
         """
@@ -155,10 +155,10 @@ class Places:
                 self._results.get(queue, task, job_id),
                 self._dead.get(queue, task, job_id),
             )
-            record = read_record(done.data) if done is not None else {}
+            record = done_status(read_record(done.data), queue, task, job_id) if done is not None else None
             run = live.headers.get(n.RUN) if live is not None else None
-            if record and run in (None, record.get("run")):
-                return done_status(record, queue, task, job_id)
+            if record is not None and record.state is not None and run in (None, record.run):
+                return record
             if dead is not None and run in (None, dead.headers.get(n.RUN)):
                 return dead_status(dead, queue, task, job_id)
             if live is not None:

@@ -14,6 +14,9 @@ from jetjobs.model.job import JobState, JobStatus, line_of
 from jetjobs.model.reading import at, text_or_none, whole
 from jetjobs.model.secrets import mask_result
 
+DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
+"""What a done record may say."""
+
 
 def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
     """Of a message in a work stream, and the running record of its id, if any."""
@@ -70,11 +73,9 @@ def _fires_at(headers: Mapping[str, str]) -> datetime | None:
 
 
 def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
-    """Of a done record."""
-    try:
-        state = JobState(record.get("state", ""))
-    except ValueError:
-        state = JobState.SUCCEEDED
+    """Of a done record. State None: it is not one of ours, or of a version to come."""
+    said = record.get("state")
+    state = JobState(said) if said in DONE_STATES else None
     replay = record.get("replay")
     replays = replay.get("replays") if isinstance(replay, dict) else ()
     replays = replays if isinstance(replays, list) else ()
@@ -95,9 +96,14 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         result=mask_result(record.get("result"), record.get("secret")),
         schedule=text_or_none(record.get("schedule")),
         slot=slot_in(record.get("slot")),
+        cancel=_cancel_in(record) if state is JobState.CANCELLED else None,
         parent=text_or_none(record.get("parent")),
         root=text_or_none(record.get("root")),
     )
+
+
+def _cancel_in(record: Mapping[str, Any]) -> dict[str, str]:
+    return {"by": str(record.get("by") or ""), "reason": str(record.get("reason") or "")}
 
 
 def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
@@ -111,6 +117,7 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         task,
         number(letter.headers, n.ATTEMPT, 1),
         enqueued_at=at(number(letter.headers, n.ENQUEUED_AT, 0)),
+        started_at=at(cause.get("started_at")),
         ended_at=at(cause.get("at")),
         worker=text_or_none(cause.get("worker")),
         reason=text_or_none(cause.get("reason")),

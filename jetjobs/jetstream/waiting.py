@@ -113,6 +113,8 @@ class Waiting:
                 text=str(record.get("text")),
                 traceback=str(record.get("traceback") or ""),
             )
+        if record["state"] != "succeeded" or not {"result", "result_object"} & record.keys():
+            raise ResultError(f"job {handle.id} has a record that cannot be read")
         return record, await self._result(handle, record, give_up)
 
     async def _result(self, handle: Asked, record: dict[str, Any], give_up: float) -> bytes:
@@ -176,7 +178,7 @@ class Waiting:
         find = self._places.find if handle.run.startswith("s") else self._places.find_live
         live = await find(handle.queue, handle.task, handle.id)
         if live is None and await self._ended(handle) is None:
-            raise ResultExpired(f"job {handle.id} has ended and its record is gone")
+            raise ResultExpired(f"job {handle.id} has ended and its record is gone, or cannot be read")
 
     async def _subscribe(self) -> None:
         if not self._subscribed:

@@ -96,7 +96,7 @@ class JobStatus(NamedTuple):
 
     id: str
     state: JobState | None
-    """None: it never existed, or its record has expired."""
+    """None: it never existed, or its record has expired or cannot be read."""
     queue: str
     task: str
     attempt: int = 0
@@ -128,7 +128,7 @@ class JobStatus(NamedTuple):
     priority: str | None = None
     """The lane it is for; it stands in another while it waits for its time, or was given back."""
     cancel: dict[str, str] | None = None
-    """Who has asked for its cancelling and why, if that is not done yet."""
+    """Who has asked for its cancelling and why, of a job that was cancelled or is to be."""
     how: str | None = None
     """How a cancelled job was ended while it ran: `stopped` or `killed`."""
     parent: str | None = None

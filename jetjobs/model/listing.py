@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.reading import read_json
+from jetjobs.model.secrets import hides, read_paths
 
 LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
 MAX_LIMIT = 10_000
@@ -34,6 +35,8 @@ class JobPage(NamedTuple):
     """How many messages were looked at for this page."""
     unknown: tuple[str, ...] = ()
     """Arguments asked for that none of those looked at had."""
+    secret: tuple[str, ...] = ()
+    """Arguments asked for that are secret in some of them: those are not compared, and not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,12 @@ class JobQuery:
     """Pairs such as ("args.user.id", "7")."""
 
     def __post_init__(self) -> None:
-        for path, _ in self.where:
-            if not path.startswith("args.") or not all(path.split(".")):
-                raise ConfigError(f"--where {path}: only arguments can be asked for, as args.NAME=VALUE")
+        if self.state is not None:
+            try:
+                object.__setattr__(self, "state", JobState(self.state))  # its text will do
+            except ValueError:
+                raise ConfigError(f"state {self.state!r} is none of {', '.join(JobState)}") from None
+        object.__setattr__(self, "where", tuple(map(_pair, self.where)))
 
     @property
     def fingerprint(self) -> str:
@@ -63,12 +69,31 @@ class JobQuery:
         """Whether the arguments are as asked for: compared as JSON, or else as text."""
         return all(_equal(_at(arguments, path), value) for path, value in self.where)
 
+    def hidden(self, secret: str) -> set[str]:
+        """The arguments asked for that are secret in a job, by the header that says which are."""
+        return (
+            {path for path, _ in self.where if hides(path.split(".")[1:], read_paths(secret))} if secret else set()
+        )
+
     def missing(self, arguments: dict[str, Any] | None) -> set[str]:
         """The arguments asked for that are not there."""
         return {path for path, _ in self.where if _at(arguments, path) is _NOTHING}
 
 
 _NOTHING = object()
+
+
+def _pair(given: Any) -> tuple[str, str]:
+    """One of `where`, made sure of."""
+    try:
+        path, value = given
+        if isinstance(given, str) or not isinstance(path, str) or not isinstance(value, str):
+            raise TypeError
+    except (TypeError, ValueError):
+        raise ConfigError(f"where takes pairs such as ('args.user.id', '7'), not {given!r}") from None
+    if not path.startswith("args.") or not all(path.split(".")):
+        raise ConfigError(f"where {path!r}: only arguments can be asked for, as args.NAME")
+    return path, value
 
 
 def _at(value: Any, path: str) -> Any:
@@ -129,9 +154,7 @@ def read_cursor(query: JobQuery, cursor: str) -> Position:
             raise ValueError("no sequence of a stream")
         position = Position(str(shelf), sequence)
     except (ValueError, TypeError, UnicodeEncodeError):
-        raise ConfigError(
-            f"--cursor {cursor[:40]!r} is no cursor", hint="use the one the last page gave"
-        ) from None
+        raise ConfigError(f"{cursor[:40]!r} is no cursor", hint="use the one the last page gave") from None
     if mark != query.fingerprint:
         raise ConfigError("the cursor is of another list", hint="repeat the filters that it came with")
     return position

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jetjobs.model import names as n
@@ -10,6 +11,8 @@ from jetjobs.model.reading import read_json
 
 MASK = "***"
 MAX_HEADER = 2_000
+_PLAIN = re.compile(r"[\w$@:/-]+")
+"""Aliases are more than identifiers; neither comma nor dot may be in a name, nor what a header cannot hold."""
 _RESULT = "result"
 Path = tuple[str, ...]
 """Names from the outermost argument inward; `*` stands for each item of a list or value of a dict."""
@@ -28,8 +31,8 @@ def write_paths(paths: Collection[Path]) -> str:
 
 def _writable(path: Path) -> Path:
     for index, token in enumerate(path):
-        if index and not (token == "*" or token.isidentifier()):
-            return path[:index]
+        if token != "*" and not _PLAIN.fullmatch(token):
+            return path[:index] or ("*",)
     return path
 
 
@@ -84,6 +87,15 @@ def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
     except ValueError:
         return f"<{len(body)} bytes that are no JSON>"
     return mask(value, read_paths(headers.get(n.SECRET, "")))
+
+
+def hides(place: Sequence[str], paths: Iterable[Path]) -> bool:
+    """Whether one of the secrets is at that place, around it or in it.
+
+    >>> hides(["user"], [("user", "token")]), hides(["user", "name"], [("user", "token")])
+    (True, False)
+    """
+    return any(all(a in (b, "*") for a, b in zip(path, place, strict=False)) for path in paths)
 
 
 def concerns(where: Iterable[int | str], paths: Iterable[Path], *, at_all: bool = False) -> bool:

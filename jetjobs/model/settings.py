@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
@@ -32,6 +33,20 @@ def _lease(value: timedelta) -> timedelta:
     return value
 
 
+def check_urls(value: str) -> str:
+    """URLs of servers, with commas. ValueError for what none can be reached by; it does not repeat what was given,
+    which may hold a password."""
+    for one in value.split(","):
+        try:
+            parts = urlsplit(one.strip() if "://" in one else f"nats://{one.strip()}")
+            found = bool(parts.hostname) and (parts.port is None or parts.port >= 0)
+        except ValueError:  # a port that is no number, or an open bracket
+            found = False
+        if not found:
+            raise ValueError("no URL of a server: write nats://HOST:PORT, several with commas")
+    return value
+
+
 def _namespace(value: str) -> str:
     # pydantic collects ValueError only; any other error would leave without the key's name.
     try:
@@ -51,7 +66,7 @@ class _Group(BaseModel):
 class NatsSettings(_Group):
     """How to reach the server."""
 
-    url: str = "nats://127.0.0.1:4222"
+    url: Annotated[str, AfterValidator(check_urls)] = "nats://127.0.0.1:4222"
     """One URL, or several with commas."""
     creds: str | None = None
     """Path of a credentials file."""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any, ParamSpec, TypeVar, cast
 
 from jetjobs.app import JetJobs
-from jetjobs.define.context import Context, enter_job
+from jetjobs.define.checkpoint import encode
+from jetjobs.define.context import Context, Desk, enter_job
 from jetjobs.define.depends import Scope
 from jetjobs.define.middleware import compose
 from jetjobs.define.options import EnqueueOptions
@@ -17,6 +18,7 @@ from jetjobs.define.task import Task, TaskCall
 from jetjobs.model.errors import DefinitionError, JobTimeout
 from jetjobs.model.ids import new_run, new_uid
 from jetjobs.model.job import Job
+from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
 from jetjobs.worker.threads import Threads
 
@@ -29,19 +31,51 @@ async def run_inline(task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwar
     middleware, the time limit; the result as `handle.result()` would give it.
 
     What the task raises comes out as it is, signals too. An injected argument that is given is used in place of
-    what its factory would make. Lifespans are not opened, and an isolated task runs in a thread.
+    what its factory would make. Lifespans are not opened, and an isolated task runs in a thread. Checkpoints are
+    kept in memory: `Inline` shows the last one, and may begin with one.
     """
     return await Inline().run(task, *args, **kwargs)
 
 
-class Inline:
-    """`run_inline` with facts of the attempt: `await Inline(attempt=2).run(charge, order)`."""
+class _Desk:
+    """Keeps the checkpoint of a job in memory, and shows progress to nobody."""
 
-    def __init__(self, *, app: JetJobs | None = None, attempt: int = 1, delivery: int = 1) -> None:
-        """`app` is needed only for a task of a router that more than one app includes."""
+    def __init__(self, value: bytes | None) -> None:
+        self.value = value
+
+    def report(self, held: Any, fraction: float, message: str | None) -> None: ...
+
+    async def save(self, held: Any, value: bytes) -> None:
+        self.value = value
+
+    def save_sync(self, held: Any, value: bytes) -> None:
+        self.value = value
+
+    async def load(self, held: Any) -> bytes | None:
+        return self.value
+
+    def load_sync(self, held: Any) -> bytes | None:
+        return self.value
+
+
+class Inline:
+    """`run_inline` with facts of the attempt: `await Inline(attempt=2).run(charge, order)`. A second `run` is a
+    further attempt of the job as far as checkpoints go: it finds the last one of the first."""
+
+    def __init__(
+        self, *, app: JetJobs | None = None, attempt: int = 1, delivery: int = 1, checkpoint: Any = None
+    ) -> None:
+        """`app` is needed only for a task of a router that more than one app includes. `checkpoint` is what an
+        earlier attempt has kept."""
         self._app = app
         self._attempt = attempt
         self._delivery = delivery
+        self._desk = _Desk(None if checkpoint is None else encode(checkpoint))
+
+    @property
+    def checkpoint(self) -> Any:
+        """The last one kept, as plain JSON; None when there is none. It stays after a success too."""
+        return None if self._desk.value is None else read_json(self._desk.value)
 
     async def run(self, task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if isinstance(task, TaskCall):
@@ -54,7 +88,8 @@ class Inline:
         body = call.request(options, args, sent).body
         job = self._job(call, options, body)
         # A task of its own: the job's context ends with it.
-        return cast(R, await asyncio.create_task(_attempt(app, call, job, self._delivery, given)))
+        attempt = _attempt(app, call, job, self._delivery, self._desk, given)
+        return cast(R, await asyncio.create_task(attempt))
 
     def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
         return Job(
@@ -84,11 +119,13 @@ def _app_of(task: Task[Any, Any]) -> JetJobs:
     return apps[0]
 
 
-async def _attempt(app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, given: Mapping[str, Any]) -> Any:
+async def _attempt(
+    app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, desk: Desk, given: Mapping[str, Any]
+) -> Any:
     limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
     if job.deadline:
         limit_s = min(limit_s, job.deadline - time.time())
-    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s)
+    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s, desk)
     enter_job(context)
     arguments = task.signature.decode(job.body)
     threads = Threads(1, lambda event: None)

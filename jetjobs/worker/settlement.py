@@ -142,8 +142,7 @@ class Settlement:
 
     async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
         ended_at = time.time()
-        started_at = ended_at - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
-        told = (outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
+        told = (outcome.by, outcome.why, self._worker, _started_at(attempt, ended_at), ended_at, outcome.how)
         record = cancelled_record(job, *told)
         await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
         if job.reply:
@@ -204,7 +203,7 @@ class Settlement:
             # A hand-made job does not say what is secret in it: whoever reads its letter must know.
             job = job._replace(headers={**job.headers, **task.own_headers})
         buried = with_error(job, outcome.error, self._worker, now)
-        letter = Letter(buried, outcome, origin, self._worker, now)
+        letter = Letter(buried, outcome, origin, self._worker, now, _started_at(attempt, now))
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.tell(job, _dead_record(job, outcome))
@@ -246,6 +245,11 @@ class Settlement:
         if there.headers.get(n.RUN) != job.run:
             raise IdTaken(f"another live job has the id {job.id}")
         return there.sequence
+
+
+def _started_at(attempt: Attempt, now: float) -> float:
+    """When its task began, since the epoch; 0 where it did not."""
+    return now - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
 
 
 def _dead_record(job: Job, outcome: DeadLettered) -> bytes:

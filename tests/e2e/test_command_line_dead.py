@@ -179,6 +179,7 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(
         done = await dead(folder, url, *arguments)
         assert (done.returncode, done.stdout) == (code, ""), (arguments, done)
         assert words in error_of(done), arguments
+        assert arguments[0] != "show" or "changed" not in error_of(done)
     for verb in ("replay", "delete"):
         none = await dead(folder, url, verb, "--all", "--error-type", "Other", "--yes")
         assert (none.returncode, none.stdout) == (0, NO_MATCH)

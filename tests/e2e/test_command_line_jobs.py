@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -181,7 +183,8 @@ async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Jobs, truth: Truth) 
 
     assert (await jobs("priority", "later", "high")).stdout == "later moved\n"
     assert (await jobs("priority", "later", "high")).stdout == "later unchanged\n"
-    assert "is none of" in error_of(await jobs("priority", "later", "urgent", code=2))
+    for job_id in ("later", "nobody"):
+        assert "is none of" in error_of(await jobs("priority", job_id, "urgent", code=2))
     assert (await jobs("priority", "now", "low")).stdout == "now moved\n"
 
     async def in_its_lane() -> bool:
@@ -215,6 +218,8 @@ async def test_waiting_has_a_code_for_each_end(app: JetJobs, jobs: Jobs) -> None
         assert "no such thing" in error_of(await jobs("wait", "gone", code=1))
         await jobs("cancel", "far", "--reason", "no longer needed")
         assert "no longer needed" in error_of(await jobs("wait", "far", code=1))
+        assert "@" in (await jobs.json("show", "far"))["cancel"]["by"]
+        assert re.search(r"^cancel +by \S+@\S+: no longer needed$", (await jobs("show", "far")).stdout, re.M)
         shown = (await jobs("show", "gone")).stdout
         assert "dead" in shown
         assert "LookupError" in shown
@@ -283,3 +288,18 @@ def test_a_dev_file_that_was_left_behind_is_passed_over_or_named(folder: Path) -
         assert refused.returncode == 3
         assert "using the dev server at nats://127.0.0.1:1 (.jetjobs/dev.json)" in refused.stderr
         assert "hint: remove .jetjobs/dev.json" in refused.stderr
+        doctor = run(["doctor", "--timeout", "2s", "--json"], folder)
+        items = json.loads(doctor.stdout)["items"]
+        assert [item["hint"] for item in items if item["check"] == "reach" and item["level"] == "fail"] == [
+            "remove .jetjobs/dev.json if no `jetjobs dev` runs here"
+        ]
+
+
+def test_a_url_that_is_none_is_a_wrong_command_line(folder: Path) -> None:
+    refused = run(["jobs", "list", "-s", "nats://127.0.0.1:notaport"], folder)
+    assert refused.returncode == 2
+    assert "error: bad settings: nats.url: " in refused.stderr
+    (folder / ".jetjobs").mkdir()
+    (folder / ".jetjobs" / "dev.json").write_text(json.dumps({"url": "", "pid": os.getpid()}))
+    shown = run(["config", "show", "--json"], folder)
+    assert {item["key"]: item["source"] for item in json.loads(shown.stdout)["items"]}["nats.url"] == "default"

@@ -42,6 +42,7 @@ async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Tr
         assert (await truth.consumer())["num_pending"] == 0
         record = (await truth.done())[handles[0].id]
         assert (record["state"], record["by"], record["reason"]) == ("cancelled", "ada", "no longer needed")
+        assert (await app.jobs.get(handle.id)).cancel == {"by": "ada", "reason": "no longer needed"}
         assert not (await work.options(key="k").enqueue(3)).duplicate  # the key is free
         async with running(app.worker()):
             with pytest.raises(JobCancelled, match="by ada: no longer needed"):

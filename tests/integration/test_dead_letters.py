@@ -60,6 +60,23 @@ async def test_letters_are_listed_in_order_and_by_filter(app: JetJobs, truth: Tr
             assert await app.dead.get(nobody) is None
 
 
+async def test_the_status_of_a_dead_job_says_when_it_began(app: JetJobs, probe: Probe, truth: Truth) -> None:
+    with_task(app)
+    async with app:
+        await app.provision()
+        before = datetime.now(UTC)
+        (job_id,) = await kill(app, probe, 1)
+        status = await app.jobs.get(job_id)
+        assert status.started_at is not None
+        assert status.ended_at is not None
+        assert before <= status.started_at <= status.ended_at
+        # One whose task never began.
+        await truth.js.publish("jobs.work.default.normal.work", b"{}", headers={"Nats-Msg-Id": "never"})
+        async with running(app.worker()):
+            await probe.finished(2, "dead_lettered")
+        assert (await app.jobs.get("never")).started_at is None
+
+
 async def test_a_list_ends_where_it_is_told_and_goes_on_where_it_ended(app: JetJobs) -> None:
     async with app:
         await app.provision(["default"])

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from nats.errors import NoRespondersError
 
-from jetjobs import JetJobs, RetryPolicy
+from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy
 from jetjobs.cli.tree import run
 from jetjobs.devserver import EmbeddedServer
-from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound
+from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound, ResultError
 from jetjobs.model.names import kv_subject
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
@@ -137,6 +137,66 @@ async def test_odd_times_in_notes_and_records_are_shown_as_none(
         for words in (["queues", "show", "default"], ["queues", "stats", "default"], ["jobs", "show", "j1"]):
             for more in ([], ["--json"]):
                 assert await asyncio.to_thread(run, ["-s", server.url, *words, *more]) == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"garbage",
+        b"[1]",
+        b"{}",
+        b'{"run": "r", "result": 1}',
+        b'{"state": "superseded", "run": "r", "result": 1, "ended_at": 1e20}',
+        b'{"state": "queued", "run": "r"}',
+        b'{"state": ["succeeded"]}',
+    ],
+)
+async def test_a_done_record_that_cannot_be_read_is_told_of_and_is_no_success(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, record: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with app:
+        await app.provision(["default"])
+        await truth.js.publish(kv_subject("jobs-done-default", "send.j1"), record)
+        with pytest.raises(ResultError, match="job j1 has a record that cannot be read"):
+            await app.jobs.get("j1")
+        handle = await app.job("j1")
+        with pytest.raises(ResultError, match="cannot be read"):
+            await handle.result(timedelta(seconds=5))
+        assert [item async for item in app.jobs.list(JobQuery(JobState.SUCCEEDED))] == []
+        assert await asyncio.to_thread(run, ["-s", server.url, "jobs", "show", "j1"]) == 1
+        assert "cannot be read" in capsys.readouterr().err
+        await truth.js.publish(kv_subject("jobs-done-default", "send.j1"), b"", headers={"KV-Operation": "DEL"})
+        with pytest.raises(JobNotFound, match="deleted"):
+            await app.jobs.get("j1")
+
+
+def _strict(text: str) -> object:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+async def test_what_is_printed_as_json_is_json_whatever_the_records_say(
+    app: JetJobs, server: EmbeddedServer, truth: Truth, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = (
+        b'{"state": "succeeded", "run": "r", "attempt": 1, "ended_at": NaN, "result": [NaN, 1e999, {"a": -1e999}]}'
+    )
+    async with app:
+        await app.provision(["default"])
+        await truth.js.publish(kv_subject("jobs-done-default", "send.j1"), record)
+        shown = ["NaN", "Infinity", {"a": "-Infinity"}]
+        for words in (
+            ["jobs", "show", "j1", "--json"],
+            ["jobs", "wait", "j1", "--json"],
+            ["jobs", "watch", "j1"],
+            ["jobs", "wait", "j1"],
+            ["jobs", "list", "--state", "succeeded", "--jsonl"],
+        ):
+            assert await asyncio.to_thread(run, ["-s", server.url, *words]) == 0
+            document = _strict(capsys.readouterr().out.splitlines()[-1])
+            assert shown == (document["result"] if isinstance(document, dict) else document), words
 
 
 async def test_a_count_of_one_has_the_right_noun(

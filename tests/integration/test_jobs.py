@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, ClassVar
 
 import pytest
 
-from jetjobs import Depends, JetJobs, JobHandle, JobState, RetryPolicy, current_job
+from jetjobs import INJECTED, Depends, JetJobs, JobHandle, JobState, RetryPolicy, current_job
 from jetjobs.jetstream.cancel_marks import CancelMark
 from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
 from jetjobs.model.events import JobStarted
@@ -299,8 +301,8 @@ async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) 
         assert (await app.jobs.get(one.id)).cancel is None
         await marks.put(one.id, CancelMark(one.run, "ada", "wrong customer"))
         assert (await app.jobs.get(one.id)).cancel == {"by": "ada", "reason": "wrong customer"}
-        await app.jobs.cancel(one.id)
-        assert (await app.jobs.get(one.id)).cancel is None
+        await app.jobs.cancel(one.id, by="bob", reason="it was")
+        assert (await app.jobs.get(one.id)).cancel == {"by": "bob", "reason": "it was"}
 
 
 async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs, truth: Truth) -> None:
@@ -362,14 +364,14 @@ async def test_what_an_object_of_the_app_enqueues_is_no_child_of_the_job_that_ma
     async def leaf() -> None: ...
 
     @app.task
-    async def first(polled: Annotated[Polled, Depends(Polled, scope="app")]) -> str:
+    async def first(polled: Annotated[Polled, Depends(Polled, scope="app")] = INJECTED) -> str:
         return await polled.polling
 
     Polled.enqueue = leaf.enqueue
     async with app:
         await app.provision()
         async with running(app.worker()):
-            handle = await first.enqueue()  # type: ignore[call-arg]
+            handle = await first.enqueue()
             enqueued = await handle.result(SOON)
             assert (await app.jobs.get(enqueued)).parent is None
 
@@ -417,3 +419,34 @@ async def _status(app: JetJobs, job_id: str) -> JobStatus | None:
         return await app.jobs.get(job_id)
     except JobNotFound:
         return None
+
+
+async def test_a_plain_function_enqueues_on_the_loop_and_is_the_parent(app: JetJobs) -> None:
+    @app.task
+    async def child(how: str) -> str | None:
+        return current_job().parent_id
+
+    @app.task
+    def parent(
+        loop: Annotated[asyncio.AbstractEventLoop, Depends(asyncio.get_running_loop)] = INJECTED,
+    ) -> list[str]:
+        def enqueue(how: str) -> None:
+            made.append(asyncio.run_coroutine_threadsafe(child.enqueue(how), loop).result().id)
+
+        made: list[str] = []
+        enqueue("itself")
+        for thread in (
+            threading.Thread(target=contextvars.copy_context().run, args=(enqueue, "in a copy")),
+            threading.Thread(target=enqueue, args=("alone",)),
+        ):
+            thread.start()
+            thread.join()
+        return made
+
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            handle = await parent.enqueue()
+            made = await handle.result(SOON)
+            parents = [await (await app.job(job_id)).result(SOON) for job_id in made]
+    assert parents == [handle.id, handle.id, None]

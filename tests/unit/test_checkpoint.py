@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, TypeAdapter, field_validator
+from pydantic import BaseModel, Field, TypeAdapter, field_validator
 
 from jetjobs.define.checkpoint import MAX_CHECKPOINT, MAX_MESSAGE, check_progress, decode, encode
 from jetjobs.define.context import Context
@@ -162,3 +162,12 @@ def test_a_type_that_pydantic_does_not_know_is_a_fault_of_the_task() -> None:
 
     with pytest.raises(DefinitionError, match="cannot be read as"):
         decode(b"1", Opaque)
+
+
+def test_a_model_with_aliases_is_kept_and_read_again() -> None:
+    class Page(BaseModel):
+        number: int = Field(validation_alias="pageNumber")
+        size: int = Field(serialization_alias="pageSize")
+
+    kept = Page.model_validate({"pageNumber": 3, "size": 10})
+    assert decode(encode(kept), Page) == kept

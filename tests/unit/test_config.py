@@ -268,12 +268,35 @@ def test_a_dev_server_that_has_ended_is_ignored(project: Path) -> None:
         '{"url": "nats://dev:1", "pid": null}',
         '{"url": "nats://dev:1", "pid": 99999999999999999999999}',
         f'{{"pid": {os.getpid()}}}',
+        '{"url": "nats://dev:1", "pid": -1}',
+        '{"url": "nats://dev:1", "pid": 0}',
+        '{"url": "nats://dev:1", "pid": true}',
+        f'{{"url": "", "pid": {os.getpid()}}}',
+        f'{{"url": "nats://dev:x", "pid": {os.getpid()}}}',
+        f'{{"url": 5, "pid": {os.getpid()}}}',
     ],
-    ids=range(11),
+    ids=range(17),
 )
 def test_a_broken_dev_file_is_ignored(content: str, project: Path) -> None:
     write_dev(project, content)
     assert url_and_source() == ("nats://127.0.0.1:4222", "default")
+
+
+@pytest.mark.parametrize(
+    "url", ["", " ", ":", "nats://", "nats://h:port", "nats://h:99999", "nats://[::1", "nats://a:1,,b", "h:x"]
+)
+def test_what_is_no_url_of_a_server_is_refused_by_its_source_and_not_repeated(url: str, project: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"nats.url": url})
+    text = "bad settings: nats.url: Value error, no URL of a server: write nats://HOST:PORT, several with commas"
+    assert str(caught.value) == f"{text} (from flag)"
+
+
+@pytest.mark.parametrize(
+    "url", ["nats://h:1", "h", "h:1", "127.0.0.1:1", "nats://u:p%2F@h", "tls://[::1]:4222", "ws://h", "a:1, b:2"]
+)
+def test_every_url_that_the_client_takes_is_taken(url: str, project: Path) -> None:
+    assert load_settings({"nats.url": url}).settings.nats.url == url
 
 
 # Secrets

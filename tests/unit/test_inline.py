@@ -26,7 +26,7 @@ from jetjobs import (
     Snooze,
     current_job,
 )
-from jetjobs.model.errors import ResultNotSerializable
+from jetjobs.model.errors import CheckpointError, CheckpointTooLarge, ResultNotSerializable
 from jetjobs.testing import Inline, run_inline
 
 
@@ -201,3 +201,57 @@ async def test_a_task_of_a_router_runs_with_the_middleware_of_the_app_that_inclu
         await run_inline(greet)
     assert await Inline(app=app).run(greet) == "HELLO"
     assert await Inline(app=other).run(greet) == "hello"
+
+
+class Position(BaseModel):
+    page: int
+
+
+async def test_checkpoints_are_kept_in_memory() -> None:
+    app = JetJobs("test")
+
+    @app.task
+    async def read_on(until: int) -> list[int]:
+        job = current_job()
+        at = await job.resume(Position) or Position(page=0)
+        seen = []
+        while at.page < until:
+            at.page += 1
+            seen.append(at.page)
+            await job.checkpoint(at)
+            if at.page == 5:
+                raise Retry(timedelta(0))
+        return seen
+
+    @app.task
+    def read_on_in_a_thread(until: int) -> int:
+        job = current_job()
+        page: int = job.resume_sync(int) or 0
+        job.checkpoint_sync(until)
+        return page
+
+    assert await run_inline(read_on, 2) == [1, 2]
+    inline = Inline(checkpoint=Position(page=3))
+    assert inline.checkpoint == {"page": 3}
+    with pytest.raises(Retry):
+        await inline.run(read_on, 6)
+    assert inline.checkpoint == {"page": 5}
+    assert await inline.run(read_on, 7) == [6, 7]
+    assert inline.checkpoint == {"page": 7}
+    plain = Inline(checkpoint=3)
+    assert await plain.run(read_on_in_a_thread, 4) == 3
+    assert plain.checkpoint == 4
+    assert Inline().checkpoint is None
+
+
+async def test_a_checkpoint_that_cannot_be_kept_is_refused_in_place_too() -> None:
+    app = JetJobs("test")
+
+    @app.task
+    async def keep() -> None:
+        await current_job().checkpoint("x" * 100_000)
+
+    with pytest.raises(CheckpointTooLarge):
+        await run_inline(keep)
+    with pytest.raises(CheckpointError):
+        Inline(checkpoint=object())

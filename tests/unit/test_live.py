@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jetjobs import JetJobs
 from jetjobs.cli.run_events import line
 from jetjobs.cli.run_top import Top
-from jetjobs.cli.top_view import Snapshot, shares, view
+from jetjobs.cli.top_view import Snapshot, plain, shares, view
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.job import running_status
 from jetjobs.model.live import KINDS, LiveEvent, Wish, live_event, make_wish, read_live, read_wish
@@ -129,3 +129,26 @@ async def test_a_column_is_shown_whole_or_not_at_all() -> None:
     top._paused = True
     head, row = top.lines(40, 24)[2:4]
     assert (head, row) == (f"{'QUEUE':<13}  STATE    QUEUED", f"{'q' * 13}  running  123,456")
+
+
+async def test_the_heading_of_a_filtered_view_counts_everything() -> None:
+    top = Top(JetJobs("test"), 1.0)
+    top._snapshot = _snapshot(3, 2)
+    top._paused = True
+    whole = top.lines(80, 24)[0]
+    for key in "/count\r":
+        top._on_key(key)
+    lines = top.lines(80, 24)
+    assert lines[0] == whole
+    assert "15 queued  3 running" in whole
+    text = "\n".join(lines)
+    assert "queue-1" not in text
+    assert text.count("count  ") == 2
+
+
+def test_columns_stay_in_line_whatever_a_message_holds() -> None:
+    record = {"queue": "q", "task": "count", "started_at": 1.0, "progress": 0.5, "message": "a\x1b[2J\tb\x07"}
+    jobs = [running_status("j1", record), running_status("j2", {**record, "message": "plain"})]
+    head, *rows = plain(Snapshot(10.0, [], jobs, []), only_running=True)
+    assert all(row.isprintable() for row in rows)
+    assert [row.index("j") for row in rows] == [head.index("JOB")] * 2

@@ -15,7 +15,7 @@ from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.statuses import done_status, live_status
 from jetjobs.model.errors import ConfigError
-from jetjobs.model.job import running_status
+from jetjobs.model.job import JobState, running_status
 from jetjobs.model.listing import JobQuery, Position, read_cursor, write_cursor
 from jetjobs.model.live import read_live
 from jetjobs.model.presence import read_worker
@@ -145,3 +145,18 @@ def test_a_job_set_aside_says_when_it_comes_back_and_which_lane_it_is_for() -> N
     assert (shown.due_at, shown.priority) == (None, None)
     back = message._replace(subject="jobs.work.default.back.send.-.j1", headers={"Jetjobs-Lane": "high"})
     assert live_status(back, "default", "send", "j1", {}).priority == "high"
+
+
+def test_a_query_says_what_is_wrong_with_it_in_words_for_python() -> None:
+    assert JobQuery(state="dead") == JobQuery(JobState.DEAD)  # type: ignore[arg-type]
+    assert JobQuery(where=[["args.n", "1"]]) == JobQuery(where=(("args.n", "1"),))  # type: ignore[arg-type]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"state": "foo"}, "state 'foo' is none of scheduled, queued"),
+        ({"where": (("id", "1"),)}, "where 'id': only arguments can be asked for"),
+        ({"where": ("args.n", "1")}, "where takes pairs such as"),
+        ({"where": (("args.n", 1),)}, "where takes pairs such as"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(ConfigError) as caught:
+            JobQuery(**given)
+        assert str(caught.value).startswith(said)

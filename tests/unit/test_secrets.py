@@ -8,7 +8,20 @@ from typing import Annotated, Any
 
 import pydantic
 import pytest
-from pydantic import AfterValidator, BaseModel, SecretBytes, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretBytes,
+    SecretStr,
+    computed_field,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
 from typing_extensions import TypedDict
 
 from jetjobs import JetJobs, Secret, Task
@@ -36,6 +49,38 @@ class Login(TypedDict):
 class Card:
     number: Annotated[str, Secret()]
     holder: str
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, serialize_by_alias=True)
+
+    user_name: str
+    pass_word: Annotated[str, Secret()]
+
+
+class Aliased(BaseModel):
+    word: Annotated[str, Secret()] = Field(
+        validation_alias=AliasChoices("pass-word", AliasPath("login", "words", 0)), serialization_alias="w"
+    )
+    other: str = Field(default="", alias="Other")
+
+
+class AliasedLogin(TypedDict):
+    pin: Annotated[int, Secret(), Field(alias="Pin")]
+
+
+@dataclasses.dataclass
+class AliasedCard:
+    number: Annotated[str, Secret(), Field(alias="No")]
+
+
+class Counted(BaseModel):
+    n: int
+
+    @computed_field(alias="Code")  # type: ignore[prop-decorator]
+    @property
+    def code(self) -> Annotated[str, Secret()]:
+        return f"code-{self.n}"
 
 
 def signature(function: Any) -> Signature:
@@ -71,6 +116,11 @@ def paths_of(hint: Any) -> str:
         (Card, "x.number"),
         (Annotated[User, Secret()], "x"),
         (Node, "x.below.*,x.token"),
+        (Camel, "x.passWord,x.pass_word"),
+        (Aliased, "x.login.words.*,x.pass-word,x.w,x.word"),
+        (AliasedLogin, "x.Pin,x.pin"),
+        (AliasedCard, "x.No,x.number"),
+        (Counted, "x.Code,x.code"),
     ],
 )
 def test_secrets_are_found_wherever_they_stand(hint: Any, paths: str) -> None:
@@ -171,6 +221,33 @@ def test_siblings_of_a_secret_are_told_of_in_full() -> None:
     assert "x.password: not valid (string_type)" in text
 
 
+def test_errors_about_a_secret_that_is_known_by_an_alias_do_not_repeat_it() -> None:
+    def shout(value: str) -> str:
+        raise ValueError(f"{value} is too quiet")
+
+    class Loud(BaseModel):
+        word: Annotated[str, AfterValidator(shout), Secret()] = Field(alias="passWord")
+
+    def function(x: Any) -> None: ...
+
+    function.__annotations__ = {"x": Loud, "return": None}
+    for name in ("passWord", "word"):
+        text = refused(function, x={name: "hunter2"})
+        assert "hunter2" not in text
+        assert "not valid (value_error)" in text
+
+
+def test_an_argument_known_by_an_alias_is_secret_under_both_names() -> None:
+    hint = Annotated[str, Secret(), Field(alias="passWord")]
+
+    def function(word: str) -> None: ...
+
+    function.__annotations__ = {"word": hint, "return": None}
+    made = signature(function)
+    assert write_paths(made.secrets) == "passWord,word"
+    assert made.decode(b'{"word": "a"}') == made.decode(b'{"passWord": "a"}') == made.bind(("a",), {})
+
+
 # Masking
 
 
@@ -199,6 +276,7 @@ def test_a_header_too_long_or_a_name_it_cannot_hold_makes_more_secret() -> None:
     many = [("x", f"field_{i}") for i in range(1_000)]
     assert write_paths(many) == "x"
     assert write_paths([("x", "a,b", "c"), ("x", "a.b")]) == "x"
+    assert mask({"a,b": "hush", "n": 1}, read_paths(write_paths([("a,b",)]))) == {"a,b": "***", "n": "***"}
 
 
 def test_arguments_are_shown_masked_whatever_the_body_is() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AliasChoices, BaseModel, Field, field_validator
 
 from jetjobs.define.depends import INJECTED, Depends
 from jetjobs.define.signature import Signature
@@ -512,3 +512,31 @@ def test_a_body_that_is_no_json_is_not_shown() -> None:
     with pytest.raises(MalformedJob) as caught:
         GREET.decode(f'{{"name": "{SECRET}"'.encode())
     assert SECRET not in str(caught.value)
+
+
+# Aliases
+
+
+class Aliased(BaseModel):
+    word: str = Field(alias="passWord")
+    other: int = Field(default=1, validation_alias=AliasChoices("Other", "oTher"))
+
+
+@dataclass
+class AliasedPair:
+    left: Annotated[int, Field(alias="Left")]
+
+
+def test_fields_with_aliases_are_read_by_name_and_by_alias() -> None:
+    def use(x: Aliased, y: AliasedPair) -> Aliased:
+        return x
+
+    signature = Signature("use", use)
+    value, pair = Aliased.model_validate({"passWord": "a", "Other": 2}), AliasedPair(3)
+    sent = signature.encode(signature.bind((value, pair), {}))
+    assert signature.decode(sent) == {"x": value, "y": pair}
+    by_hand = b'{"x": {"passWord": "a", "oTher": 2}, "y": {"Left": 3}}'
+    assert signature.decode(by_hand) == {"x": value, "y": pair}
+    assert signature.bind(({"word": "a", "other": 2}, {"left": 3}), {}) == {"x": value, "y": pair}
+    assert signature.decode_result(signature.encode_result(value)) == value
+    assert signature.decode_result(b'{"passWord": "a", "Other": 2}') == value
