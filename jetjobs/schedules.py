@@ -18,11 +18,11 @@ from jetjobs.jetstream.publisher import Unconfirmed
 from jetjobs.jetstream.schedules import Definition
 from jetjobs.jetstream.ticks import Marker, tick_job
 from jetjobs.model import names as n
-from jetjobs.model.errors import DefinitionError, ScheduleConflict, TopologyMissing
+from jetjobs.model.errors import ConfigError, DefinitionError, ScheduleConflict, TopologyMissing
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import check_schedule_key, check_schedule_name
-from jetjobs.model.planning import Tick, last_slot, settled
+from jetjobs.model.planning import AHEAD, Tick, last_slot, settled
 from jetjobs.model.schedule import Schedule, slot_token
 from jetjobs.model.secrets import mask, read_paths
 
@@ -150,25 +150,31 @@ class Schedules:
     ) -> ScheduleInfo:
         """Make a schedule, or put another in its place: what is not given has its default.
 
-        With a `revision`, as `get` told it (0: there is none), ScheduleConflict unless that still stands. Refused
-        for one that the code of an app declares. DefinitionError, InvalidArguments or UnknownTask for what cannot
-        work, before anything is stored.
+        With a `revision`, as `get` told it (0: there is none), ScheduleConflict unless that still stands; without
+        one it is written over what is there. Refused for one that the code of an app declares. DefinitionError,
+        InvalidArguments or UnknownTask for what cannot work, before anything is stored.
         """
         check_schedule_name(name)
+        _check_revision(revision)
         known = self._registry.find(task) if isinstance(task, str) else task
         if "name" in options:
             raise DefinitionError("the name is the first argument")
         wanted = schedule_of(known, name, options)
-        there = await self._jetstream.schedules.get(name)
-        standing = there.revision if there is not None and not there.deleted else 0
-        if revision is not None and revision != standing:
-            raise ScheduleConflict(
-                f"schedule {name!r} was changed meanwhile: its revision is {standing or 'none'}, not {revision}",
-                hint="look at it as it is now, and change it again",
-            )
-        if there is not None:
-            _check_free(there, "change it there, or pause it. If that app is gone, delete it first, with --force")
-        return await self._look(await self._jetstream.schedule_edits.put(wanted, there))
+        _check_end(wanted, await self._jetstream.server_clock.now())
+        for tries_left in reversed(range(_TRIES if revision is None else 1)):
+            there = await self._jetstream.schedules.get(name)
+            _check_stands(name, there, revision)
+            if there is not None:
+                hint = "change it there, or pause it. If that app is gone, delete it first, with --force"
+                _check_free(there, hint)
+            try:
+                there = await self._jetstream.schedule_edits.put(wanted, there)
+                break
+            except ScheduleConflict:
+                if not tries_left:
+                    raise
+        assert there is not None
+        return await self._look(there)
 
     async def pause(self, name: str) -> ScheduleInfo:
         """Plan no more ticks, and take back those that have not fired. It stays paused through deploys."""
@@ -243,7 +249,9 @@ def _info(definition: Definition, schedule: Schedule, marker: Marker | None, now
     first = schedule.after(upto)
     late_s = max(0.0, (now - first).total_seconds()) if first is not None else 0.0
     missed = progress.missed if progress is not None else 0
-    return ScheduleInfo(schedule, definition.revision, last, schedule.after(now), late_s, missed)
+    # Further ahead than ticks are placed nothing is planned up to there: a clock went back, or a hand wrote it.
+    upcoming = schedule.after(upto if upto - now > 2 * AHEAD else now)
+    return ScheduleInfo(schedule, definition.revision, last, upcoming, late_s, missed)
 
 
 def _readable(definition: Definition) -> Schedule:
@@ -253,6 +261,31 @@ def _readable(definition: Definition) -> Schedule:
             hint="put or delete it",
         )
     return definition.schedule
+
+
+def _check_revision(revision: object) -> None:
+    # True is an int to Python, and 1.0 equals 1.
+    if revision is not None and (not isinstance(revision, int) or isinstance(revision, bool) or revision < 0):
+        raise ConfigError(f"a revision is a whole number from 0 on, not {revision!r}")
+
+
+def _check_stands(name: str, there: Definition | None, revision: int | None) -> None:
+    """ScheduleConflict unless it is the revision that was given, if one was."""
+    standing = there.revision if there is not None and not there.deleted else 0
+    if revision is not None and revision != standing:
+        raise ScheduleConflict(
+            f"schedule {name!r} was changed meanwhile: its revision is {standing or 'none'}, not {revision}",
+            hint="look at it as it is now, and change it again",
+        )
+
+
+def _check_end(schedule: Schedule, now: datetime) -> None:
+    """DefinitionError for one that would never run. Not asked of the code's: it outlives dates."""
+    if schedule.after(now) is None:
+        raise DefinitionError(
+            f"schedule {schedule.name!r}: it would never run: there is no slot from now until its end",
+            hint="give it a later end, or none",
+        )
 
 
 def _check_free(definition: Definition, hint: str) -> None:

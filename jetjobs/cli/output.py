@@ -73,11 +73,16 @@ class Output:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
     def table(
-        self, head: list[str], rows: list[list[str]], shrink: tuple[int, ...] = (), name: int | None = 0
+        self,
+        head: list[str],
+        rows: list[list[str]],
+        shrink: tuple[int, ...] = (),
+        name: int | None = 0,
+        least: int = LONG_NAME,
     ) -> None:
-        """Aligned columns, no boxes. On a terminal the columns of `shrink` give way, in this order, then columns
-        are dropped from the right, until the lines fit; anywhere else nothing is cut. With `--quiet` only the
-        column `name` is printed."""
+        """Aligned columns, no boxes. On a terminal the columns of `shrink` give way, in this order, then the first
+        one down to `least` or half of the line, then columns are dropped from the right, until the lines fit;
+        anywhere else nothing is cut. With `--quiet` only the column `name` is printed."""
         rows = [[cell if cell.isprintable() else one_line(cell, None) for cell in row] for row in rows]
         if self.quiet and name is not None:
             for row in rows:
@@ -86,7 +91,7 @@ class Output:
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
         if sys.stdout.isatty():
             room = shutil.get_terminal_size().columns
-            widths = drop(fit(widths, head, shrink, room), room)
+            widths = drop(fit(widths, head, shrink, room), room, least)
         for number, row in enumerate([head, *rows]):
             cells = zip(row, widths, strict=False)  # what has no width is not shown
             line = "  ".join(shorten(cell, width).ljust(width) for cell, width in cells).rstrip()
@@ -142,22 +147,28 @@ def fit(widths: list[int], head: list[str], shrink: tuple[int, ...], room: int) 
     return fitted
 
 
-def drop(widths: list[int], room: int) -> list[int]:
+def drop(widths: list[int], room: int, least: int = LONG_NAME) -> list[int]:
     """The widths of the columns that stay: the last ones go until the others fit. The second is cut to what is
-    left while it may keep 5 characters, for a name alone says little.
+    left while it may keep 5 characters, for a name alone says little. The first gives way down to `least` or
+    half of the line, and has what room there is in the end.
 
     >>> drop([32, 9, 7, 5], 80), drop([32, 9, 7, 5], 50), drop([32, 9, 7, 5], 40), drop([32, 9], 36)
     ([32, 9, 7, 5], [32, 9], [32, 6], [32])
+    >>> drop([63, 6, 8, 20], 40, 20)
+    [22, 6, 8]
     """
     kept = list(widths)
     over = sum(kept) + 2 * (len(kept) - 1) - room
     if over > 0:  # one long name must not cost all the other columns
-        kept[0] = max(min(kept[0], LONG_NAME), kept[0] - over)
+        kept[0] = max(min(kept[0], LONG_NAME, max(least, room // 2)), kept[0] - over)
     while len(kept) > 1 and sum(kept) + 2 * (len(kept) - 1) > room:
         if len(kept) == 2 and room - kept[0] - 2 >= 5:
             return [kept[0], room - kept[0] - 2]
         kept.pop()
-    return kept if len(kept) > 1 else [min(kept[0], max(room, 8))]
+    if len(kept) == 1:
+        return [min(widths[0], max(room, 8))]
+    kept[0] = min(widths[0], kept[0] + room - sum(kept) - 2 * (len(kept) - 1))
+    return kept
 
 
 def _plain(value: Any) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.output import DONE, REFUSED, json_line
+from jetjobs.cli.output import DONE, LONG_NAME, REFUSED, json_line, shorten
 from jetjobs.cli.progress import ask
 from jetjobs.cli.state import state
 from jetjobs.model.cron import zone_of
@@ -19,6 +19,8 @@ from jetjobs.model.schedule import Schedule, make_schedule
 from jetjobs.schedules import PutOptions, ScheduleInfo
 
 HEAD = ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
+_NAME = 20
+"""A long name is cut to so many columns of a terminal before state or next slot are left out."""
 _UPCOMING = 5
 _FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "anchor", "jitter", "misfire", "overlap")
 
@@ -29,11 +31,12 @@ async def list_command() -> None:
         unreadable = [one.name for one in await app.jetstream.schedules.all() if one.schedule is None]
         now = await app.jetstream.server_clock.now()
     if unreadable:
-        state.out.note(f"{len(unreadable)} cannot be read, and are not planned: {', '.join(unreadable[:5])}")
+        named = ", ".join(shorten(name, LONG_NAME) for name in unreadable[:5])
+        state.out.note(f"{len(unreadable)} cannot be read, and are not planned: {named}")
     if state.out.as_json:
         state.out.json({"items": [_item(info) for info in found], "cursor": None})
         return
-    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7))
+    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7), least=_NAME)
     if not found and not unreadable:
         state.out.note("there are no schedules: declare one with task.cron(...), or jetjobs schedules put")
 
@@ -84,10 +87,10 @@ async def next_command(
         return
     zone = zone_of(shown)
     rows = [
-        [_local(slot, shown), f"{slot.astimezone(zone):%a}", shown, _until(slot, now).removeprefix("in ")]
+        [_local(slot, shown), _until(slot, now).removeprefix("in "), f"{slot.astimezone(zone):%a}", shown]
         for slot in slots
     ]
-    out.table(["SLOT", "DAY", "ZONE", "IN"], rows)
+    out.table(["SLOT", "IN", "DAY", "ZONE"], rows)
     if schedule.paused:
         out.note("it is paused: these would be its slots")
     if len(slots) < count:

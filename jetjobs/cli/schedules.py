@@ -118,7 +118,8 @@ def put(
     ] = None,
     paused: Annotated[bool, typer.Option("--paused", help="Pause it from the beginning.")] = False,
     revision: Annotated[
-        int | None, typer.Option(help="Only over this revision, as `show` tells it; 0: only if there is none.")
+        int | None,
+        typer.Option(help="Only over this revision, as `show` tells it; 0: only if there is none.", min=0),
     ] = None,
 ) -> None:
     """Make a schedule, or put another in its place: what is not given has its default."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
+from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack
 
 from jetjobs.define.depends import check as check_dependency
@@ -74,6 +75,7 @@ class Task(Generic[P, R]):
         """Which parts of its result are secret, as its record says it; empty for none."""
         self._send = send
         self._declare = declare
+        self._scheduled = False
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -110,6 +112,7 @@ class Task(Generic[P, R]):
         return self.isolation == "process"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        self._check_decorated(args, kwargs)
         return self.function(*args, **kwargs)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> TaskCall[P, R]:
@@ -152,7 +155,21 @@ class Task(Generic[P, R]):
         if self._declare is None:
             raise DefinitionError(f"task {self.name!r} belongs to no app or router")
         self._declare(self, {**rule, **options})
+        self._scheduled = True
         return self
+
+    def _check_decorated(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """`@task.cron(...)` over another function calls the task with that function: a DefinitionError says so.
+        Not where the first argument is a dependency, which a test may give by hand."""
+        if not self._scheduled or kwargs or len(args) != 1 or not isinstance(args[0], FunctionType | Task):
+            return
+        if next(iter(inspect.signature(self.function).parameters), "") in self.signature.dependencies:
+            return
+        other = getattr(args[0], "__name__", "other")
+        raise DefinitionError(
+            f"task {self.name!r} was called with function {other!r}: cron and every are no decorators",
+            hint=f"declare {other} with @app.task, and below it write {other}.cron(...)",
+        )
 
     def __repr__(self) -> str:
         return f"<Task {self.name} queue={self.queue}>"
@@ -162,6 +179,7 @@ class AsyncTask(Task[P, R]):
     """A task over `async def`; runs on the worker's event loop, or on that of a child process."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        self._check_decorated(args, kwargs)
         call: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return call
 
@@ -170,6 +188,7 @@ class SyncTask(Task[P, R]):
     """A task over `def`; runs in a thread of the worker, or in a child process."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        self._check_decorated(args, kwargs)
         value: R = self.function(*args, **kwargs)
         return value
 

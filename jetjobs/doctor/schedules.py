@@ -8,7 +8,7 @@ from typing import Any
 
 from jetjobs.define.registry import Router
 from jetjobs.doctor.finding import Check, Finding, Look, many
-from jetjobs.jetstream.inspection import check_read, live_workers
+from jetjobs.jetstream.inspection import check_read, live_workers, stream_info
 from jetjobs.jetstream.schedules import Definition
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import TopologyMissing
@@ -69,6 +69,17 @@ async def missing_queue(look: Look) -> list[Finding]:
     return [Finding("ok", "schedules", "every queue is there", check="missing_queue")]
 
 
+async def lead(look: Look) -> list[Finding]:
+    """Whether anybody can lead. A lock that never ends is found with the topology."""
+    if await _definitions(look) is None:
+        return []
+    bucket = look.jetstream.names.locks_bucket
+    if await stream_info(look.jetstream.connection, kv_stream(bucket)) is None:
+        text = f"the bucket {bucket} is not on the server: nobody can lead, and nothing is planned"
+        return [Finding("fail", "schedules", text, "jetjobs setup apply", "lead")]
+    return [Finding("ok", "schedules", "the leader's lock can be taken", check="lead")]
+
+
 async def late(look: Look) -> list[Finding]:
     """Slots that have been due for long and that nobody has planned."""
     if await _definitions(look) is None:
@@ -78,7 +89,7 @@ async def late(look: Look) -> list[Finding]:
     if behind:
         names = [info.schedule.name for info in behind]
         text = f"{_named(names)} {_is(names)} late, up to {show_duration(behind[0].late_s)}: nobody plans"
-        hint = "start a worker without --no-schedules, or jetjobs scheduler"
+        hint = "start a worker without --no-schedules, or jetjobs scheduler; if one runs, see --only topology"
         return [Finding("fail", "schedules", text, hint, "late")]
     return [Finding("ok", "schedules", "none is late by more than a minute", check="late")]
 
@@ -138,4 +149,4 @@ def _no_handle(job: Any) -> Any:
     raise AssertionError("the doctor enqueues nothing")
 
 
-CHECKS: tuple[Check, ...] = (readable, unknown_task, missing_queue, late, declared)
+CHECKS: tuple[Check, ...] = (readable, unknown_task, missing_queue, lead, late, declared)

@@ -24,7 +24,7 @@ from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import last_on
 from jetjobs.model import names as n
 from jetjobs.model.clock import SYSTEM, Clock
-from jetjobs.model.errors import BrokerError
+from jetjobs.model.errors import BrokerError, TopologyConflict
 from jetjobs.model.ids import new_uid
 from jetjobs.model.names import kv_stream, kv_subject
 
@@ -43,6 +43,7 @@ class LeaderLock:
         self._connection = connection
         self._publisher = publisher
         self._stream = kv_stream(bucket)
+        self._removal = f"nats kv purge {bucket} {n.LEADER} --force"
         self._subject = kv_subject(bucket, n.LEADER)
         # Two workers may have one name; the token tells them apart.
         self._value = json.dumps({"holder": holder, "token": new_uid()}).encode()
@@ -60,8 +61,13 @@ class LeaderLock:
         """The revision it was taken at, which is higher for each holder; 0 while we do not hold it."""
         return self._taken_at if self.held else 0
 
+    @property
+    def connected(self) -> bool:
+        return self._connection.connected
+
     async def try_lock(self) -> bool:
-        """Take or renew it. False when another has it; BrokerError when that is not known."""
+        """Take or renew it. False when another has it; BrokerError when that is not known. TopologyConflict for a
+        lock that never ends: none of us wrote it, and nobody gives it up."""
         for _ in range(2):
             started = self._clock.monotonic()
             headers = {n.TTL: f"{TTL_S:.0f}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(self._revision)}
@@ -79,8 +85,10 @@ class LeaderLock:
                 self._taken_at = self._taken_at if self.held else self._revision
                 self._trusted_until = started + TTL_S - _MARGIN_S
                 return True
-            if not ours and not free:
+            if there is not None and not ours and not free:
                 self._trusted_until = 0.0
+                if n.TTL not in there.headers:
+                    raise TopologyConflict("the leader lock has no TTL: it never ends", hint=self._removal)
                 return False
             # The key has just expired or was given up, or an answer of ours was lost: now we know what to expect.
         return False

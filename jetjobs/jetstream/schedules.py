@@ -15,11 +15,13 @@ from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
 from jetjobs.model.errors import ScheduleConflict
-from jetjobs.model.names import Names, is_token, kv_stream, kv_subject
+from jetjobs.model.names import Names, is_schedule_name, is_token, kv_stream, kv_subject
 from jetjobs.model.schedule import Schedule, read_schedule
 
 _GONE_S = 3600
 """How long the bucket remembers that a schedule was deleted."""
+_CLOCKS_DIFFER_S = 3600.0
+"""No clocks of one cluster are so far apart."""
 
 
 class Definition(NamedTuple):
@@ -42,6 +44,10 @@ class ScheduleStore:
         self._publisher = publisher
         self._bucket = names.schedules_bucket
         self._stream = kv_stream(self._bucket)
+
+    async def created(self) -> str:
+        """When the bucket was made: another time, another bucket. TopologyMissing when it is not there."""
+        return str((await self._connection.api(f"STREAM.INFO.{self._stream}"))["created"])
 
     async def get(self, name: str) -> Definition | None:
         """From the leader of the bucket, so it decides. None when there never was one, or it is long deleted."""
@@ -96,8 +102,13 @@ def _read(message: StoredMessage) -> Definition:
     name = message.subject.split(".", 2)[2]
     if message.headers.get(n.KV_OPERATION):
         queue = message.headers.get(n.QUEUE, "")
-        return Definition(name, None, message.sequence, True, queue if is_token(queue) else "")
+        # Under a name that no schedule may have nothing was ever planned: there is nothing to take back.
+        known = is_token(queue) and is_schedule_name(name)
+        return Definition(name, None, message.sequence, True, queue if known else "")
     schedule = read_schedule(message.data)
-    if schedule is not None and schedule.name != name:
-        schedule = None  # written by hand under another name
+    if schedule is not None and (
+        schedule.name != name or schedule.since.timestamp() > message.stored_at + _CLOCKS_DIFFER_S
+    ):
+        # Written by hand: under another name, or to begin long after it was stored. It would not be planned.
+        schedule = None
     return Definition(name, schedule, message.sequence)

@@ -52,6 +52,8 @@ _NTH = re.compile(r"(?:(?P<day>\w+)#|l)(?P<which>\d+)")
 _LAST = re.compile(rf"l({'|'.join(_DAYS)})|({'|'.join(_DAYS)}|[0-7])l")
 _RANDOM = re.compile(r"[hr](?:\(.*\))?(?:/.*)?|.*~.*")
 _IN_A_ROW = re.compile(r"\*(?!/)|-\d+(?!/|\d)")
+_AS_DAYS_OF_WEEK = re.compile(r"\*|[0-7](-[0-7](/\d)?)?(,[0-7](-[0-7](/\d)?)?)*")
+_SECOND_FIRST = (SECOND, MINUTE, HOUR, DAY, MONTH)
 _SHAPE = "write five fields: minute, hour, day of month, month, day of week; a sixth, at the end, is the second"
 
 
@@ -98,6 +100,8 @@ def _check_shape(text: str, fields: list[str]) -> None:
         )
     if fields[0] == "@every":
         _refuse(text, "an interval is not a cron expression", "use every() with a timedelta")
+    if fields[0] in ALIASES:
+        _refuse(text, f"nothing may follow {text.split()[0]}", f"write {fields[0]} alone")
     if fields[0].startswith("@"):
         _refuse(text, f"there is no {text.split()[0]}", f"there are {', '.join(sorted(ALIASES))}")
     if "=" in fields[0]:
@@ -244,5 +248,48 @@ def _check_together(text: str, fields: list[str]) -> None:
         _refuse(
             text,
             "it runs in many seconds one after the other: the last of six fields is the second",
-            "for the minute alone write five fields; for each second write * for the minute too",
+            "for the minute alone write five fields; for each second write * for the minute and 0-59 at the end",
         )
+    if len(fields) == 6 and _may_begin_with_the_second(text, fields):
+        _refuse(
+            text,
+            "it can be read with the second first, as others have it: here the last of six fields is the second",
+            f"{_second_first(fields)}if the last field is the second, write {_second_last(fields)!r}",
+        )
+
+
+def _may_begin_with_the_second(text: str, fields: list[str]) -> bool:
+    """Whether the six fields are also second, minute, hour, day of month, month and day of week. Not where the
+    first three are all *: nobody means every second of whole days. A second with two digits is no day of week."""
+    if fields[:3] == ["*", "*", "*"] or not _AS_DAYS_OF_WEEK.fullmatch(fields[5]):
+        return False
+    try:
+        for field, written in zip(_SECOND_FIRST, fields, strict=False):
+            for item in written.split(","):
+                _check_item(text, field, written, item)
+    except DefinitionError:
+        return False
+    return True
+
+
+def _second_first(fields: list[str]) -> str:
+    """How to write what was meant by somebody who put the second first; nothing where that is refused too."""
+    moved = " ".join(fields[1:] if fields[0] in ("0", "00") else [*fields[1:], _two_digits(fields[0])])
+    try:
+        check(moved)
+    except DefinitionError:
+        return ""
+    return f"if the first field is the second, write {moved!r}; "
+
+
+def _second_last(fields: list[str]) -> str:
+    return " ".join(fields[:5] if fields[5] == "0" else [*fields[:5], _two_digits(fields[5])])
+
+
+def _two_digits(seconds: str) -> str:
+    """Seconds as nobody writes days of week.
+
+    >>> _two_digits("5"), _two_digits("1,5-7/2"), _two_digits("*"), _two_digits("*/5")
+    ('05', '01,05-07/2', '0-59', '*/5')
+    """
+    return "0-59" if seconds == "*" else re.sub(r"(?<![/\d])\d(?!\d)", r"0\g<0>", seconds)

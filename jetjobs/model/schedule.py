@@ -44,6 +44,8 @@ Overlap = Literal["allow", "skip"]
 
 
 def _duration(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("is no duration: give a timedelta")  # pydantic would take True for one second
     # ISO 8601 is how pydantic writes one, the short form how people do.
     if isinstance(value, str) and not value.startswith(("P", "-P")):
         return parse_duration(value)
@@ -188,6 +190,8 @@ class Schedule(BaseModel):
             raise DefinitionError(f"{of}jitter must be from nothing to one hour")
         if self.start is not None and self.end is not None and self.end < self.start:
             raise DefinitionError(f"{of}it ends before it starts")
+        if self.start is not None and self.end is not None and self.after(self.start - _INSTANT) is None:
+            raise DefinitionError(f"{of}it would never run: there is no slot between its start and its end")
         if len(json.dumps(self.args, ensure_ascii=False).encode(errors="surrogatepass")) > MAX_ARGUMENTS:
             raise DefinitionError(f"{of}the arguments are over {MAX_ARGUMENTS:,} bytes")
         return self

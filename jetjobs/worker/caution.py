@@ -53,7 +53,9 @@ class Caution:
         return None
 
     async def gives_way(self, attempt: Attempt, job: Job) -> bool:
-        """Whether a tick must give way to an earlier one. Decided at its first attempt only: then it runs."""
+        """Whether a tick must give way to an earlier one. Asked of ticks that have not begun: those that have are
+        moved without the header. What a worker took with it when it died is asked of again: it may not have begun,
+        and two must not run at once."""
         return job.attempt == 1 and await patiently(attempt, lambda: self._ticks.earlier(job))
 
 

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jetjobs.jetstream.leader import RENEW_S, LeaderLock
+from jetjobs.jetstream.leader import RENEW_S, TTL_S, LeaderLock
 from jetjobs.model.errors import AccessDenied, BrokerError
 
 FIRST_S = 60.0
+TELL_S = 2 * TTL_S
+"""A lock that could not be asked for so long is told of: any holder has lost it by now."""
 _AGAIN_S = 60.0
 _log = logging.getLogger("jetjobs.leader")
 
@@ -50,6 +52,8 @@ class Leader:
         self._duties = {duty.name: duty for duty in duties}
         self._woken = asyncio.Event()
         self._freed = asyncio.Event()
+        self._unknown_since: float | None = None
+        self._told = False
 
     async def run(self) -> None:
         """Until cancelled. What fails is logged and done again at its next time."""
@@ -89,8 +93,27 @@ class Leader:
             _log.warning("this worker may not lead: its user lacks rights (docs/operations.md)", extra=extra)
             return False
         except BrokerError as error:
-            _log.debug("the leader lock is out of reach", extra={"event": "leader.unknown", "error": str(error)})
+            self._cannot_ask(error)
+        else:
+            if self._told:
+                outage_s = round(time.monotonic() - (self._unknown_since or 0.0), 3)
+                known = {"event": "leader.known", "outage_s": outage_s}
+                _log.warning("the leader lock can be asked for again", extra=known)
+            self._unknown_since, self._told = None, False
         return True
+
+    def _cannot_ask(self, error: BrokerError) -> None:
+        """Told once, if it lasts: with no leader nothing is planned or swept."""
+        now = time.monotonic()
+        since = self._unknown_since = now if self._unknown_since is None else self._unknown_since
+        # The loss of a connection is told of by the connection.
+        tell = not self._told and now - since >= TELL_S and self._lock.connected
+        self._told = self._told or tell
+        extra = {"event": "leader.unknown", "error": str(error)} | ({"hint": error.hint} if error.hint else {})
+        level = logging.WARNING if tell else logging.DEBUG
+        _log.log(
+            level, "the leader lock is out of reach: without a leader nothing is planned or swept", extra=extra
+        )
 
     async def _work(self) -> None:
         for duty in self._duties.values():

@@ -28,6 +28,7 @@ from jetjobs.model.errors import (
     StorageFull,
     TopologyMissing,
 )
+from jetjobs.model.names import is_schedule_name
 from jetjobs.model.planning import Plan, plan
 from jetjobs.worker.agenda import Agenda
 
@@ -35,6 +36,8 @@ IDLE_S = 0.25
 AGAIN = timedelta(seconds=2)
 """After something failed."""
 TIDY_S = 300.0
+BUCKET_S = 10.0
+"""How often to look whether the bucket is still there, and the one that was read. Nobody tells us otherwise."""
 FORGET_S = 600.0
 """A marker of a deleted schedule stays so long, against leaders that have not heard of it yet."""
 _AT_ONCE = 500
@@ -61,6 +64,8 @@ class Planner:
         self._sync = sync
         self._failing = False
         self._agenda = Agenda()
+        self._names: set[str] = set()
+        """What stood in the bucket when all of it was read last."""
         self._changed: set[str] = set()
         self._looks: list[tuple[float, str]] = []
         self._monotonic = time.monotonic
@@ -102,17 +107,22 @@ class Planner:
 
     async def _lead(self) -> None:
         jetstream = self._jetstream
-        self._agenda, self._changed, self._looks = Agenda(), set(), []
+        self._agenda, self._changed, self._looks, self._names = Agenda(), set(), [], set()
+        created = await jetstream.schedules.created()
         sid = await jetstream.schedules.listen(self._hear)
         forget = jetstream.connection.on_reconnect(self._missed_something)
         try:
             await self._sync()
             await self._load()
             self._failing = False
-            tidy_at = self._monotonic() + TIDY_S
+            tidy_at, look_at = self._monotonic() + TIDY_S, self._monotonic() + BUCKET_S
             while self._term():
                 await self._take_in()
                 await self._plan_due()
+                if self._monotonic() >= look_at:
+                    if await self._is_another(created):
+                        return  # and begin anew, with what our code declares
+                    look_at = self._monotonic() + BUCKET_S
                 if self._monotonic() >= tidy_at:
                     await self._load()
                     await self._tidy()
@@ -123,6 +133,18 @@ class Planner:
             forget()
             with contextlib.suppress(Exception):
                 await jetstream.connection.nc.unlisten(sid)
+
+    async def _is_another(self, created: str) -> bool:
+        """Whether the bucket was deleted and made again. TopologyMissing when it was deleted only: what is known
+        must not be planned for ever."""
+        try:
+            if await self._jetstream.schedules.created() == created:
+                return False
+        except BrokerUnavailable:
+            return False  # not known: the ticks can go on
+        extra = {"event": "schedule.bucket_new"}
+        _log.warning("the bucket of schedules was made anew; what our code declares is stored again", extra=extra)
+        return True
 
     def _hear(self, name: str) -> None:
         """We hear of a write when it is sent. It may be stored a little later, or never: look more than once."""
@@ -170,8 +192,15 @@ class Planner:
                 self._changed.add(schedule.name)  # one of the two is old: ask the leaders
             elif not self._agenda.has(schedule):  # what is known came from the stream's leader
                 self._agenda.add(schedule, marker)
-        for name in self._agenda.known.keys() - {d.name for d in definitions}:
-            self._changed.add(name)
+        names = {definition.name for definition in definitions}
+        gone = (self._names | self._agenda.known.keys()) - names
+        self._names = names
+        self._changed |= gone
+        for name in gone:
+            if await self._jetstream.schedules.get(name) is None:
+                # Not deleted by any of us, who leave a trace: somebody has emptied the bucket.
+                await self._sync()
+                break
 
     async def _take_in(self) -> None:
         """Those that were changed, as they stand with the bucket's leader."""
@@ -302,7 +331,8 @@ class Planner:
                     and definition.schedule.queue == queue
                 ):
                     continue
-                if not marker.gone:
+                # Under a name that no schedule may have nothing was planned; such a marker only goes away.
+                if not marker.gone and is_schedule_name(name):
                     await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, queue))
                 elif now.timestamp() - marker.written_at > FORGET_S:
                     await jetstream.ticks.forget(queue, marker)

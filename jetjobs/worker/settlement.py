@@ -63,6 +63,9 @@ class Settlement:
                 await self._succeed(attempt, job, outcome)
                 await self._forget_checkpoint(attempt)
             return outcome
+        if attempt.started_at and n.OVERLAP in job.headers:
+            # It has begun, and so gives way to nobody any more, wherever it is moved.
+            job = job._replace(headers={k: v for k, v in job.headers.items() if k != n.OVERLAP})
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried | Snoozed):

@@ -163,7 +163,7 @@ def test_the_next_slots_are_shown_in_any_zone(shell: Shell) -> None:
         else:
             assert [(moment.hour, moment.minute) for moment in local] == [(14, 0)] * 3
     rows = shell("schedules", "next", "mornings", "-n", "2").stdout.splitlines()
-    assert rows[0].split() == ["SLOT", "DAY", "ZONE", "IN"]
+    assert rows[0].split() == ["SLOT", "IN", "DAY", "ZONE"]
     assert [row.split()[0][11:19] for row in rows[1:]] == ["09:00:00"] * 2
     quiet = shell("schedules", "next", "mornings", "-n", "1", "-q").stdout.strip()
     assert datetime.fromisoformat(quiet).utcoffset() in (timedelta(hours=1), timedelta(hours=2))
@@ -207,6 +207,23 @@ BAD = [
         "ends before it starts",
         ["x", "greet", "name=A", "--every", "1h", "--start", "2027-01-02T00:00Z", "--end", "2027-01-01T00:00Z"],
     ),
+    (
+        2,
+        "there is no slot between its start and its end",
+        [
+            "x",
+            "greet",
+            "name=A",
+            "--cron",
+            "0 0 1 1 *",
+            "--start",
+            "2027-02-01T00:00Z",
+            "--end",
+            "2027-03-01T00:00Z",
+        ],
+    ),
+    (2, "no slot from now until its end", ["x", "greet", "name=A", "--every", "1h", "--end", "2020-01-01T00:00Z"]),
+    (2, "greater than or equal to 0", ["x", "greet", "name=A", "--every", "1h", "--revision", "-1"]),
     (2, "misfire", ["x", "greet", "name=A", "--every", "1h", "--misfire", "some"]),
     (2, "name: Field required", ["x", "greet", "--every", "1h"]),
     (2, "is no argument", ["x", "greet", "Ada", "--every", "1h"]),
@@ -251,12 +268,24 @@ def test_a_narrow_terminal_keeps_what_matters(shell: Shell) -> None:
     shell(
         "schedules", "put", name, "greet", "name=A", "--cron", "0,15,30,45 9-17 * * 1-5", "--tz", "Europe/Berlin"
     )
-    for columns, shown in ((80, "NAME STATE NEXT RULE LAST"), (40, "NAME STATE")):
+    for columns, shown, named in ((80, "NAME STATE NEXT RULE LAST", name), (40, "NAME STATE NEXT", name[:19])):
         with Terminal(["schedules", "list", "-s", shell.url], shell.folder, {}, columns=columns) as terminal:
             assert terminal.end() == 0, terminal.text
         assert max(len(line) for line in terminal.lines) <= columns, terminal.text
         assert terminal.lines[0].split()[: len(shown.split())] == shown.split()
-        assert terminal.lines[1].startswith(name)
+        assert terminal.lines[1].startswith(named)
+    with Terminal(["schedules", "next", name, "-s", shell.url], shell.folder, {}, columns=40) as terminal:
+        assert terminal.end() == 0, terminal.text
+    assert terminal.lines[0].split()[:2] == ["SLOT", "IN"]
+    assert max(len(line) for line in terminal.lines) <= 40, terminal.text
+
+
+async def test_names_that_cannot_be_read_are_cut(shell: Shell, truth: Truth) -> None:
+    shell("setup", "apply")
+    await truth.js.publish(f"$KV.jobs-schedules.{'y' * 3000}", b"no JSON")
+    told = shell("schedules", "list").stderr
+    assert f"1 cannot be read, and are not planned: {'y' * 35}…" in told
+    assert max(map(len, told.splitlines())) < 120
 
 
 def test_the_narrowest_table_keeps_the_next_slot(shell: Shell) -> None:

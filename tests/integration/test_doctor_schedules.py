@@ -61,7 +61,7 @@ async def test_nothing_is_found_where_all_is_well(app: JetJobs) -> None:
             found = await eventually(stored, 30)
             assert {finding.level for finding in found} == {"ok"}, told(found)
             assert {finding.check for finding in found} == {
-                "readable", "unknown_task", "missing_queue", "late", "declared",
+                "readable", "unknown_task", "missing_queue", "lead", "late", "declared",
             }  # fmt: skip
 
 
@@ -93,6 +93,14 @@ async def nobody_plans(app: JetJobs, truth: Truth) -> None:
     await rewrite(truth, "yearly", cron="* * * * *", start=None, **other)
 
 
+async def begins_long_after(app: JetJobs, truth: Truth) -> None:
+    await rewrite(truth, "yearly", name="someday", start=None, since="2150-01-01T00:00:00Z")
+
+
+async def nobody_can_lead(app: JetJobs, truth: Truth) -> None:
+    await truth.js.delete_stream("KV_jobs-locks")
+
+
 async def declared_only(app: JetJobs, truth: Truth) -> None:
     app.tasks["work"].cron("@daily", name="nightly")
 
@@ -104,6 +112,8 @@ async def declared_by_another(app: JetJobs, truth: Truth) -> None:
 FAULTS: list[tuple[Plant, str, str, str]] = [
     (unreadable, "readable", "fail", "schedule broken cannot be read"),
     (not_of_its_name, "readable", "fail", "schedule other cannot be read"),
+    (begins_long_after, "readable", "fail", "schedule someday cannot be read"),
+    (nobody_can_lead, "lead", "fail", "the bucket jobs-locks is not on the server: nobody can lead"),
     (task_is_gone, "unknown_task", "warn", "schedule orphan: no worker and not this app knows task gone"),
     (queue_is_gone, "missing_queue", "fail", "schedule lost: queue nowhere is not on the server"),
     (nobody_plans, "late", "fail", "schedule yearly is late, up to"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from jetjobs import DefinitionError, JetJobs, ScheduleConflict, ScheduleNotFound
+from jetjobs import ConfigError, DefinitionError, JetJobs, ScheduleConflict, ScheduleNotFound
 from jetjobs.cli.completion import _ASKED
 from jetjobs.worker.declared import sync_declared
 from tests.conftest import MakeApp
@@ -108,3 +110,71 @@ async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(app: Jet
         async with planning(app):
             await eventually(lambda: placed(truth, 20), 30)  # so the planner has looked at both
         assert planned.isdisjoint(await truth.jobs(lane="later"))
+
+
+@pytest.mark.parametrize("revision", [-1, "x", 1.5, 1.0, True, b"1"])
+async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, revision: Any) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        with pytest.raises(ConfigError, match="a revision is a whole number from 0 on"):
+            await app.schedules.put("s", work, cron="@daily", revision=revision)
+        assert await app.schedules.list() == []
+
+
+async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwhile(app: JetJobs) -> None:
+    @app.task
+    async def work(n: int = 0) -> None: ...
+
+    async with app:
+        await app.provision()
+        stored = await asyncio.gather(
+            *(app.schedules.put("s", work, cron="@daily", args={"n": number}) for number in range(3))
+        )
+        standing = await app.schedules.get("s")
+        assert standing.revision == max(info.revision for info in stored)
+        assert len({info.revision for info in stored}) == 3
+
+
+async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: JetJobs) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    now = datetime.now(UTC)
+    work.every(timedelta(minutes=1), name="old", end=datetime(2020, 1, 1, tzinfo=UTC))
+    work.every(timedelta(minutes=1), name="to-come", start=now + timedelta(days=1), end=now + timedelta(days=2))
+    async with app:
+        await app.provision()
+        for end in (now - timedelta(days=1), now + timedelta(seconds=1)):
+            with pytest.raises(
+                DefinitionError, match="it would never run: there is no slot from now until its end"
+            ):
+                await app.schedules.put("s", work, cron="0 0 29 2 *", end=end)
+        with pytest.raises(DefinitionError, match="no slot between its start and its end"):
+            await app.schedules.put("s", work, cron="0 0 29 2 *", start=now, end=now + timedelta(seconds=1))
+        await sync_declared(app.jetstream, "test", app.schedules_declared)
+        found = {info.schedule.name: info for info in await app.schedules.list()}
+        assert {name: info.state for name, info in found.items()} == {"old": "ended", "to-come": "on"}
+        upcoming = found["to-come"].next
+        assert upcoming is not None
+        assert upcoming >= now + timedelta(days=1)
+
+
+async def test_what_is_to_begin_long_after_it_was_stored_is_not_called_on(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        info = await app.schedules.put("s", work, every=timedelta(minutes=1))
+        for name, away in {"far": timedelta(days=9), "near": timedelta(minutes=30)}.items():
+            since = datetime.now(UTC) + away
+            forged = info.schedule.model_copy(update={"name": name, "since": since})
+            await truth.js.publish(f"$KV.jobs-schedules.{name}", forged.model_dump_json().encode())
+        with pytest.raises(DefinitionError, match="cannot be read"):
+            await app.schedules.get("far")
+        near = await app.schedules.get("near")
+        assert near.next is not None
+        assert near.next > datetime.now(UTC) + timedelta(minutes=29)  # nothing is planned before

@@ -156,7 +156,8 @@ DATES = st.one_of(
     st.tuples(MONTH_DAYS, MONTHS, st.just("*")),
     st.tuples(st.just("*"), MONTHS, WEEKDAYS),
 )
-SECONDS = st.one_of(st.none(), st.none(), st.integers(14, 59).map("*/{}".format), lists(0, 59))
+TWO_DIGITS = st.lists(st.integers(0, 59).map("{:02}".format), min_size=1, max_size=4).map(",".join)
+SECONDS = st.one_of(st.none(), st.none(), st.integers(14, 59).map("*/{}".format), TWO_DIGITS)
 HOURS = st.one_of(st.sampled_from(["*", "*", "0-23", "*/1", "2", "0-3", "1,2,3", "23", "*/2"]), some(0, 23))
 
 
@@ -378,7 +379,7 @@ def test_aliases_mean_what_they_say(alias: str) -> None:
         ("0 0 * * sat-sun", "0 0 * * 0,6"),
         ("0 0 * * 0-7", "0 0 * * *"),
         ("0 0 * * 7-2", "0 0 * * 0-2"),
-        ("0 0 * * 1-7/2 5", "0 0 * * 1,3,5,0 5"),
+        ("0 0 * * 1-7/2 05", "0 0 * * 1,3,5,0 5"),
         ("0 0 * nov-feb *", "0 0 * 1,2,11,12 *"),
         ("0 22-2 * * *", "0 22,23,0,1,2 * * *"),
         ("00 09 01 * *", "0 9 1 * *"),

@@ -139,6 +139,21 @@ from tests.support.cron_reference import Reference
         ("*/5 * * * * *", "many seconds", "five fields"),
         ("0 0 9 * * 1-5", "many seconds", "five fields"),
         ("0 9 * * * 3,10-20", "many seconds", "five fields"),
+        (
+            "0 0 9 * * 1",
+            "the second first",
+            "the second, write '0 9 * * 1'; if the last field is the second, write '0 0 9 * * 01'",
+        ),
+        ("0 15 10 * * 6", "the second first", "write '15 10 * * 6'; if"),
+        ("0 */5 * * * 1", "the second first", "write '*/5 * * * 1'; if"),
+        ("30 0 9 * * 1,3", "the second first", "write '0 9 * * 1,3 30'; if"),
+        ("5 0 9 * * 1-5/2", "the second first", "write '0 9 * * 1-5/2 05'; if"),
+        # Both days: what others mean by it is refused as well, and not proposed.
+        ("0 0 12 1 * 0", "the second first", "if the last field is the second, write '0 0 12 1 *'"),
+        ("* 0 9 * * *", "the second first", "write '* 0 9 * * 0-59'"),
+        ("0 9 * * 1-5 0", "the second first", "write '0 9 * * 1-5'"),
+        ("@hourly x", "nothing may follow @hourly", "write @hourly alone"),
+        ("@Daily 0 9 * * *", "nothing may follow @Daily", "write @daily alone"),
     ],
 )
 def test_a_refusal_says_why_and_what_to_write(text: str, reason: str, hint: str) -> None:
@@ -161,9 +176,70 @@ def test_rare_dates_are_taken(text: str) -> None:
     assert Cron.parse(text).after(datetime(2026, 1, 1, tzinfo=UTC), zone_of("UTC")) is not None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*/5 * * * * 0,30",
+        "0 9 * * 1-5 30",
+        "* * * * * */5",
+        "*/5 9 * * * */5",
+        "* * * * * 0",
+        "* * * * * 1-5",
+        "* * * * mon 5",
+        "0 9 * * * 05",
+        "0 9 * * * 00",
+        "0 9 * * * 8",
+        "* 9 * * * 0-59",
+        "0 9 25 * * 5",
+        "0 9 L * * 5",
+        "0 9 * jan * 5",
+        "0 9 * * mon-fri 0",
+        "0 9 * * 0 5",
+        "0 9 * * mon#1 0",
+    ],
+)
+def test_six_fields_that_can_be_read_in_one_way_are_taken(text: str) -> None:
+    assert Cron.parse(text).expression == text
+
+
+HINTED = re.compile(r"write '([^']+)'")
+
+
+@settings(max_examples=600)
+@given(
+    st.tuples(
+        st.sampled_from(["*", "0", "5", "30", "*/5", "1-3"]),
+        st.sampled_from(["*", "0", "9", "15", "*/5", "1-5"]),
+        st.sampled_from(["*", "9", "12", "25", "L", "1-7", "*/2"]),
+        st.sampled_from(["*", "1", "12", "jan", "*/2"]),
+        st.sampled_from(["*", "1", "0", "1-5", "mon-fri", "mon#1"]),
+        st.sampled_from(["*", "0", "1", "7", "8", "30", "1-5", "1,3", "0,30", "05", "*/5", "1-5/2"]),
+    ).map(" ".join)
+)
+def test_whatever_is_proposed_is_taken(text: str) -> None:
+    try:
+        Cron.parse(text)
+    except DefinitionError as error:
+        if "the second first" in str(error):
+            proposed = HINTED.findall(error.hint or "")
+            assert proposed
+            for other in proposed:
+                Cron.parse(other)
+            # The last of them means what the text said, as it is read here.
+            reference, last = Reference(text), Cron.parse(proposed[-1])
+            for slot in islice(last.slots(datetime(2026, 7, 13, tzinfo=UTC), zone_of("UTC")), 4):
+                assert reference.matches(slot.replace(tzinfo=None))
+                assert slot.second in reference.seconds
+
+
 def test_the_page_of_schedules_says_the_truth_about_what_is_refused() -> None:
     page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
     section = page.partition("### What is refused")[2].partition("###")[0]
+    section, _, taken = section.partition("| Taken | Since |")
+    some = [text for row in taken.splitlines() for text in re.findall("`([^`]+ [^`]+)`", row.partition(" | ")[0])]
+    assert len(some) >= 8
+    for text in some:
+        Cron.parse(text)
     rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
     assert len(rows) >= 8
     for refused, _, instead in rows:

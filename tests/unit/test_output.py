@@ -56,7 +56,9 @@ def test_columns_go_from_the_right(room: int, expected: list[int]) -> None:
 def test_a_long_name_gives_way_to_other_columns() -> None:
     assert drop([100, 9, 7], 200) == [100, 9, 7]
     assert drop([100, 9, 7], 80) == [60, 9, 7]
-    assert drop([100, 9, 7], 50) == [36, 9]
+    assert drop([100, 9, 7], 50) == [39, 9]  # and has what room is left
+    assert drop([63, 6, 8, 20, 10], 40, 20) == [22, 6, 8]
+    assert drop([63, 6, 8, 20, 10], 100, 20) == [48, 6, 8, 20, 10]
 
 
 HEAD, ROWS = ["ID", "STATE", "QUEUE", "TASK"], [["a" * 32, "running", "default", "greet"]]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
-from jetjobs import JetJobs
+from jetjobs import Depends, JetJobs
 from jetjobs.define.registry import Router
 from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.schedule import EPOCH, Interval, Schedule, make_schedule, read_schedule, slot_token
@@ -57,6 +57,16 @@ def test_a_slot_of_ones_own_is_left_alone() -> None:
     ("options", "said"),
     [
         ({"cron": "61 * * * *"}, "61"),
+        ({"every": True}, "is no duration"),
+        ({"every": MINUTE, "jitter": True}, "is no duration"),
+        (
+            {
+                "cron": "0 0 1 1 *",
+                "start": datetime(2027, 2, 1, tzinfo=UTC),
+                "end": datetime(2027, 3, 1, tzinfo=UTC),
+            },
+            "would never run: there is no slot between its start and its end",
+        ),
         ({"cron": "0 0 30 2 *"}, "schedule 's'"),
         ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "Mars/Olympus"),
         ({"cron": "* * * * *", "every": MINUTE}, "either cron or every"),
@@ -235,3 +245,54 @@ def test_a_slot_is_filled_in_where_a_time_fits(hint: Any, takes: bool) -> None:
     app = JetJobs("test")
     app.task(work).every(MINUTE)
     assert app.schedules_declared["work"].takes_slot is takes
+
+
+def test_an_end_that_has_passed_is_fine_in_code_and_so_is_one_slot() -> None:
+    app, report = app_with_task()
+    new_year = datetime(2020, 1, 1, tzinfo=UTC)
+    report.cron("0 0 1 1 *", args={"region": "eu"}, end=new_year)
+    assert app.schedules_declared["report"].after(new_year) is None
+    only = make_schedule({"name": "s", "task": "t", "cron": "0 0 1 1 *", "start": new_year, "end": new_year})
+    assert only.after(EPOCH) == new_year
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_cron_as_a_decorator_says_how_it_is_written(is_async: bool) -> None:
+    app = JetJobs("test")
+    report: Any
+    if is_async:
+
+        @app.task
+        async def report() -> None: ...
+
+    else:
+
+        @app.task
+        def report() -> None: ...
+
+    async def other() -> None: ...
+
+    # What `@report.cron("@daily")` above it comes to.
+    with pytest.raises(
+        DefinitionError, match="called with function 'other': cron and every are no decorators"
+    ) as at:
+        report.cron("@daily")(other)
+    assert at.value.hint == "declare other with @app.task, and below it write other.cron(...)"
+    with pytest.raises(DefinitionError, match="no decorators"):
+        report.every(MINUTE, name="often")(app.task(other))
+
+
+def connect() -> str:
+    return "real"
+
+
+def test_a_task_may_be_called_with_a_function_where_one_may_stand() -> None:
+    app = JetJobs("test")
+
+    @app.task
+    def report(source: Annotated[Any, Depends(connect)], times: int = 1) -> Any:
+        return source() * times
+
+    report.cron("@daily")
+    assert report(lambda: "fake") == "fake"
+    assert report(lambda: "fake", times=2) == "fakefake"

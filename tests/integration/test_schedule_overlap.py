@@ -1,0 +1,116 @@
+"""Ticks with overlap="skip": whether one gives way is asked before it begins, and never after that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from jetjobs import JetJobs, Snooze, current_job
+from jetjobs.jetstream.ticks import Placing, tick_job
+from jetjobs.model.events import JobStarted
+from jetjobs.model.planning import Plan, Tick
+from jetjobs.worker.worker import running
+from tests.conftest import MakeApp
+from tests.support.probe import Probe
+from tests.support.server import Truth
+
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+
+pytestmark = pytest.mark.timeout(90)
+
+
+async def place_two(app: JetJobs, task: str, second_is_due: timedelta) -> tuple[str, str]:
+    """Two ticks whose order the jitter has changed: the first waits for an hour yet. Their ids."""
+    schedule = (await app.schedules.put("s", task, every=SECOND, overlap="skip", jitter=HOUR)).schedule
+    now = (await app.jetstream.server_clock.now()).replace(microsecond=0)
+    due = (Tick(now, now + HOUR), Tick(now + SECOND, now + second_is_due))
+    one = Placing(schedule, Plan(due, now + SECOND), await app.jetstream.ticks.marker("default", "s"))
+    assert (await app.jetstream.ticks.place([one], now.timestamp(), 1))[0] is not None
+    first, second = (tick_job(schedule, tick, now.timestamp()).id for tick in due)
+    return first, second
+
+
+async def test_a_tick_that_has_snoozed_gives_way_to_nobody(app: JetJobs, probe: Probe) -> None:
+    first = second = ""
+    runs: Counter[str] = Counter()
+    earlier_runs, later_is_back = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        job = current_job().id
+        runs[job] += 1
+        if job == first:
+            earlier_runs.set()
+            await later_is_back.wait()
+        elif runs[job] == 1:
+            await earlier_runs.wait()
+            raise Snooze(timedelta(milliseconds=100))
+        else:
+            later_is_back.set()
+
+    async with app:
+        await app.provision()
+        first, second = await place_two(app, "work", -SECOND)
+        async with running(app.worker(schedules=False)):
+            await probe.wait(JobStarted, 1, lambda event: event.job_id == second)
+            await app.jobs.run_now(first)
+            ended = await probe.finished(3)
+            later_is_back.set()
+    assert [event.outcome for event in ended] == ["snoozed", "succeeded", "succeeded"]
+    assert runs == {first: 1, second: 2}
+
+
+async def test_a_tick_that_was_given_back_at_a_stop_gives_way_to_nobody(make_app: MakeApp, truth: Truth) -> None:
+    app, probe = make_app(worker={"stop_timeout": "200ms"}), Probe()
+    app.observe(probe)
+    first = second = ""
+    runs: Counter[str] = Counter()
+    later_is_back = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        job = current_job().id
+        runs[job] += 1
+        if job == second and runs[job] == 2:
+            later_is_back.set()
+        await later_is_back.wait()
+
+    async with app:
+        await app.provision()
+        first, second = await place_two(app, "work", -SECOND)
+        async with running(app.worker(schedules=False)):
+            await probe.wait(JobStarted, 1, lambda event: event.job_id == second)
+            await app.jobs.run_now(first)
+            await probe.wait(JobStarted, 1, lambda event: event.job_id == first)
+        assert len(await truth.jobs(lane="back")) == 2
+        async with running(app.worker(schedules=False)):
+            ended = await probe.finished(4)
+            later_is_back.set()
+    assert [event.outcome for event in ended] == ["released", "released", "succeeded", "succeeded"]
+    assert runs == {first: 2, second: 2}
+
+
+async def test_a_tick_that_was_only_moved_gives_way(app: JetJobs, probe: Probe) -> None:
+    first = second = ""
+    later_is_gone = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        assert current_job().id == first
+        await later_is_gone.wait()
+
+    async with app:
+        await app.provision()
+        first, second = await place_two(app, "work", HOUR)
+        async with running(app.worker(schedules=False)):
+            await app.jobs.run_now(first)
+            await probe.wait(JobStarted)
+            await app.jobs.run_now(second)
+            [gone] = await probe.finished(1)
+            later_is_gone.set()
+            await probe.finished(1, "succeeded")
+    assert (gone.job_id, gone.outcome) == (second, "cancelled")
