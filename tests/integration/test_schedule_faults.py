@@ -37,15 +37,16 @@ def work(app: JetJobs) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def leading(app: JetJobs) -> AsyncIterator[None]:
+async def leading(app: JetJobs) -> AsyncIterator[Planner]:
     """A planner that stores what the code of the app declares."""
 
     async def sync() -> None:
         await sync_declared(app.jetstream, "test", app.schedules_declared)
 
-    task = asyncio.create_task(Planner(app.jetstream, lambda: 1, sync).run())
+    planner = Planner(app.jetstream, lambda: 1, sync)
+    task = asyncio.create_task(planner.run())
     try:
-        yield
+        yield planner
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -170,8 +171,12 @@ async def test_a_bucket_that_somebody_has_emptied_has_again_what_the_code_declar
     work.every(SECOND, name="s")
     async with app:
         await app.provision()
-        async with leading(app):
-            await eventually(lambda: planned(truth, "s"), 30)
+        async with leading(app) as planner:
+
+            async def known() -> bool:
+                return "s" in planner.lateness()
+
+            await eventually(known, 30)
             await truth.js.purge_stream("KV_jobs-schedules")
             await eventually(lambda: stored(app, "s"), 30)
 

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.timeout(90)
 async def place_two(app: JetJobs, task: str, second_is_due: timedelta) -> tuple[str, str]:
     """Two ticks whose order the jitter has changed: the first waits for an hour yet. Their ids."""
     schedule = (await app.schedules.put("s", task, every=SECOND, overlap="skip", jitter=HOUR)).schedule
+    planned = app.jetstream.names.planned("default", schedule.key)
+    await app.jetstream.connection.api("STREAM.PURGE.jobs-work-default", {"filter": planned})
     now = (await app.jetstream.server_clock.now()).replace(microsecond=0)
     due = (Tick(now, now + HOUR), Tick(now + SECOND, now + second_is_due))
     one = Placing(schedule, Plan(due, now + SECOND), await app.jetstream.ticks.marker("default", "s"))
