@@ -118,14 +118,14 @@ def change(
 
     `after` is up to where the slots are those of another queue, which it has left; `gone`: it leaves this one.
     """
+    missed, passed = (progress.missed, progress.passed) if progress is not None else (0, None)
+    if schedule.paused:  # at once: all that has not fired is taken back
+        return Change(now, missed=missed, passed=passed)
     live = progress is not None and not progress.idle
-    since = now + MARGIN if live and not schedule.paused else after or _begun(schedule, now)
+    since = now + MARGIN if live else after or _begun(schedule, now)
     for other in (after, progress.since if progress is not None else None):
         if other is not None and since < other <= now + AHEAD:  # what is further ahead was written by hand
             since = other
-    missed, passed = (progress.missed, progress.passed) if progress is not None else (0, None)
-    if schedule.paused:
-        return Change(since, missed=missed, passed=passed)
     closing = Plan()
     if live and before is not None and progress is not None and before.generation == progress.generation:
         closing = plan(before, progress, now)

@@ -476,6 +476,23 @@ async def test_after_an_outage_an_edit_still_gives_what_the_policy_promises(
         assert missed == {"all": 0, "last": 9, "skip": 10}
 
 
+async def test_one_that_is_deleted_and_put_again_has_every_slot_from_then_on(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=SECOND)
+        for _ in range(5):
+            await app.schedules.put("s", work, every=SECOND)
+            await asyncio.sleep(0.2)
+            await app.schedules.delete("s")
+            again = await app.schedules.put("s", work, every=SECOND)
+            slots = [uid for uid in slots_of(await standing_once(truth)) if uid > slot_token(again.schedule.since)]
+            begin = again.schedule.after(again.schedule.since)
+            assert begin is not None
+            assert slots == [slot_token(begin + i * SECOND) for i in range(len(slots))]
+
+
 async def test_a_new_rule_has_no_slot_before_it_was_made(app: JetJobs, work: Any, truth: Truth) -> None:
     async with app:
         await app.provision()

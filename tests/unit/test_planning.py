@@ -277,8 +277,9 @@ def test_a_change_to_paused_or_from_it_plans_nothing_of_the_pause() -> None:
     old = schedule(every=SECOND, generation=f"{1:016d}", since=T0)
     now = T0 + timedelta(minutes=5)
     paused = schedule(every=SECOND, paused=True, generation=f"{2:016d}", since=now, replaced=old.model_dump())
-    stop = change(paused, paused.predecessor, Progress(now, old.generation), now)
-    assert (stop.closing, stop.opening.ticks) == ((), ())
+    # Also when the last change has not taken effect yet: what it had left to fire is taken back.
+    stop = change(paused, paused.predecessor, Progress(now, old.generation, since=now + SECOND), now)
+    assert (stop.since, stop.closing, stop.opening.ticks) == (now, (), ())
     on = schedule(every=SECOND, generation=f"{3:016d}", since=now + MINUTE, replaced=paused.model_dump())
     assert on.predecessor is None
     go = change(on, None, Progress(now, paused.generation, idle=True), now + MINUTE)
