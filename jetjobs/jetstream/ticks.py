@@ -8,7 +8,6 @@ the batch is refused whole, and each is tried by itself.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,7 +20,6 @@ from jetjobs.jetstream.reads import StoredMessage, delete_message, last_on, pars
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
-from jetjobs.model.errors import BrokerError
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
@@ -172,17 +170,14 @@ class Ticks:
         }
         batch.append(self._staged_marker(queue, schedule.name, record, over.sequence))
         try:
-            last = await self._publisher.store_batch(self._stream(queue), batch)
+            await self._publisher.store_batch(self._stream(queue), batch)
         except Taken:
             return False
-        if last:  # what did the taking back is of no use any more; where this is not done, the next change does it
-            with contextlib.suppress(BrokerError):
-                for sequence in range(last - len(batch) + 1, last - len(batch) + 1 + len(taken)):
-                    await delete_message(self._connection, self._stream(queue), sequence, erase=False)
         return True
 
     def _take_back(self, queue: str, message: StoredMessage, *, first: bool) -> Staged:
-        """Removes a tick as it is stored, if that still stands there. The first also what was left before."""
+        """Removes a tick as it is stored, if that still stands there. The first does so with those
+        messages of the change before: nobody needs them any more."""
         headers = {
             n.SCHEDULER: message.subject,
             n.SCHEDULE_NEXT: "purge",

@@ -457,7 +457,8 @@ async def test_an_edit_needs_no_leader_to_be_planned(app: JetJobs, work: Any, tr
         last = await now_of(app) + 50 * SECOND
         assert max(slots) > slot_token(last)
         await each_slot_once(truth, first.schedule)
-        assert await truth.subjects("jobs-work-default", "jobs.work.default.tick._taken") == {}
+        left = await truth.subjects("jobs-work-default", "jobs.work.default.tick._taken")
+        assert sum(left.values()) <= 60  # those of the last change only
 
 
 async def test_after_an_outage_an_edit_still_gives_what_the_policy_promises(
