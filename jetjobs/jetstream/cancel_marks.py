@@ -73,13 +73,14 @@ class CancelMarks:
         found: dict[tuple[str, str], CancelMark] = {}
         stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*.*")
         try:
-            async for message in scan(self._connection, stream, subject, limit=MOST):
+            async for message in scan(self._connection, stream, subject):
                 if (mark := _read(message.data)) is not None:
                     found[_place(message.subject, mark)] = mark
         except TopologyMissing:
             return  # a set-up without cancel: nobody can have marked anything
         # Those heard of meanwhile stay. One too many does no harm: it is for one run only.
-        self._marks = {**self._marks, **found}
+        newest = list({**found, **self._marks}.items())[-MOST:]
+        self._marks = dict(newest)
 
     def __bool__(self) -> bool:
         return bool(self._marks)

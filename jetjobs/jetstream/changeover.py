@@ -20,10 +20,10 @@ import contextlib
 from datetime import datetime
 
 from jetjobs.jetstream.reads import StoredMessage
-from jetjobs.jetstream.ticks import Marker, Ticks, portion
+from jetjobs.jetstream.ticks import Marker, Placing, Ticks, portion
 from jetjobs.model import names as n
-from jetjobs.model.errors import ScheduleConflict, TopologyMissing
-from jetjobs.model.planning import change
+from jetjobs.model.errors import BrokerError, TopologyMissing
+from jetjobs.model.planning import change, plan
 from jetjobs.model.schedule import Schedule, schedule_key, slot_token
 
 TRIES = 20
@@ -61,18 +61,24 @@ class Changeover:
             marker = await self._ticks.marker(queue, schedule.name)
             if marker.generation >= schedule.generation:
                 break
-            # Asked for each time: a clock that was carried on for a while may be seconds off.
+            # First what stands there, then the time, of the server's clock this moment: a tick that is due after
+            # it cannot have fired unseen, however long we stood still in between.
+            standing = await self._old(queue, schedule, await self._ticks.now(queue))
             now = await self._ticks.now(queue)
-            wanted = change(schedule, schedule.predecessor, marker.progress, now, after, gone=gone)
+            before = schedule.predecessor
+            wanted = change(schedule, before, marker.progress, now, after, gone=gone)
+            if before is not None and len(wanted.closing) > portion(before):
+                # More than one batch takes: a part of it by itself, and look again.
+                part = plan(before, marker.progress, now).first(portion(before))
+                await self._ticks.place([Placing(before, part, marker)], now.timestamp(), 0)
+                continue
             wanted = wanted._replace(opening=wanted.opening.first(portion(schedule)))
-            taken = [] if schedule.paused else await self._old(queue, schedule, wanted.since)
+            taken = [message for message in standing if _slot(message) > slot_token(wanted.since)]
             stamp = now.timestamp()
             if not await self._ticks.change(queue, schedule, wanted, marker, taken=taken, gone=gone, now=stamp):
                 await asyncio.sleep(PAUSE_S)
         else:
-            raise ScheduleConflict(
-                f"schedule {schedule.name!r} is changed by somebody else all the time", hint="try again"
-            )
+            raise BrokerError(f"schedule {schedule.name!r} is stored, but its ticks could not be changed yet")
         if marker.generation == schedule.generation:
             await self._remove(queue, schedule, marker)
         return marker
@@ -84,8 +90,12 @@ class Changeover:
         return [message for message in found if message.headers[n.GENERATION] < schedule.generation]
 
     async def _remove(self, queue: str, schedule: Schedule, marker: Marker) -> None:
-        """Whatever of older generations is left that must not fire: all of it for one that is paused. For others
-        only servers before 2.14 leave anything."""
+        """Whatever of older generations is left that must not fire. For one that is paused that is what waits for
+        the end of its jitter; for others only servers before 2.14 leave anything."""
         assert marker.progress is not None
         for message in await self._old(queue, schedule, None if schedule.paused else marker.progress.since):
             await self._ticks.remove(queue, message)
+
+
+def _slot(message: StoredMessage) -> str:
+    return message.subject.rsplit(".", 1)[1]

@@ -37,11 +37,12 @@ class ScheduleEdits:
         ScheduleConflict when another stands there by now."""
         now = await self._clock.now()
         before = over.schedule if over is not None else None
-        generation = next_generation(now, above, before.generation if before is not None else "")
+        older = before.generation if before is not None else over.generation if over is not None else ""
+        generation = next_generation(now, above, older)
         kept: dict[str, Any] = {"generation": generation, "since": now, "left": (), "last": None, "replaced": None}
         if before is not None:
-            marker = await self._marker(before)
-            # Where the change to the one before is not done yet, what it had left is still to be ended.
+            marker = await self._finished(before)
+            # Where the change to the one before cannot be done, what it had left is still to be ended.
             left = {before.queue, *(before.left if marker.generation < before.generation else ())}
             kept["left"] = tuple(sorted(left - {schedule.queue}))
             kept["last"] = last_slot(before, marker.progress, now) if marker.sequence else before.last
@@ -52,14 +53,20 @@ class ScheduleEdits:
         self._ticks.check_size(new)
         await self._check_queue(new)
         revision = await self._store.put(new, over.revision if over is not None else 0)
-        await self._changeover.to(new)
+        marker = await self._changeover.to(new)
+        if marker.generation > generation:  # of one that was deleted by a clock ahead of ours, perhaps
+            return await self.put(schedule, Definition(new.name, new, revision), marker.generation)
         return Definition(new.name, new, revision)
 
     async def delete(self, over: Definition) -> None:
         """ScheduleConflict when another stands there by now."""
-        queue = over.schedule.queue if over.schedule is not None else ""
-        await self._store.delete(over.name, over.revision, queue)
-        await self.finish_delete(over._replace(queue=queue))
+        queue, older = "", ""
+        if over.schedule is not None:
+            queue, older = over.schedule.queue, over.schedule.generation
+            await self._finished(over.schedule)
+        generation = next_generation(await self._clock.now(), older)
+        await self._store.delete(over.name, over.revision, queue, generation)
+        await self.finish_delete(over._replace(queue=queue, generation=generation))
 
     async def finish_delete(self, deleted: Definition) -> None:
         """Take back what was planned for a schedule that is deleted."""
@@ -67,11 +74,16 @@ class ScheduleEdits:
             return
         values = {"name": deleted.name, "task": "none", "queue": deleted.queue, "every": "1h"}
         now = await self._clock.now()
-        await self._changeover.end(make_schedule({**values, "generation": next_generation(now), "since": now}))
+        # Not a new one: it may be there again by now, and this is about the one that was.
+        generation = deleted.generation or next_generation(now)
+        await self._changeover.end(make_schedule({**values, "generation": generation, "since": now}))
 
-    async def _marker(self, schedule: Schedule) -> Marker:
+    async def _finished(self, schedule: Schedule) -> Marker:
+        """The marker of a definition, its change done: whoever wrote it may have died over that, and what follows
+        goes on from where it ended."""
         try:
-            return await self._ticks.marker(schedule.queue, schedule.name)
+            marker = await self._ticks.marker(schedule.queue, schedule.name)
+            return marker if marker.generation >= schedule.generation else await self._changeover.to(schedule)
         except TopologyMissing:
             return Marker(None, 0)
 

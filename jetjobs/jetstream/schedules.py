@@ -16,7 +16,7 @@ from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
 from jetjobs.model.errors import ScheduleConflict
 from jetjobs.model.names import Names, is_schedule_name, is_token, kv_stream, kv_subject
-from jetjobs.model.schedule import Schedule, read_schedule
+from jetjobs.model.schedule import Schedule, is_generation, read_schedule
 
 _GONE_S = 3600
 """How long the bucket remembers that a schedule was deleted."""
@@ -34,6 +34,8 @@ class Definition(NamedTuple):
     deleted: bool = False
     queue: str = ""
     """Where a deleted one was, if that is known."""
+    generation: str = ""
+    """Of a deleted one: up to this one nothing is planned any more, whoever sees to that and however late."""
 
 
 class ScheduleStore:
@@ -66,10 +68,10 @@ class ScheduleStore:
         """Write it over `revision`, 0 for none; the new revision. ScheduleConflict when another stands there."""
         return await self._write(schedule.name, schedule.model_dump_json().encode(), revision, {})
 
-    async def delete(self, name: str, revision: int, queue: str) -> None:
-        """Delete `revision` of it. ScheduleConflict when another stands there. What is left behind names the
-        queue, for whoever has to take back what was planned there."""
-        headers = {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s"}
+    async def delete(self, name: str, revision: int, queue: str, generation: str) -> None:
+        """Delete `revision` of it. ScheduleConflict when another stands there. What is left behind names queue and
+        generation, for whoever has to take back what was planned there."""
+        headers = {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s", n.GENERATION: generation}
         await self._write(name, b"", revision, {**headers, n.QUEUE: queue} if queue else headers)
 
     async def _write(self, name: str, body: bytes, revision: int, headers: dict[str, str]) -> int:
@@ -104,7 +106,9 @@ def _read(message: StoredMessage) -> Definition:
         queue = message.headers.get(n.QUEUE, "")
         # Under a name that no schedule may have nothing was ever planned: there is nothing to take back.
         known = is_token(queue) and is_schedule_name(name)
-        return Definition(name, None, message.sequence, True, queue if known else "")
+        given = message.headers.get(n.GENERATION, "")
+        generation = given if is_generation(given) else ""
+        return Definition(name, None, message.sequence, True, queue if known else "", generation)
     schedule = read_schedule(message.data)
     if schedule is not None and (
         schedule.name != name or schedule.since.timestamp() > message.stored_at + _CLOCKS_DIFFER_S

@@ -39,6 +39,13 @@ class Agenda:
         self.known[schedule.name] = Known(schedule, marker)
         self.look_at(schedule.name, schedule.since)
 
+    def hold(self, schedule: Schedule, now: datetime) -> None:
+        """Known for its lateness only: it cannot be planned now."""
+        known = self.known.get(schedule.name)
+        if known is None or known.schedule.generation:
+            nowhere = schedule.model_copy(update={"generation": ""})
+            self.known[schedule.name] = Known(nowhere, Marker(None, 0), following=schedule.after(now))
+
     def forget(self, name: str) -> None:
         self.known.pop(name, None)
 

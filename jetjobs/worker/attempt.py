@@ -102,9 +102,15 @@ class Attempt:
 
     def cancel_running(self) -> None:
         """Somebody has cancelled the job. A child process is asked to stop it first, so that it may clean up."""
+        if not self.running or self.interrupt is not None:
+            return
         if self.ask_child is None:
             self.stop_running(Interrupt.CANCEL)
-        elif self.running and self.interrupt is None:
-            self.interrupt = Interrupt.CANCEL
-            self.ask_child()
-            asyncio.get_running_loop().call_later(STOPPING_S, self.stop_running, Interrupt.CANCEL)
+            return
+        self.interrupt = Interrupt.CANCEL
+        self.ask_child()
+        asyncio.get_running_loop().call_later(STOPPING_S, self._kill_child)
+
+    def _kill_child(self) -> None:
+        if self.ask_child is not None:  # else it has answered: what still runs is middleware
+            self.stop_running(Interrupt.CANCEL)

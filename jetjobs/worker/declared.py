@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.schedules import Definition
-from jetjobs.model.errors import BrokerError, QueueNotFound, ScheduleConflict
+from jetjobs.model.errors import BrokerError, JetJobsError, ScheduleConflict
 from jetjobs.model.schedule import Schedule
 
 _TRIES = 5
@@ -25,7 +25,11 @@ async def sync_declared(jetstream: JetStreamClient, app: str, declared: Mapping[
     try:
         there = {d.name: d for d in await jetstream.schedules.all()}
         for schedule in declared.values():
-            await _declare(jetstream, schedule.model_copy(update={"declared_by": app}), there.get(schedule.name))
+            try:
+                wanted = schedule.model_copy(update={"declared_by": app})
+                await _declare(jetstream, wanted, there.get(schedule.name))
+            except JetJobsError as error:  # the others must not wait for it
+                _warn(schedule, str(error))
         for definition in there.values():
             if definition.name not in declared and _is_of(definition, app):
                 await _drop(jetstream, definition.name, app)
@@ -45,9 +49,6 @@ async def _declare(jetstream: JetStreamClient, wanted: Schedule, there: Definiti
             wanted = wanted.model_copy(update={"paused": there.schedule.paused})
         try:
             await jetstream.schedule_edits.put(wanted, there)
-            return
-        except QueueNotFound as error:
-            _warn(wanted, str(error))
             return
         except ScheduleConflict:
             # Another worker does the same, or there is a trace of a deleted one.

@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.schedule_edits import next_generation
 from jetjobs.jetstream.schedules import Definition
 from jetjobs.jetstream.ticks import Marker, Placing, batches, portion
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import (
     BrokerError,
     BrokerUnavailable,
-    DefinitionError,
+    JetJobsError,
     JobTooLarge,
     ScheduleConflict,
     StorageFull,
@@ -30,6 +31,7 @@ from jetjobs.model.errors import (
 )
 from jetjobs.model.names import is_schedule_name
 from jetjobs.model.planning import Plan, plan
+from jetjobs.model.schedule import EPOCH
 from jetjobs.worker.agenda import Agenda
 
 IDLE_S = 0.25
@@ -108,6 +110,7 @@ class Planner:
     async def _lead(self) -> None:
         jetstream = self._jetstream
         self._agenda, self._changed, self._looks, self._names = Agenda(), set(), [], set()
+        self._told.clear()
         created = await jetstream.schedules.created()
         sid = await jetstream.schedules.listen(self._hear)
         forget = jetstream.connection.on_reconnect(self._missed_something)
@@ -179,8 +182,12 @@ class Planner:
         queues = {d.schedule.queue for d in definitions if d.schedule is not None}
         markers: dict[str, dict[str, Marker]] = {}
         for queue in queues:
-            with contextlib.suppress(TopologyMissing):
+            try:
                 markers[queue] = await self._jetstream.ticks.markers(queue)
+            except BrokerError:
+                if not self._jetstream.connection.connected:
+                    raise
+                # Only this one is out of reach: its schedules are told of.
         for definition in definitions:
             schedule = definition.schedule
             if schedule is None:
@@ -190,6 +197,8 @@ class Planner:
             marker = markers.get(schedule.queue, {}).get(schedule.name)
             if marker is None or marker.generation != schedule.generation:
                 self._changed.add(schedule.name)  # one of the two is old: ask the leaders
+            elif marker.progress is not None and marker.progress.idle and not self._agenda.has(schedule):
+                self._changed.add(schedule.name)  # whoever paused it may have died over that
             elif not self._agenda.has(schedule):  # what is known came from the stream's leader
                 self._agenda.add(schedule, marker)
         names = {definition.name for definition in definitions}
@@ -214,14 +223,23 @@ class Planner:
                 return
             name = self._changed.pop()
             try:
-                await self._look(name)
+                definition = await self._jetstream.schedules.get(name)
             except BrokerError:
                 self._changed.add(name)
                 raise
+            try:
+                await self._look(name, definition)
+            except (JetJobsError, ValueError) as error:
+                if not self._jetstream.connection.connected:
+                    raise
+                # The others must not wait for it.
+                heapq.heappush(self._looks, (self._monotonic() + AGAIN.total_seconds(), name))
+                if definition is not None and definition.schedule is not None:
+                    self._agenda.hold(definition.schedule, self._now or await self._clock.now())
+                self._complain(name, error)
 
-    async def _look(self, name: str) -> None:
+    async def _look(self, name: str, definition: Definition | None) -> None:
         jetstream = self._jetstream
-        definition = await jetstream.schedules.get(name)
         schedule = definition.schedule if definition is not None else None
         if definition is None or schedule is None:
             self._agenda.forget(name)
@@ -230,22 +248,11 @@ class Planner:
             return
         if self._agenda.has(schedule):
             return
-        try:
-            marker = await jetstream.changeover.to(schedule)
-            if marker.generation > schedule.generation:
-                # The bucket is older than the stream: from a backup, perhaps. What it says counts from now on.
+        marker = await jetstream.changeover.to(schedule)
+        if marker.generation > schedule.generation:
+            # The bucket is older than the stream: from a backup, perhaps. What it says counts from now on.
+            with contextlib.suppress(ScheduleConflict):
                 await jetstream.schedule_edits.put(schedule, definition, marker.generation)
-                return
-        except TopologyMissing as error:
-            self._agenda.add(schedule, Marker(None, 0))
-            self._complain(name, error)
-            return
-        except ScheduleConflict:  # others are at it
-            heapq.heappush(self._looks, (self._monotonic() + AGAIN.total_seconds(), name))
-            return
-        except DefinitionError as error:
-            self._agenda.forget(name)
-            self._complain(name, error)
             return
         self._agenda.add(schedule, marker)
 
@@ -306,10 +313,12 @@ class Planner:
 
     def _complain(self, name: str, error: Exception) -> None:
         known = self._agenda.known.get(name)
-        if known is not None and known.complained:
+        if name in self._told or (known is not None and known.complained):
             return
         if known is not None:
             known.complained = True
+        else:
+            self._told.add(name)
         extra = {"event": "schedule.unplaced", "schedule": name, "error": str(error)}
         _log.warning("ticks of a schedule cannot be placed; it is tried again", extra=extra)
 
@@ -325,15 +334,16 @@ class Planner:
                 if known is not None and known.schedule.queue == queue:
                     continue
                 definition = await jetstream.schedules.get(name)
-                if (
-                    definition is not None
-                    and definition.schedule is not None
-                    and definition.schedule.queue == queue
-                ):
+                there = definition.schedule if definition is not None else None
+                if there is not None and there.queue == queue:
                     continue
+                if definition is not None and there is None and not definition.deleted:
+                    continue  # unreadable to us: a newer version may have written it
                 # Under a name that no schedule may have nothing was planned; such a marker only goes away.
                 if not marker.gone and is_schedule_name(name):
-                    await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, queue))
+                    # Only what the marker speaks of: it may be back here by now.
+                    above = next_generation(EPOCH, marker.generation)
+                    await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, queue, above))
                 elif now.timestamp() - marker.written_at > FORGET_S:
                     await jetstream.ticks.forget(queue, marker)
 

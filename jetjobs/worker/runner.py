@@ -22,6 +22,7 @@ from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
     BrokerError,
+    ChildDied,
     DeliveryError,
     JobTimeout,
     MalformedJob,
@@ -220,7 +221,8 @@ class Runner:
                     self._leases.lose(attempt)
                 return LetGo(ack=False)
             if attempt.interrupt is Interrupt.CANCEL:
-                return self._cancelled(job, "stopped")  # whatever it raised on its way out
+                how = "killed" if isinstance(raised, ChildDied) else "stopped"
+                return self._cancelled(job, how)  # whatever it raised on its way out
             error = raised
         else:
             attempt.running = False

@@ -439,7 +439,7 @@ async def test_a_leader_ends_what_an_editor_who_died_had_left_in_another_queue(
             await eventually(lambda: placed(truth, 10), 30)
         there = await app.jetstream.schedules.get("d")
         assert there is not None
-        await app.jetstream.schedules.delete("d", there.revision, "default")
+        await app.jetstream.schedules.delete("d", there.revision, "default", next_generation(await now_of(app)))
         with pytest.raises(ScheduleNotFound):
             await app.schedules.delete("d")
         assert await truth.jobs(lane="later") == []
@@ -492,6 +492,92 @@ async def test_one_that_is_deleted_and_put_again_has_every_slot_from_then_on(
             begin = again.schedule.after(again.schedule.since)
             assert begin is not None
             assert slots == [slot_token(begin + i * SECOND) for i in range(len(slots))]
+
+
+async def test_a_delete_that_is_slow_leaves_alone_what_was_put_meanwhile(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with app:
+        await app.provision()
+        await app.schedules.put("s", work, every=SECOND)
+        await app.schedules.delete("s")
+        trace = await app.jetstream.schedules.get("s")
+        assert trace is not None
+        again = await app.schedules.put("s", work, every=SECOND)
+        before = await truth.jobs(lane="later")
+        await app.jetstream.schedule_edits.finish_delete(trace)  # whoever deleted it, or met its trace
+        marker = await app.jetstream.ticks.marker("default", "s")
+        assert (marker.generation, marker.gone) == (again.schedule.generation, False)
+        assert len(await truth.jobs(lane="later")) >= len(before) - 2
+
+
+async def test_an_edit_first_ends_the_one_before_that_was_left_undone(
+    app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what nobody had planned of the one before that would belong to nobody."""
+
+    async def die(self: Changeover, schedule: Schedule) -> Marker:
+        raise ConnectionResetError("died")
+
+    async with app:
+        await app.provision()
+        await put_bare(app, truth, "s", work, every=HOUR, misfire="all")
+        await set_marker(app, "s", await now_of(app) - 10 * HOUR)
+        with monkeypatch.context() as dying:
+            dying.setattr(Changeover, "to", die)
+            with pytest.raises(ConnectionResetError):
+                await app.schedules.put("s", work, every=2 * HOUR)
+        await app.schedules.put("s", work, every=3 * HOUR)
+        assert len(await truth.jobs(lane="normal")) == 10
+
+
+async def test_large_ticks_of_an_outage_are_placed_in_portions(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work(text: str) -> None: ...
+
+    async with app:
+        await app.provision()
+        rule: dict[str, Any] = {"every": HOUR, "misfire": "all", "misfire_limit": 200}
+        await put_bare(app, truth, "s", work, args={"text": "x" * 50_000}, **rule)
+        await set_marker(app, "s", await now_of(app) - 200 * HOUR)
+        await app.schedules.put("s", work, args={"text": "y"}, **rule)
+        assert len(await truth.jobs(lane="normal")) == 200
+
+
+async def test_a_queue_that_is_gone_keeps_no_other_schedule_from_its_ticks_and_runs_nothing_again(
+    make_app: MakeApp, truth: Truth, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def work() -> None: ...
+
+    @app.task(queue="other")
+    async def elsewhere() -> None: ...
+
+    async with app:
+        await app.provision(["default", "other"])
+        await put_bare(app, truth, "good", work, every=SECOND)
+        await put_bare(app, truth, "gone", elsewhere, every=HOUR, misfire="all")
+        await set_marker(app, "gone", await now_of(app) - 100 * HOUR)
+        await truth.api("STREAM.DELETE.jobs-work-other")
+        async with planning(app) as planners:
+            await eventually(lambda: placed(truth, 20), 30)
+            await eventually(lambda: told(caplog, "schedule.unplaced"), 30)
+
+            async def held() -> bool:
+                return "gone" in planners[0].lateness()
+
+            await eventually(held, 30)
+            await app.provision(["default", "other"])
+
+            async def marked() -> bool:
+                return (await app.jetstream.ticks.marker("other", "gone")).sequence > 0
+
+            await eventually(marked, 30)
+        assert await truth.jobs(queue="other", lane="normal") == []
+        warnings = [record for record in caplog.records if getattr(record, "event", "") == "schedule.unplaced"]
+        assert len(warnings) == 1
 
 
 async def test_a_new_rule_has_no_slot_before_it_was_made(app: JetJobs, work: Any, truth: Truth) -> None:
@@ -659,7 +745,9 @@ async def each_slot_once(truth: Truth, schedule: Schedule) -> None:
     assert slots == [slot_token(begin + i * schedule.every) for i in range(len(slots))]
 
 
-@pytest.mark.parametrize("where", ["ScheduleStore._write", "Ticks.change"])
+@pytest.mark.parametrize(
+    "where", ["ScheduleStore._write", "Ticks.marker", "Ticks.now", "Ticks.planned", "Ticks.change"]
+)
 async def test_an_editor_who_stands_still_doubles_nothing(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -1104,7 +1192,9 @@ async def test_markers_of_schedules_that_are_gone_are_tidied_away(
             # As if its editor had died after the definition was deleted.
             torn = await app.jetstream.schedules.get("torn")
             assert isinstance(torn, Definition)
-            await app.jetstream.schedules.delete("torn", torn.revision, "default")
+            await app.jetstream.schedules.delete(
+                "torn", torn.revision, "default", next_generation(await now_of(app))
+            )
 
             async def tidy() -> bool:
                 markers = await truth.subjects("jobs-work-default", "jobs.work.default.tick.*")
