@@ -66,6 +66,8 @@ class Planner:
         self._sync = sync
         self._failing = False
         self._agenda = Agenda()
+        self._told: set[str] = set()
+        """Of those that are not in the agenda: whose trouble was told."""
         self._names: set[str] = set()
         """What stood in the bucket when all of it was read last."""
         self._changed: set[str] = set()
