@@ -40,8 +40,8 @@ RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 
 ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 UNKNOWN = "unknown"
 _TOGETHER = 32
-"""Ends of attempts counted at a time: done one by one, between all that a job does, it costs twice as much. More of
-them kept at a time would set off the garbage collector ten times as often."""
+"""Ends of attempts counted at a time: done one by one, between all that a job does, it costs twice as much. More
+of them kept at a time would set off the garbage collector ten times as often."""
 _OUTCOMES = {"suspected": "released"}
 """What is no outcome of the closed set: a suspect is given back unspent, for a run alone."""
 
