@@ -74,9 +74,13 @@ class Changeover:
                 continue
             wanted = wanted._replace(opening=wanted.opening.first(portion(schedule)))
             taken = [message for message in standing if _slot(message) > slot_token(wanted.since)]
+            within = taken if self._ticks.takes_back else []
             stamp = now.timestamp()
-            if not await self._ticks.change(queue, schedule, wanted, marker, taken=taken, gone=gone, now=stamp):
+            if not await self._ticks.change(queue, schedule, wanted, marker, taken=within, gone=gone, now=stamp):
                 await asyncio.sleep(PAUSE_S)
+            elif within is not taken:
+                for message in taken:  # by their sequence: newer ones may stand on the same subjects
+                    await self._ticks.remove(queue, message)
         else:
             raise BrokerError(f"schedule {schedule.name!r} is stored, but its ticks could not be changed yet")
         if marker.generation == schedule.generation:

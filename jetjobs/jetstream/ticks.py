@@ -175,6 +175,12 @@ class Ticks:
             return False
         return True
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether the server removes ticks as a batch says. Those before 2.14 do not, and refuse the guards."""
+        version = self._connection.nc.connected_server_version
+        return (version.major, version.minor) >= (2, 14)
+
     def _take_back(self, queue: str, message: StoredMessage, *, first: bool) -> Staged:
         """Removes a tick as it is stored, if that still stands there. The first does so with those
         messages of the change before: nobody needs them any more."""
