@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -32,6 +31,7 @@ from jetjobs.model.names import Names, check_token
 from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
 from jetjobs.model.verdict import Classifier
+from jetjobs.observe.observers import Observers
 from jetjobs.queues import Queues
 from jetjobs.schedules import Schedules
 from jetjobs.worker.options import Lifespan, WorkerOptions, default_name
@@ -41,8 +41,6 @@ from jetjobs.workers import Workers
 
 if TYPE_CHECKING:
     from jetjobs.observe.metrics import Metrics
-
-_log = logging.getLogger("jetjobs.app")
 
 
 class JetJobs(Router):
@@ -56,7 +54,7 @@ class JetJobs(Router):
         self.name = check_token("app", name)
         self._given = settings
         self._settings: Settings | None = settings
-        self._observers: list[Observer] = []
+        self._observers = Observers()
         self._middlewares: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
         self.classifiers: dict[type[BaseException], Classifier] = {}
@@ -88,9 +86,9 @@ class JetJobs(Router):
 
         return register
 
-    def observe(self, observer: Observer) -> Observer:
-        """Add an observer of events. It must not block; what it raises is logged and forgotten."""
-        self._observers.append(observer)
+    def observe(self, observer: Observer, kinds: Collection[type[Event]] = ()) -> Observer:
+        """Add an observer of events, of all or of some kinds. It must not block; what it raises is logged."""
+        self._observers.add(observer, kinds)
         return observer
 
     def metrics(
@@ -111,7 +109,7 @@ class JetJobs(Router):
             worker=worker,
             loop_lag=loop_lag,
         )
-        self.observe(metrics.observe)
+        self.observe(metrics.observe, metrics.kinds)
         return metrics
 
     def forget(self, observer: Observer) -> None:
@@ -143,7 +141,7 @@ class JetJobs(Router):
         """Connect. BrokerError within seconds when that is not possible."""
         if self._jetstream is not None:
             raise JetJobsError("the app is open already")
-        jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._emit)
+        jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.tell)
         await jetstream.open()
         self._jetstream = jetstream
         self._waiting = Waiting(
@@ -262,12 +260,12 @@ class JetJobs(Router):
             if entry is not None:
                 queue = request.options.get("queue", request.task.queue)
                 took = untold.setdefault(queue, took_s)
-                self._emit(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took))
+                self._observers.tell(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took))
                 untold[queue] = 0.0
         for refusal in report.refused:
             queue = refusal.request.options.get("queue", refusal.request.task.queue)
             took = untold.setdefault(queue, took_s)
-            self._emit(_failed(queue, refusal.request.task.name, refusal.error, took))
+            self._observers.tell(_failed(queue, refusal.request.task.name, refusal.error, took))
             untold[queue] = 0.0
 
     def worker(
@@ -295,7 +293,7 @@ class JetJobs(Router):
             lifespans=tuple(self._lifespans),
             classifiers=dict(self.classifiers),
         )
-        return Worker(self.jetstream, self, self.settings, options, self._emit)
+        return Worker(self.jetstream, self, self.settings, options, self._observers.tell)
 
     def scheduler(self, *, name: str = "") -> Scheduler:
         """A candidate for the lead that runs no jobs. `await scheduler.run()` plans until stopped."""
@@ -305,7 +303,7 @@ class JetJobs(Router):
             self.name,
             self.schedules_declared,
             self.settings.queues.lease.total_seconds(),
-            self._emit,
+            self._observers.tell,
         )
 
     async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
@@ -346,18 +344,11 @@ class JetJobs(Router):
             handle = await self._outlet(request)
         except JetJobsError as error:
             queue = request.options.get("queue", request.task.queue)
-            self._emit(_failed(queue, request.task.name, error, time.perf_counter() - started))
+            self._observers.tell(_failed(queue, request.task.name, error, time.perf_counter() - started))
             raise
         took_s = time.perf_counter() - started
-        self._emit(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
+        self._observers.tell(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
         return handle
-
-    def _emit(self, event: Event) -> None:
-        for observer in self._observers:
-            try:
-                observer(event)
-            except Exception:
-                _log.exception("an observer failed", extra={"event": "observer.failed"})
 
 
 def _failed(queue: str, task: str, error: JetJobsError, took_s: float) -> EnqueueFailed:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-import threading
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -25,7 +24,6 @@ from jetjobs.model.events import (
     JobEnqueued,
     JobFinished,
     JobLost,
-    JobStarted,
     LeaseLostEvent,
     RecordDropped,
     Redelivered,
@@ -36,12 +34,11 @@ from jetjobs.model.queue_counts import QueueCounts
 from jetjobs.observe.queue_gauges import queue_families
 from jetjobs.observe.schedule_gauges import schedule_family
 
-RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
-ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
+RUN_BUCKETS = tuple(map(float, _RUN))
+"""All floats: every job is compared with some of them, and with an int that takes twice as long."""
+ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 UNKNOWN = "unknown"
-_TOGETHER = 32
-"""Ends of attempts counted at a time: done one by one, between all that a job does, it costs twice as much. More
-of them kept at a time would set off the garbage collector ten times as often."""
 _OUTCOMES = {"suspected": "released"}
 """What is no outcome of the closed set: a suspect is given back unspent, for a run alone."""
 
@@ -68,7 +65,7 @@ class Watched(Protocol):
 class _Histogram:
     __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
+    def __init__(self, bounds: tuple[float, ...] = RUN_BUCKETS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
@@ -77,23 +74,30 @@ class _Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def merge(self, counts: Iterable[int], total: float) -> None:
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, counts, strict=True)]
+        self.total += total
+
     def buckets(self) -> list[tuple[str, float]]:
         rows, seen = [], 0
-        for limit, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+        for limit, count in zip((*(f"{bound:g}" for bound in self.bounds), "+Inf"), self.counts, strict=True):
             seen += count
             rows.append((limit, float(seen)))
         return rows
 
 
-class _Attempts:
-    """What is counted of one task on one queue. `waited` is that of the queue."""
+class _Ended:
+    """Attempts of one task on one queue that ended in one way: by how long they ran and had waited."""
 
-    __slots__ = ("outcomes", "ran", "waited")
+    __slots__ = ("ran", "ran_s", "unrun", "waited", "waited_s")
 
-    def __init__(self, waited: _Histogram) -> None:
-        self.outcomes: defaultdict[str, int] = defaultdict(int)
-        self.ran = _Histogram(RUN_BUCKETS)
-        self.waited = waited
+    def __init__(self) -> None:
+        self.ran = [0] * (len(RUN_BUCKETS) + 1)
+        self.ran_s = 0.0
+        self.waited = [0] * (len(RUN_BUCKETS) + 1)
+        self.waited_s = 0.0
+        self.unrun = 0
+        """Never begun: given back, or refused."""
 
 
 class Metrics:
@@ -118,15 +122,13 @@ class Metrics:
         self._loop_lag = loop_lag
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._enqueue_s: defaultdict[str, _Histogram] = defaultdict(lambda: _Histogram(ENQUEUE_BUCKETS))
-        self._attempts: dict[tuple[str, str], _Attempts] = {}
-        self._waited: defaultdict[str, _Histogram] = defaultdict(lambda: _Histogram(RUN_BUCKETS))
+        self._ended: dict[str, dict[str, dict[str, _Ended]]] = {}
+        """By queue, the task's label and outcome."""
         self._dead: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._by_queue: dict[type[Any], defaultdict[str, int]] = {
             kind: defaultdict(int) for kind in (LeaseLostEvent, Redelivered, SettleFailed, RecordDropped)
         }
         self._reconnects = 0
-        self._ended: deque[JobFinished] = deque()
-        self._lock = threading.Lock()
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             JobEnqueued: self._on_enqueued,
             EnqueueFailed: self._on_enqueue_failed,
@@ -139,43 +141,37 @@ class Metrics:
 
     # Counting
 
+    @property
+    def kinds(self) -> Collection[type[Event]]:
+        """What `observe` counts. Not the start of an attempt: how long a job waited is told at its end, too."""
+        return {JobFinished, *self._handlers}
+
     def observe(self, event: Event) -> None:
-        """Count an event. The ends of attempts, which come with every job, are counted some hundred at a time."""
-        if type(event) is JobFinished:
-            self._ended.append(event)
-            if len(self._ended) >= _TOGETHER:
-                self._count_ended()
-        elif type(event) is not JobStarted and (handler := self._handlers.get(type(event))) is not None:
-            handler(event)
+        """Count an event. The end of an attempt comes with every job: it is counted here, in few steps. ADR 16."""
+        if type(event) is not JobFinished:
+            if (handler := self._handlers.get(type(event))) is not None:
+                handler(event)
+            return
+        try:
+            ended = self._ended[event.queue][event.task][event.outcome]
+        except KeyError:
+            ended = self._place(event.queue, event.task, event.outcome)
+        run_s = event.run_s
+        if run_s:
+            ended.ran[bisect_left(RUN_BUCKETS, run_s)] += 1
+            ended.ran_s += run_s
+            wait_s = event.wait_s
+            ended.waited[bisect_left(RUN_BUCKETS, wait_s)] += 1
+            ended.waited_s += wait_s
+        else:
+            ended.unrun += 1
+        if event.reason:
+            self._dead[event.queue, self._label(event.task), event.reason] += 1
 
-    def _count_ended(self) -> None:
-        """Also called by a scrape, from its thread: each event is taken by one of the two."""
-        take, bucket, bounds, least = self._ended.popleft, bisect_left, RUN_BUCKETS, RUN_BUCKETS[0]
-        with self._lock:
-            last_queue = last_task = None
-            for _ in range(len(self._ended)):
-                queue, task, _, _, outcome, run_s, wait_s, reason, _, _, _, _, _, _ = take()
-                if task != last_task or queue != last_queue:  # else like the one before, as most are
-                    last_queue, last_task = queue, task
-                    counted = self._attempts.get((queue, task)) or self._known(queue, task)
-                    outcomes, ran, waited = counted.outcomes, counted.ran, counted.waited
-                    ran_counts, waited_counts = ran.counts, waited.counts
-                outcomes[outcome] += 1
-                if run_s:  # else it was never begun: given back, or refused unrun
-                    ran_counts[0 if run_s <= least else bucket(bounds, run_s)] += 1
-                    ran.total += run_s
-                    waited_counts[0 if wait_s <= least else bucket(bounds, wait_s)] += 1
-                    waited.total += wait_s
-                if reason:
-                    self._dead[queue, self._label(task), reason] += 1
-
-    def _known(self, queue: str, task: str) -> _Attempts:
-        """Kept under the task's label: names that nobody declared share one entry."""
-        place = (queue, self._label(task))
-        found = self._attempts.get(place)
-        if found is None:
-            found = self._attempts[place] = _Attempts(self._waited[queue])
-        return found
+    def _place(self, queue: str, task: str, outcome: str) -> _Ended:
+        """Under the task's label: names that nobody declared share one entry."""
+        outcomes = self._ended.setdefault(queue, {}).setdefault(self._label(task), {})
+        return outcomes.setdefault(outcome, _Ended())
 
     def _on_enqueued(self, event: JobEnqueued) -> None:
         result = "duplicate" if event.duplicate else "stored"
@@ -206,7 +202,6 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called at each scrape, from the HTTP thread: it reads copies."""
-        self._count_ended()
         labels = ("queue", "task", "result")
         yield _counter("jobs_enqueued", "Jobs stored by this process", labels, self._enqueued.copy().items())
         by_queue = [((queue,), seconds) for queue, seconds in self._enqueue_s.copy().items()]
@@ -240,16 +235,18 @@ class Metrics:
             )
 
     def _collect_attempts(self) -> Iterator[Metric]:
-        attempts = self._attempts.copy()
-        counts: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        for place, counted in attempts.items():
-            for outcome, count in counted.outcomes.copy().items():
-                counts[(*place, _OUTCOMES.get(outcome, outcome))] += count
+        counts: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        ran: defaultdict[tuple[str, ...], _Histogram] = defaultdict(_Histogram)
+        waited: defaultdict[tuple[str, ...], _Histogram] = defaultdict(_Histogram)
+        for queue, tasks in self._ended.copy().items():
+            for task, outcomes in tasks.copy().items():
+                for outcome, ended in outcomes.copy().items():
+                    counts[queue, task, _OUTCOMES.get(outcome, outcome)] += sum(ended.ran) + ended.unrun
+                    ran[queue, task].merge(ended.ran, ended.ran_s)
+                    waited[queue,].merge(ended.waited, ended.waited_s)
         yield _counter("attempts", "Attempts that ended", ("queue", "task", "outcome"), counts.items())
-        ran = [(place, counted.ran) for place, counted in attempts.items()]
-        yield _histogram("attempt_duration_seconds", "How long attempts ran", ("queue", "task"), ran)
-        waited = [((queue,), seconds) for queue, seconds in self._waited.copy().items()]
-        yield _histogram("queue_wait_seconds", "From due to start", ("queue",), waited)
+        yield _histogram("attempt_duration_seconds", "How long attempts ran", ("queue", "task"), ran.items())
+        yield _histogram("queue_wait_seconds", "From due to start", ("queue",), waited.items())
 
 
 _BY_QUEUE: tuple[tuple[str, str, type[Any]], ...] = (
