@@ -15,6 +15,7 @@ import uvloop
 from benchmarks.backlog import backlog
 from benchmarks.backoff import backoff
 from benchmarks.bench import log_as_workers_do, prepared
+from benchmarks.counting import metrics
 from benchmarks.measures import MEASURES
 from benchmarks.operator import operator
 from benchmarks.report import Row, Table, environment, header, write
@@ -22,7 +23,7 @@ from benchmarks.report import Row, Table, environment, header, write
 _ROUNDS = 3
 _MEASURE_S = 600.0
 """A measurement that takes longer hangs."""
-_NAMES = [*MEASURES, "backoff", "operator"]
+_NAMES = [*MEASURES, "backoff", "metrics", "operator"]
 _OUT = Path(__file__).parent / "results" / "latest.json"
 
 T = TypeVar("T")
@@ -67,11 +68,10 @@ class _Session:
             for name in self.names:
                 if name in MEASURES:
                     rows += await self.attempt(name, MEASURES[name](bench), _MEASURE_S) or []
-            waiting = (
-                await self.attempt("backoff", backoff(bench), _MEASURE_S) if "backoff" in self.names else None
-            )
-        tables = [Table("beside plain nats-py", "jetjobs", "nats-py", rows)] if rows else []
-        tables += [waiting] if waiting else []
+            tables = [Table("beside plain nats-py", "jetjobs", "nats-py", rows)] if rows else []
+            for name, measure in (("backoff", backoff), ("metrics", metrics)):
+                table = await self.attempt(name, measure(bench), _MEASURE_S) if name in self.names else None
+                tables += [table] if table else []
         if "operator" in self.names:
             tables += await self.attempt("operator", operator(self.rounds, self.scale), _MEASURE_S) or []
         if self.backlog:

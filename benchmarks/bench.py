@@ -23,7 +23,6 @@ from jetjobs.model.names import LATER, Names, kv_stream
 from jetjobs.model.settings import build_settings
 from jetjobs.observe.logs import log_event, set_up
 from jetjobs.observe.loop_watch import LoopWatch
-from jetjobs.observe.metrics import Metrics
 
 QUEUE = "default"
 STREAM = Names().work_stream(QUEUE)
@@ -134,16 +133,14 @@ def log_as_workers_do() -> None:
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[Metrics]:
-    """Metrics as a worker with a port keeps them: counted for every job, and the loop watched."""
+def watched_loop() -> Iterator[Callable[[], float]]:
+    """The loop watched as by a worker with a port; its lag."""
     watch = LoopWatch(asyncio.get_running_loop())
-    metrics = app.metrics(loop_lag=lambda: watch.lag_s)
     watch.start()
     try:
-        yield metrics
+        yield lambda: watch.lag_s
     finally:
         watch.stop()
-        app.forget(metrics.observe)
 
 
 async def rate(count: int, work: Awaitable[Any]) -> float:
@@ -151,10 +148,3 @@ async def rate(count: int, work: Awaitable[Any]) -> float:
     started = time.perf_counter()
     await work
     return count / (time.perf_counter() - started)
-
-
-async def cpu_rate(count: int, work: Awaitable[Any]) -> float:
-    """Units of work for a second of this process' processor time."""
-    started = time.process_time()
-    await work
-    return count / (time.process_time() - started)

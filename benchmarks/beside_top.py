@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.full import BUSY, Full, app, store, works
 from benchmarks.processes import child, cpu_s
-from benchmarks.report import Row, Table, compared, fastest
+from benchmarks.report import Row, Table, compared, paired
 
 _JOBS = 40_000
 """Some seconds' worth: `top` looks once a second."""
@@ -54,10 +54,10 @@ async def beside_top(there: Full, rounds: int, scale: float) -> Table:
         return [getattr(t, what) for t in with_top], [getattr(t, what) for t in without]
 
     rows = [
-        compared("enqueue_many", "jobs/s", *sides("fill")),
-        compared("drain", "jobs/s", *sides("drain")),
-        fastest("drain, worker's CPU", "jobs/cpu s", *sides("drain_worker"), least=0.95),
-        fastest("both, server's CPU", "jobs/cpu s", *sides("drain_server"), least=0.95),
+        paired("enqueue_many", "jobs/s", *sides("fill")),
+        paired("drain", "jobs/s", *sides("drain")),
+        paired("drain, worker's CPU", "jobs/cpu s", *sides("drain_worker"), least=0.95),
+        paired("both, server's CPU", "jobs/cpu s", *sides("drain_server"), least=0.95),
     ]
     rows.append(compared("top itself, of one core", "%", cost, [0.0]))
     rows.append(idle)

@@ -7,18 +7,14 @@ import contextlib
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from benchmarks import raw
-from benchmarks.bench import QUEUE, STREAM, Bench, Measure, counted, cpu_rate, rate
+from benchmarks.bench import QUEUE, STREAM, Bench, rate
 from benchmarks.processes import bare_command, child, rss_mb, worker_command
-from benchmarks.report import Row, compared, fastest
+from benchmarks.report import Row, compared
 from benchmarks.tasks import NAP_S, app, arrivals, nap, noop, noop_stored, touch
 from jetjobs import Task
-from jetjobs.model.events import JobFinished, JobStarted
-from jetjobs.observe.metrics import Metrics
 from jetjobs.worker.worker import running
 
 SLOTS = 200
@@ -71,59 +67,6 @@ async def drain(bench: Bench) -> list[Row]:
         compared("drain, no results", "jobs/s", bare, pulled, least=0.50),
         compared("drain, results stored", "jobs/s", stored, pulled, least=0.30),
     ]
-
-
-async def metrics(bench: Bench) -> list[Row]:
-    """The same work with metrics on, beside it with metrics off: what counting costs a job.
-
-    By the processor time of this process: the difference is far below what a busy machine does to the clock.
-    """
-    count = bench.count(10_000)
-
-    async def enqueueing() -> float:
-        return await cpu_rate(count, _each(count))
-
-    async def draining() -> float:
-        await fill(noop, count)
-        return await cpu_rate(count, work_off(bench, SLOTS, count))
-
-    async def counting(measure: Measure) -> float:
-        with counted():
-            return await measure()
-
-    several = replace(bench, rounds=3 * bench.rounds)
-    rows = []
-    for name, measure in (("enqueue", enqueueing), ("drain", draining)):
-        on, off = await several.interleave(partial(counting, measure), measure)
-        rows.append(fastest(f"{name}, metrics on / off", "jobs/cpu s", on, off, least=0.95))
-    share = 100 * _counting_s() * max(off)
-    return [*rows, Row("counting, of a drained job's CPU", "%", share, limit=5.0)]
-
-
-def _counting_s() -> float:
-    """What counting one job takes, alone and at its fastest: the one figure here that scatters little."""
-    counting = Metrics({noop.name}, "0")
-    jobs = [
-        (
-            JobStarted(QUEUE, noop.name, str(i), 1, 1, i / 1e4),
-            JobFinished(QUEUE, noop.name, str(i), 1, "succeeded", 1e-5, i / 1e4),
-        )
-        for i in range(10_000)
-    ]
-
-    def count() -> float:
-        started = time.perf_counter()
-        for begun, ended in jobs:
-            counting.observe(begun)
-            counting.observe(ended)
-        return time.perf_counter() - started
-
-    return min(count() for _ in range(20)) / len(jobs)
-
-
-async def _each(count: int) -> None:
-    for i in range(count):
-        await noop.enqueue(i)
 
 
 async def drain_processes(bench: Bench) -> list[Row]:
@@ -257,6 +200,5 @@ async def _idle_rss(bench: Bench, stream: str, command: tuple[str, ...]) -> floa
 
 
 MEASURES: dict[str, Callable[[Bench], Awaitable[list[Row]]]] = {
-    measure.__name__: measure
-    for measure in (enqueue, enqueue_many, drain, metrics, drain_processes, pickup, sleep, memory)
+    measure.__name__: measure for measure in (enqueue, enqueue_many, drain, drain_processes, pickup, sleep, memory)
 }

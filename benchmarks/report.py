@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import LOG_LEVEL
 
-_LINE = "{:<30} {:>10} {:>10} {:<6} {:>6} {:>6}  {}"
+_LINE = "{:<30} {:>10} {:>10} {:<{width}} {:>6} {:>6}  {}"
+
+_FEW_PAIRS = 6
+"""Of fewer, not even the least and the greatest hold the true ratio with 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,28 @@ class Row:
     most: float | None = None
     limit: float | None = None
     samples: dict[str, list[float]] = field(default_factory=dict)
+    of_pairs: bool = False
 
     @property
     def ratio(self) -> float | None:
+        if self.of_pairs:
+            return statistics.median(self._ratios)
         return self.ours / self.other if self.other else None
+
+    @property
+    def between(self) -> tuple[float, float] | None:
+        """Where the ratio of all such pairs lies with 95 % confidence, by the rank of those measured."""
+        if len(self._ratios) < _FEW_PAIRS:
+            return None
+        ratios, off = sorted(self._ratios), 0.98 * math.sqrt(len(self._ratios))
+        middle = (len(ratios) - 1) / 2
+        return ratios[max(0, math.floor(middle - off))], ratios[min(len(ratios) - 1, math.ceil(middle + off))]
+
+    @property
+    def _ratios(self) -> list[float]:
+        if not self.of_pairs:
+            return []
+        return [mine / theirs for mine, theirs in zip(self.samples["ours"], self.samples["other"], strict=True)]
 
     @property
     def target(self) -> str:
@@ -53,15 +76,24 @@ class Row:
         return ""
 
 
-def compared(name: str, unit: str, ours: list[float], other: list[float], **bounds: float | None) -> Row:
+def compared(
+    name: str,
+    unit: str,
+    ours: list[float],
+    other: list[float],
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    limit: float | None = None,
+) -> Row:
     """A row of medians; the samples stay in the JSON."""
-    samples = {"ours": ours, "other": other}
-    return Row(name, unit, statistics.median(ours), statistics.median(other), **bounds, samples=samples)
+    medians = statistics.median(ours), statistics.median(other)
+    return Row(name, unit, *medians, least, most, limit, {"ours": ours, "other": other})
 
 
-def fastest(name: str, unit: str, ours: list[float], other: list[float], **bounds: float | None) -> Row:
-    """A row of rates by processor time, the best of each side: whatever disturbs a process only adds to it."""
-    return Row(name, unit, max(ours), max(other), **bounds, samples={"ours": ours, "other": other})
+def paired(name: str, unit: str, ours: list[float], other: list[float], **bounds: float | None) -> Row:
+    """A row of medians whose ratio is that of the pairs: for samples taken next to each other, two by two."""
+    return replace(compared(name, unit, ours, other, **bounds), of_pairs=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +106,17 @@ class Table:
     rows: list[Row]
 
     def text(self) -> str:
-        lines = [self.title, _LINE.format("", self.ours, self.other, "unit", "ratio", "target", "").rstrip()]
+        line = partial(_LINE.format, width=max(len(row.unit) for row in self.rows))
+        lines = [self.title, line("", self.ours, self.other, "unit", "ratio", "target", "").rstrip()]
         for row in self.rows:
             other = _figure(row.other) if row.other is not None else "-"
             ratio = f"{row.ratio:.2f}" if row.ratio is not None else "-"
             figures = (_figure(row.ours), other, row.unit, ratio, row.target, row.verdict)
-            lines.append(_LINE.format(row.name, *figures).rstrip())
+            lines.append(line(row.name, *figures).rstrip())
+            if row.between is not None:
+                low, high = row.between
+                pairs = len(row.samples["ours"])
+                lines.append(f"  {low:.3f} to {high:.3f} with 95 % confidence, {pairs:,} pairs")
         return "\n".join(lines)
 
 
@@ -123,7 +160,7 @@ def write(path: Path, facts: dict[str, Any], tables: list[Table], failures: dict
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    return {**asdict(row), "ratio": row.ratio, "verdict": row.verdict}
+    return {**asdict(row), "ratio": row.ratio, "between": row.between, "verdict": row.verdict}
 
 
 def _figure(value: float) -> str:

@@ -19,10 +19,19 @@ arrivals: asyncio.Queue[float] = asyncio.Queue()
 stamps = array("d")
 """When each `stamp` began. An array: the list of floats would show in the memory that is measured."""
 
+tallied = [0]
+"""How many `tally` have begun in this process."""
+
 
 @app.task(store_result=False)
 async def noop(i: int) -> None:
     """Nothing, and nothing kept."""
+
+
+@app.task(store_result=False)
+async def tally(i: int) -> None:
+    """Count itself, for who looks while it goes on."""
+    tallied[0] += 1
 
 
 @app.task

@@ -86,7 +86,7 @@ class JetJobs(Router):
 
         return register
 
-    def observe(self, observer: Observer, kinds: Collection[type[Event]] = ()) -> Observer:
+    def observe(self, observer: Observer, *kinds: type[Event]) -> Observer:
         """Add an observer of events, of all or of some kinds. It must not block; what it raises is logged."""
         self._observers.add(observer, kinds)
         return observer
@@ -109,7 +109,7 @@ class JetJobs(Router):
             worker=worker,
             loop_lag=loop_lag,
         )
-        self.observe(metrics.observe, metrics.kinds)
+        self.observe(metrics.observe, *metrics.kinds)
         return metrics
 
     def forget(self, observer: Observer) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 from typing import get_args
 
+from jetjobs.model.errors import DefinitionError
 from jetjobs.model.events import Event, Observer
 
 _log = logging.getLogger("jetjobs.app")
@@ -31,7 +32,13 @@ class Observers:
                 _log.exception("an observer failed", extra={"event": "observer.failed"})
 
     def add(self, observer: Observer, kinds: Collection[type[Event]]) -> None:
-        """Of all kinds if none is named."""
+        """Of all kinds if none is named. DefinitionError for what is no kind of event."""
+        for kind in kinds:
+            if kind not in _KINDS:
+                raise DefinitionError(
+                    f"{kind!r} is no kind of event",
+                    hint="name classes of jetjobs.model.events, such as JobFinished",
+                )
         self._asked.append((observer, kinds or _KINDS))
         self._sort()
 
