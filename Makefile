@@ -34,7 +34,7 @@ ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
 	$(PYTEST) -q -n 4 --dist worksteal -m "not alone and not patient"
-	$(PYTEST) -q -n 2 --dist worksteal -m patient
+	$(PYTEST) -q -n 4 --dist worksteal -m patient
 	$(PYTEST) -q -m alone
 endif
 

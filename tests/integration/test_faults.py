@@ -253,6 +253,7 @@ async def test_a_slow_network_loses_no_lease(make_app: MakeApp, proxy: Proxy, tr
         assert (await truth.consumer())["num_redelivered"] == 0
 
 
+@pytest.mark.patient
 async def test_a_pull_request_that_got_lost_is_missed_and_asked_again(
     make_app: MakeApp, proxy: Proxy, truth: Truth
 ) -> None:

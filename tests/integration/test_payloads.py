@@ -170,6 +170,7 @@ async def test_reading_and_writing_outlast_a_server_restart(make_app: MakeApp, s
         assert await store.get("p") == bytes_of(400_000)
 
 
+@pytest.mark.patient
 async def test_a_server_that_stays_away_is_a_broker_error_and_not_a_missing_object(
     make_app: MakeApp, server: EmbeddedServer
 ) -> None:

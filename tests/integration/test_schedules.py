@@ -745,6 +745,7 @@ async def each_slot_once(truth: Truth, schedule: Schedule) -> None:
     assert slots == [slot_token(begin + i * schedule.every) for i in range(len(slots))]
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     "where", ["ScheduleStore._write", "Ticks.marker", "Ticks.now", "Ticks.planned", "Ticks.change"]
 )
@@ -780,35 +781,36 @@ async def test_an_editor_who_stands_still_doubles_nothing(
         await each_slot_once(truth, first.schedule)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"garbage",
-        b'{"slot": "2026-01-01T00:00:00+00:00", "generation": "zzz"}',
-        b'{"slot": "2026-01-01T00:00:00+00:00", "generation": "3999999999999999"}',
-        None,
-    ],
-)
-async def test_a_marker_that_was_forged_or_lost_runs_nothing_again(
-    app: JetJobs, work: Any, truth: Truth, body: bytes | None
-) -> None:
+@pytest.mark.patient
+async def test_markers_that_were_forged_or_lost_run_nothing_again(app: JetJobs, work: Any, truth: Truth) -> None:
+    forged = {
+        "garbled": b"garbage",
+        "strange": b'{"slot": "2026-01-01T00:00:00+00:00", "generation": "zzz"}',
+        "future": b'{"slot": "2026-01-01T00:00:00+00:00", "generation": "3999999999999999"}',
+    }
+    names = {*forged, "lost"}
+
+    def by_schedule(subjects: list[str]) -> dict[str, list[str]]:
+        return {name: slots_of([s for s in subjects if s.split(".")[5] == schedule_key(name)]) for name in names}
+
     async with app:
         await app.provision()
-        await app.schedules.put("s", work, every=SECOND, misfire="all")
+        for name in names:
+            await app.schedules.put(name, work, every=SECOND, misfire="all")
         async with planning(app):
-            await eventually(lambda: ready(truth, 4), 30)
-            if body is None:
-                await truth.js.purge_stream("jobs-work-default", subject="jobs.work.default.tick.s")
-            else:
-                await truth.js.publish("jobs.work.default.tick.s", body)
-            before = max(slots_of(await truth.jobs()))
+            await eventually(lambda: ready(truth, 16), 30)
+            for name, body in forged.items():
+                await truth.js.publish(f"jobs.work.default.tick.{name}", body)
+            await truth.js.purge_stream("jobs-work-default", subject="jobs.work.default.tick.lost")
+            before = {name: max(slots) for name, slots in by_schedule(await truth.jobs()).items()}
 
-            async def goes_on() -> bool:
-                return max(slots_of(await truth.jobs())) > before
+            async def go_on() -> bool:
+                after = by_schedule(await truth.jobs())
+                return all(max(after[name]) > before[name] for name in names)
 
-            await eventually(goes_on, 60)
-        slots = slots_of(await standing_once(truth))
-        assert len(set(slots)) == len(slots)
+            await eventually(go_on, 50)
+        for slots in by_schedule(await standing_once(truth)).values():
+            assert len(set(slots)) == len(slots)
 
 
 async def test_what_was_last_is_known_through_edits(app: JetJobs, work: Any, truth: Truth) -> None:
@@ -1106,6 +1108,7 @@ async def test_a_bucket_that_is_deleted_and_comes_back(app: JetJobs, work: Any, 
         assert set(per_tick.values()) == {1}
 
 
+@pytest.mark.patient
 async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path) -> None:
     config = tmp_path / "nats.conf"
     config.write_text("jetstream { max_file_store: 20MB }\n")
