@@ -257,8 +257,15 @@ async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
 # Editing
 
 
+@pytest.fixture(params=[True, False], ids=["in the batch", "after the batch"])
+def takes_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Old ticks are removed within the batch of a change, or after it as on servers before 2.14."""
+    monkeypatch.setattr(Ticks, "takes_back", request.param)
+    return bool(request.param)
+
+
 async def test_pause_takes_back_what_has_not_fired_and_resume_begins_anew(
-    app: JetJobs, work: Any, truth: Truth
+    app: JetJobs, work: Any, truth: Truth, takes_back: bool
 ) -> None:
     async with app:
         await app.provision()
@@ -280,7 +287,7 @@ async def test_pause_takes_back_what_has_not_fired_and_resume_begins_anew(
 
 
 async def test_an_edit_takes_back_the_ticks_of_the_definition_before(
-    app: JetJobs, work: Any, truth: Truth
+    app: JetJobs, work: Any, truth: Truth, takes_back: bool
 ) -> None:
     async with app:
         await app.provision()
@@ -299,7 +306,9 @@ async def test_an_edit_takes_back_the_ticks_of_the_definition_before(
         assert {b - a for a, b in itertools.pairwise(later)} == {5 * SECOND}
 
 
-async def test_no_slot_is_lost_or_doubled_by_edits(app: JetJobs, work: Any, truth: Truth) -> None:
+async def test_no_slot_is_lost_or_doubled_by_edits(
+    app: JetJobs, work: Any, truth: Truth, takes_back: bool
+) -> None:
     async with app:
         await app.provision()
         first = await app.schedules.put("s", work, every=SECOND)
