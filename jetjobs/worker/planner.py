@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import time
 from collections import defaultdict
@@ -16,10 +15,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.schedule_edits import next_generation
 from jetjobs.jetstream.schedules import Definition
 from jetjobs.jetstream.ticks import Marker, Placing, batches, portion
-from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -29,10 +26,10 @@ from jetjobs.model.errors import (
     StorageFull,
     TopologyMissing,
 )
-from jetjobs.model.names import is_schedule_name
 from jetjobs.model.planning import Plan, plan
-from jetjobs.model.schedule import EPOCH
 from jetjobs.worker.agenda import Agenda
+from jetjobs.worker.changes import Changes
+from jetjobs.worker.old_markers import tidy
 
 IDLE_S = 0.25
 AGAIN = timedelta(seconds=2)
@@ -40,10 +37,7 @@ AGAIN = timedelta(seconds=2)
 TIDY_S = 300.0
 BUCKET_S = 10.0
 """How often to look whether the bucket is still there, and the one that was read. Nobody tells us otherwise."""
-FORGET_S = 600.0
-"""A marker of a deleted schedule stays so long, against leaders that have not heard of it yet."""
 _AT_ONCE = 500
-_LOOKS_S = (0.1, 1.0, 5.0)
 
 _log = logging.getLogger("jetjobs.schedules")
 
@@ -70,10 +64,7 @@ class Planner:
         """Of those that are not in the agenda: whose trouble was told."""
         self._names: set[str] = set()
         """What stood in the bucket when all of it was read last."""
-        self._changed: set[str] = set()
-        self._looks: list[tuple[float, str]] = []
-        self._monotonic = time.monotonic
-        self._woken = asyncio.Event()
+        self._changes = Changes()
         self._now: datetime | None = None
 
     # For the metrics, from another thread
@@ -111,27 +102,27 @@ class Planner:
 
     async def _lead(self) -> None:
         jetstream = self._jetstream
-        self._agenda, self._changed, self._looks, self._names = Agenda(), set(), [], set()
+        self._agenda, self._changes, self._names = Agenda(), Changes(), set()
         self._told.clear()
         created = await jetstream.schedules.created()
-        sid = await jetstream.schedules.listen(self._hear)
-        forget = jetstream.connection.on_reconnect(self._missed_something)
+        sid = await jetstream.schedules.listen(self._changes.hear)
+        forget = jetstream.connection.on_reconnect(self._changes.missed_something)
         try:
             await self._sync()
             await self._load()
             self._failing = False
-            tidy_at, look_at = self._monotonic() + TIDY_S, self._monotonic() + BUCKET_S
+            tidy_at, look_at = time.monotonic() + TIDY_S, time.monotonic() + BUCKET_S
             while self._term():
                 await self._take_in()
                 await self._plan_due()
-                if self._monotonic() >= look_at:
+                if time.monotonic() >= look_at:
                     if await self._is_another(created):
                         return  # and begin anew, with what our code declares
-                    look_at = self._monotonic() + BUCKET_S
-                if self._monotonic() >= tidy_at:
+                    look_at = time.monotonic() + BUCKET_S
+                if time.monotonic() >= tidy_at:
                     await self._load()
-                    await self._tidy()
-                    tidy_at = self._monotonic() + TIDY_S
+                    await tidy(jetstream, self._agenda)
+                    tidy_at = time.monotonic() + TIDY_S
                 await self._wait()
         finally:
             self._agenda, self._now = Agenda(), None
@@ -151,22 +142,9 @@ class Planner:
         _log.warning("the bucket of schedules was made anew; what our code declares is stored again", extra=extra)
         return True
 
-    def _hear(self, name: str) -> None:
-        """We hear of a write when it is sent. It may be stored a little later, or never: look more than once."""
-        self._changed.add(name)
-        heard = self._monotonic()
-        for delay_s in _LOOKS_S:
-            heapq.heappush(self._looks, (heard + delay_s, name))
-        self._woken.set()
-
-    def _missed_something(self) -> None:
-        """Changes made while we were away were not heard of: look at all again."""
-        self._changed.add("")
-        self._woken.set()
-
     async def _wait(self) -> None:
-        self._woken.clear()
-        if self._changed:
+        self._changes.woken.clear()
+        if self._changes:
             return
         wait_s, following = IDLE_S, self._agenda.next_look
         if following is not None:
@@ -174,7 +152,7 @@ class Planner:
         # Not wait_for: before Python 3.12 it may swallow a cancellation.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(wait_s, 0.02), IDLE_S)):
-                await self._woken.wait()
+                await self._changes.woken.wait()
 
     # What there is
 
@@ -198,15 +176,15 @@ class Planner:
                 continue
             marker = markers.get(schedule.queue, {}).get(schedule.name)
             if marker is None or marker.generation != schedule.generation:
-                self._changed.add(schedule.name)  # one of the two is old: ask the leaders
+                self._changes.add({schedule.name})  # one of the two is old: ask the leaders
             elif marker.progress is not None and marker.progress.idle and not self._agenda.has(schedule):
-                self._changed.add(schedule.name)  # whoever paused it may have died over that
+                self._changes.add({schedule.name})  # whoever paused it may have died over that
             elif not self._agenda.has(schedule):  # what is known came from the stream's leader
                 self._agenda.add(schedule, marker)
         names = {definition.name for definition in definitions}
         gone = (self._names | self._agenda.known.keys()) - names
         self._names = names
-        self._changed |= gone
+        self._changes.add(gone)
         for name in gone:
             if await self._jetstream.schedules.get(name) is None:
                 # Not deleted by any of us, who leave a trace: somebody has emptied the bucket.
@@ -215,19 +193,16 @@ class Planner:
 
     async def _take_in(self) -> None:
         """Those that were changed, as they stand with the bucket's leader."""
-        while self._looks and self._looks[0][0] <= self._monotonic():
-            self._changed.add(heapq.heappop(self._looks)[1])
-        if "" in self._changed:
-            self._changed.discard("")
+        if self._changes.fall_due():
             await self._load()
-        for _ in range(min(len(self._changed), _AT_ONCE)):
+        for _ in range(min(len(self._changes), _AT_ONCE)):
             if not self._term():
                 return
-            name = self._changed.pop()
+            name = self._changes.take()
             try:
                 definition = await self._jetstream.schedules.get(name)
             except BrokerError:
-                self._changed.add(name)
+                self._changes.add({name})
                 raise
             try:
                 await self._look(name, definition)
@@ -235,7 +210,7 @@ class Planner:
                 if not self._jetstream.connection.connected:
                     raise
                 # The others must not wait for it.
-                heapq.heappush(self._looks, (self._monotonic() + AGAIN.total_seconds(), name))
+                self._changes.add_later(name, AGAIN.total_seconds())
                 if definition is not None and definition.schedule is not None:
                     self._agenda.hold(definition.schedule, self._now or await self._clock.now())
                 self._complain(name, error)
@@ -295,7 +270,7 @@ class Planner:
             if marker is None:
                 # Another has placed it, or the definition is another by now: see what stands there.
                 self._agenda.forget(one.schedule.name)
-                self._changed.add(one.schedule.name)
+                self._changes.add({one.schedule.name})
             else:
                 self._placed(one, marker)
 
@@ -323,31 +298,6 @@ class Planner:
             self._told.add(name)
         extra = {"event": "schedule.unplaced", "schedule": name, "error": str(error)}
         _log.warning("ticks of a schedule cannot be placed; it is tried again", extra=extra)
-
-    # Tidying
-
-    async def _tidy(self) -> None:
-        """Markers of schedules that are gone, or have moved to another queue."""
-        jetstream = self._jetstream
-        now = await self._clock.now()
-        for queue in await queues_on(jetstream.connection, jetstream.names):
-            for name, marker in (await jetstream.ticks.markers(queue)).items():
-                known = self._agenda.known.get(name)
-                if known is not None and known.schedule.queue == queue:
-                    continue
-                definition = await jetstream.schedules.get(name)
-                there = definition.schedule if definition is not None else None
-                if there is not None and there.queue == queue:
-                    continue
-                if definition is not None and there is None and not definition.deleted:
-                    continue  # unreadable to us: a newer version may have written it
-                # Under a name that no schedule may have nothing was planned; such a marker only goes away.
-                if not marker.gone and is_schedule_name(name):
-                    # Only what the marker speaks of: it may be back here by now.
-                    above = next_generation(EPOCH, marker.generation)
-                    await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, queue, above))
-                elif now.timestamp() - marker.written_at > FORGET_S:
-                    await jetstream.ticks.forget(queue, marker)
 
 
 def _first_of(todo: Plan) -> datetime | None:

@@ -89,7 +89,7 @@ async def test_markers_under_names_that_no_schedule_may_have_go_away(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.planner.TIDY_S", 0.2)
-    monkeypatch.setattr("jetjobs.worker.planner.FORGET_S", 0.0)
+    monkeypatch.setattr("jetjobs.worker.old_markers.FORGET_S", 0.0)
 
     async def tidy() -> bool:
         found = await truth.subjects("jobs-work-default", "jobs.work.default.tick.*")

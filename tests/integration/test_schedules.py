@@ -1193,7 +1193,7 @@ async def test_markers_of_schedules_that_are_gone_are_tidied_away(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.planner.TIDY_S", 0.2)
-    monkeypatch.setattr("jetjobs.worker.planner.FORGET_S", 0.0)
+    monkeypatch.setattr("jetjobs.worker.old_markers.FORGET_S", 0.0)
     async with app:
         await app.provision()
         for name in ("stays", "deleted", "torn"):
