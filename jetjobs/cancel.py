@@ -77,21 +77,24 @@ class Canceller:
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
                 answers = await self._ask(job_id, mark.run)
                 asked_at = time.monotonic()
-            if await self._removed(queue, task, job_id, mark, answers):
+            if await self._removed(queue, task, job_id, mark, answers, status):
                 return CancelAnswer(job_id, CancelOutcome.CANCELLED, JobState.CANCELLED)
-            if (answer := _running(job_id, status, answers)) is not None and _is_last(answer, give_up):
-                return answer
-            if time.monotonic() >= give_up:
-                silent = ", ".join(answers.silent)
-                detail = f"no answer from {silent}" if silent else "it is on its way between two places"
-                return CancelAnswer(job_id, CancelOutcome.UNCONFIRMED, status.state, detail)
+            answer = _running(job_id, status, answers)
+            if answer is None and time.monotonic() >= give_up:
+                answer = _unconfirmed(job_id, status, answers)
+            if answer is not None and _is_last(answer, give_up):
+                # To ask may have taken seconds: has it ended in them?
+                status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
+                return _ended(status) if status.state in FINAL or status.run != mark.run else answer
             await asyncio.sleep(_LOOK_S)
 
     async def _ask(self, job_id: str, run: str) -> Answers:
         jetstream = self._jetstream
         return await ask_all(jetstream.connection, jetstream.names, "cancel", {"id": job_id, "run": run})
 
-    async def _removed(self, queue: str, task: str, job_id: str, mark: CancelMark, answers: Answers) -> bool:
+    async def _removed(
+        self, queue: str, task: str, job_id: str, mark: CancelMark, answers: Answers, status: JobStatus
+    ) -> bool:
         """Take the job out of the queue if nobody can have begun it. Whether that was done."""
         if any(answer.get("holds") for answer in answers.by_worker.values()):
             return False
@@ -99,8 +102,11 @@ class Canceller:
         if live is None or live.headers.get(n.RUN, f"s{live.sequence}") != mark.run:
             return False
         lane = live.subject.split(".")[3]
-        if answers.silent and lane != n.LATER and await self._was_delivered(queue, lane, live):
-            return False  # a worker that does not answer may have begun before the mark
+        # A worker that does not answer may have begun before the mark. One that is shown to run the job has, also
+        # if the registry has given it up: it may only stand still, and go on within its lease.
+        unheard = answers.silent or status.state is JobState.RUNNING
+        if unheard and lane != n.LATER and await self._was_delivered(queue, lane, live):
+            return False
         await self._take_out(queue, live)
         job = self._read(live, job_id)
         after = await self._jetstream.places.find_live(queue, task, job_id)
@@ -156,6 +162,12 @@ def _running(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer |
             state = JobState.RUNNING if answer.get("runs") else status.state
             return CancelAnswer(job_id, CancelOutcome.STOPPING, state, f"{worker} was told to stop it")
     return None
+
+
+def _unconfirmed(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer:
+    silent = ", ".join(answers.silent) or (status.worker if status.state is JobState.RUNNING else "")
+    detail = f"no answer from {silent}" if silent else "it is on its way between two places"
+    return CancelAnswer(job_id, CancelOutcome.UNCONFIRMED, status.state, detail)
 
 
 def _is_last(answer: CancelAnswer, give_up: float) -> bool:

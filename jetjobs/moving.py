@@ -66,7 +66,7 @@ class Mover:
             headers[n.SCHEDULER], headers[n.SCHEDULE_NEXT] = live.subject, "purge"
         else:
             message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, due_at=due_at), due_at)
-            headers = _headers(message, live)
+            headers = _waiting_headers(message, live)
         return await self._store(queue, job_id, early.state, message._replace(headers=headers))
 
     async def reprioritise(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
@@ -116,7 +116,9 @@ class Mover:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, early.state)
         due_at = number(live.headers, n.DUE_AT, 0) or time.time()
         message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, lane=lane), due_at)
-        return await self._store(queue, job_id, early.state, message._replace(headers=_headers(message, live)))
+        return await self._store(
+            queue, job_id, early.state, message._replace(headers=_waiting_headers(message, live))
+        )
 
     # Parts
 
@@ -166,6 +168,12 @@ def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
         n.EXPECTED_LAST_SUBJECT_SEQ: str(live.sequence),
         n.EXPECTED_LAST_SUBJECT: live.subject,
     }
+
+
+def _waiting_headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
+    """Of one that waits on. The tick of a schedule stays one: an edit, a pause or a delete takes it back."""
+    generation = live.headers.get(n.GENERATION)
+    return _headers(message, live) | ({n.GENERATION: generation} if generation is not None else {})
 
 
 def _found(job_id: str, status: JobStatus) -> MoveAnswer:

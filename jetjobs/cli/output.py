@@ -6,6 +6,7 @@ and none of them may steer the terminal.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import os
@@ -34,6 +35,7 @@ DONE, FAILED, USAGE, UNREACHABLE, APP_BROKEN, NOT_FOUND, REFUSED, TIMED_OUT, REC
 )
 READER_GONE = 141
 """What the shell says of a program that SIGPIPE has ended."""
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 LONG_NAME = 36
@@ -195,10 +197,25 @@ def flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer goes nowhere; else Python would complain of it as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return READER_GONE
+    except OSError as error:
+        return unwritable(error)
     return code
+
+
+def unwritable(error: OSError) -> int:
+    """The exit code when standard output cannot be written to, as on a full disk. Raises any other error."""
+    if error.errno not in _UNWRITABLE:
+        raise error
+    _write_no_more()
+    Output().error(f"the output cannot be written: {error.strerror}", None, FAILED)
+    return FAILED
+
+
+def _write_no_more() -> None:
+    """What is left in the buffer goes nowhere; else Python would complain of it as it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def user_name() -> str:

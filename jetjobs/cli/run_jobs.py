@@ -37,7 +37,7 @@ class Selection(NamedTuple):
     where: tuple[str, ...] = ()
 
     def query(self) -> JobQuery:
-        _check([], self.queue, self.task)
+        check_names([], self.queue, self.task)
         pairs = []
         for text in self.where:
             path, equals, value = text.partition("=")
@@ -55,7 +55,9 @@ async def list_command(chosen: Selection, limit: int, cursor: str | None) -> Non
     if out.as_json:
         out.json({"items": [_item(item) for item in page.items], "cursor": page.cursor, "scanned": page.scanned})
     else:
-        rows = [_row(item.status) for item in page.items]
+        # By a name with a number sign no command finds it: that is only to be read.
+        items = [item for item in page.items if not out.quiet or is_id(item.status.id)]
+        rows = [_row(item.status) for item in items]
         out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
     for path in page.unknown:
         out.note(f"none of the {page.scanned:,} jobs looked at has {path}")
@@ -68,7 +70,7 @@ async def list_command(chosen: Selection, limit: int, cursor: str | None) -> Non
 
 
 async def show_command(job_id: str, queue: str | None, task: str | None) -> None:
-    _check([job_id], queue, task)
+    check_names([job_id], queue, task)
     async with _reader() as app:
         status = await app.jobs.get(job_id, queue=queue, task=task)
     out = state.out
@@ -79,6 +81,9 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
     for name in _SHOWN:
         if details[name] not in (None, "", 0):
             out.data(f"{name:<13}{one_line(str(details[name]), None)}")
+    if status.progress is not None or status.message:
+        share = f"{status.progress:.0%}" if status.progress is not None else ""
+        out.data(f"{'progress':<13}{one_line(f'{share} {status.message or str()}'.strip(), None)}")
     if status.priority not in (None, status.lane):
         out.data(f"{'priority':<13}{status.priority}")
     if status.cancel is not None:
@@ -96,7 +101,7 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
 
 
 async def wait_command(job_id: str, queue: str | None, task: str | None, limit: str) -> int:
-    _check([job_id], queue, task)
+    check_names([job_id], queue, task)
     lasting = _duration("--for", limit)
     async with _reader() as app:
         handle = await app.job(job_id, queue=queue, task=task)
@@ -113,7 +118,7 @@ async def wait_command(job_id: str, queue: str | None, task: str | None, limit: 
 
 
 async def cancel_command(ids: list[str], queue: str | None, task: str | None, reason: str, limit: str) -> int:
-    _check(ids, queue, task)
+    check_names(ids, queue, task)
     timeout = _duration("--for", limit)
     by = f"{user_name()}@{socket.gethostname()}"
     async with _reader() as app:
@@ -159,7 +164,7 @@ async def priority_command(job_id: str, lane: str, queue: str | None, task: str 
 async def _move(
     ids: list[str], queue: str | None, task: str | None, move: Callable[[JetJobs, str], Awaitable[MoveAnswer]]
 ) -> int:
-    _check(ids, queue, task)
+    check_names(ids, queue, task)
     async with _reader() as app:
         for job_id in dict.fromkeys(ids):
             await app.jobs.locate(job_id, queue, task)
@@ -184,7 +189,7 @@ def _print(answers: Sequence[tuple[CancelAnswer | MoveAnswer, bool]]) -> int:
     return DONE if all(done for _, done in answers) else FAILED
 
 
-def _check(ids: list[str], queue: str | None, task: str | None) -> None:
+def check_names(ids: list[str], queue: str | None, task: str | None) -> None:
     """ConfigError for what no job can be called."""
     for job_id in ids:
         if not is_id(job_id):

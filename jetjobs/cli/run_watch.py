@@ -11,6 +11,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.bar import cut
 from jetjobs.cli.bar import line as bar_line
 from jetjobs.cli.output import DONE, FAILED, shorten
+from jetjobs.cli.run_jobs import check_names
 from jetjobs.cli.run_top import Top
 from jetjobs.cli.run_workers import reader
 from jetjobs.cli.state import state
@@ -27,6 +28,7 @@ REFRESH_S = 1.0
 
 async def watch_command(ids: list[str], queue: str | None, task: str | None) -> int:
     ids = list(dict.fromkeys(ids))
+    check_names(ids, queue, task)
     if len(ids) > MOST:
         raise ConfigError(f"{MOST} jobs at once at the most")
     on_terminal = sys.stdout.isatty() and not state.out.as_json

@@ -13,7 +13,7 @@ from jetjobs.cli.progress import ask
 from jetjobs.cli.state import state
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
-from jetjobs.model.errors import ConfigError, WorkerNotFound, WorkerSilent
+from jetjobs.model.errors import ConfigError, QueueNotFound, WorkerNotFound, WorkerSilent
 from jetjobs.model.names import check_token
 from jetjobs.model.presence import WorkerRecord
 
@@ -25,12 +25,15 @@ async def list_command(queue: str | None) -> None:
         check_token("queue", queue)
     async with reader() as app:
         found = await app.workers.list(queue)
+        if queue is not None and not found and queue not in await app.queues.names():
+            raise QueueNotFound(f"there is no queue {queue!r}", hint="jetjobs queues list")
     if state.out.as_json:
         state.out.json({"items": [record.summary() for record in found], "cursor": None})
         return
     state.out.table(HEAD, [_row(record) for record in found])
     if not found:
-        state.out.note("no worker lives: jetjobs worker starts one")
+        works = f" of queue {queue}" if queue is not None else ""
+        state.out.note(f"no worker{works} lives: jetjobs worker starts one")
 
 
 def _row(record: WorkerRecord) -> list[str]:

@@ -36,6 +36,7 @@ from jetjobs.cli.output import (
     AppImportError,
     Output,
     exit_code,
+    unwritable,
     user_traceback,
 )
 from jetjobs.cli.state import STALE_DEV_FILE, state
@@ -117,6 +118,8 @@ def run(arguments: Sequence[str]) -> int:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except OSError as error:
+        return unwritable(error)
     except SystemExit:
         # Typer ends so, with a 1, when nobody reads what we write any more; and puts a wrapper around the output.
         if type(sys.stdout).__name__ == "PacifyFlushWrapper":

@@ -178,7 +178,7 @@ class Publisher:
             except BrokerError as error:
                 if not is_transient(error):
                     raise
-                if error.code == 503:
+                if self._connection.connected:  # others may listen there too, so not only when nobody does
                     await self._check_bound(stream, message.subject)
                 if time.monotonic() + pause >= give_up or self._connection.closed.is_set() or not owned():
                     raise Unconfirmed(str(error), code=error.code) from error

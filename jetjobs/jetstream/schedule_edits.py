@@ -10,8 +10,11 @@ from jetjobs.jetstream.schedules import Definition, ScheduleStore
 from jetjobs.jetstream.server_clock import ServerClock
 from jetjobs.jetstream.ticks import Marker, Ticks
 from jetjobs.model.errors import DefinitionError, QueueNotFound, ScheduleNotFound, TopologyMissing
-from jetjobs.model.planning import last_slot
-from jetjobs.model.schedule import Schedule, is_generation, make_schedule
+from jetjobs.model.planning import AHEAD, last_slot
+from jetjobs.model.schedule import MAX_JITTER, Schedule, is_generation, make_schedule
+
+_LINGERS = MAX_JITTER + AHEAD
+"""So long after a schedule has left a queue its last tick there may fire."""
 
 
 class ScheduleEdits:
@@ -42,13 +45,14 @@ class ScheduleEdits:
         kept: dict[str, Any] = {"generation": generation, "since": now, "left": (), "last": None, "replaced": None}
         if before is not None:
             marker = await self._finished(before)
-            # Where the change to the one before cannot be done, what it had left is still to be ended.
-            left = {before.queue, *(before.left if marker.generation < before.generation else ())}
+            undone = marker.generation < before.generation
+            left = {before.queue, *(before.left if undone else _left(before, now))}
             kept["left"] = tuple(sorted(left - {schedule.queue}))
             kept["last"] = last_slot(before, marker.progress, now) if marker.sequence else before.last
             kept["replaced"] = before.model_dump(mode="json", exclude={"replaced"})
-        elif over is not None and over.queue:
-            kept["left"] = (over.queue,) if over.queue != schedule.queue else ()
+        elif over is not None:
+            left = {*(over.queues or await self._ticks.marked(schedule.name))}
+            kept["left"] = tuple(sorted(left - {schedule.queue}))
         new = schedule.model_copy(update=kept)
         self._ticks.check_size(new)
         await self._check_queue(new)
@@ -60,23 +64,28 @@ class ScheduleEdits:
 
     async def delete(self, over: Definition) -> None:
         """ScheduleConflict when another stands there by now."""
-        queue, older = "", ""
+        now, older = await self._clock.now(), ""
         if over.schedule is not None:
-            queue, older = over.schedule.queue, over.schedule.generation
-            await self._finished(over.schedule)
-        generation = next_generation(await self._clock.now(), older)
-        await self._store.delete(over.name, over.revision, queue, generation)
-        await self.finish_delete(over._replace(queue=queue, generation=generation))
+            older = over.schedule.generation
+            marker = await self._finished(over.schedule)
+            undone = marker.generation < older
+            queues = (over.schedule.queue, *(over.schedule.left if undone else _left(over.schedule, now)))
+        else:
+            queues = await self._ticks.marked(over.name)
+        generation = next_generation(now, older)
+        await self._store.delete(over.name, over.revision, queues, generation)
+        await self.finish_delete(over._replace(queues=queues, generation=generation))
 
     async def finish_delete(self, deleted: Definition) -> None:
         """Take back what was planned for a schedule that is deleted."""
-        if not deleted.queue:
+        if not deleted.queues:
             return
-        values = {"name": deleted.name, "task": "none", "queue": deleted.queue, "every": "1h"}
         now = await self._clock.now()
         # Not a new one: it may be there again by now, and this is about the one that was.
         generation = deleted.generation or next_generation(now)
-        await self._changeover.end(make_schedule({**values, "generation": generation, "since": now}))
+        values = {"name": deleted.name, "task": "none", "every": "1h", "generation": generation, "since": now}
+        for queue in deleted.queues:
+            await self._changeover.end(make_schedule({**values, "queue": queue}))
 
     async def _finished(self, schedule: Schedule) -> Marker:
         """The marker of a definition, its change done: whoever wrote it may have died over that, and what follows
@@ -96,6 +105,11 @@ class ScheduleEdits:
                 f"there is no queue {schedule.queue!r} for schedule {schedule.name!r}",
                 hint="create it with `jetjobs setup apply`, or start a worker for it",
             ) from error
+
+
+def _left(schedule: Schedule, now: datetime) -> tuple[str, ...]:
+    """The queues it has left, while a tick there may still wait for its time, or for the end of its jitter."""
+    return schedule.left if now - schedule.since <= _LINGERS else ()
 
 
 def next_generation(now: datetime, *older: str) -> str:

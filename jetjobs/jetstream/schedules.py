@@ -32,8 +32,8 @@ class Definition(NamedTuple):
     """None when it is deleted, or cannot be read."""
     revision: int
     deleted: bool = False
-    queue: str = ""
-    """Where a deleted one was, if that is known."""
+    queues: tuple[str, ...] = ()
+    """Where something of a deleted one may be planned, if that is known."""
     generation: str = ""
     """Of a deleted one: up to this one nothing is planned any more, whoever sees to that and however late."""
 
@@ -68,11 +68,11 @@ class ScheduleStore:
         """Write it over `revision`, 0 for none; the new revision. ScheduleConflict when another stands there."""
         return await self._write(schedule.name, schedule.model_dump_json().encode(), revision, {})
 
-    async def delete(self, name: str, revision: int, queue: str, generation: str) -> None:
-        """Delete `revision` of it. ScheduleConflict when another stands there. What is left behind names queue and
-        generation, for whoever has to take back what was planned there."""
+    async def delete(self, name: str, revision: int, queues: tuple[str, ...], generation: str) -> None:
+        """Delete `revision` of it. ScheduleConflict when another stands there. What is left behind names queues
+        and generation, for whoever has to take back what was planned there."""
         headers = {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s", n.GENERATION: generation}
-        await self._write(name, b"", revision, {**headers, n.QUEUE: queue} if queue else headers)
+        await self._write(name, b"", revision, {**headers, n.QUEUE: ",".join(queues)} if queues else headers)
 
     async def _write(self, name: str, body: bytes, revision: int, headers: dict[str, str]) -> int:
         guarded = {**headers, n.EXPECTED_LAST_SUBJECT_SEQ: str(revision)}
@@ -103,12 +103,12 @@ class ScheduleStore:
 def _read(message: StoredMessage) -> Definition:
     name = message.subject.split(".", 2)[2]
     if message.headers.get(n.KV_OPERATION):
-        queue = message.headers.get(n.QUEUE, "")
+        queues = tuple(message.headers.get(n.QUEUE, "").split(","))
         # Under a name that no schedule may have nothing was ever planned: there is nothing to take back.
-        known = is_token(queue) and is_schedule_name(name)
+        known = all(map(is_token, queues)) and is_schedule_name(name)
         given = message.headers.get(n.GENERATION, "")
         generation = given if is_generation(given) else ""
-        return Definition(name, None, message.sequence, True, queue if known else "", generation)
+        return Definition(name, None, message.sequence, True, queues if known else (), generation)
     schedule = read_schedule(message.data)
     if schedule is not None and (
         schedule.name != name or schedule.since.timestamp() > message.stored_at + _CLOCKS_DIFFER_S

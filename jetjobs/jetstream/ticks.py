@@ -8,6 +8,7 @@ the batch is refused whole, and each is tried by itself.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from jetjobs.jetstream.publisher import BATCH_SIZE, Outgoing, Publisher, Staged,
 from jetjobs.jetstream.reads import StoredMessage, delete_message, last_on, parse_time
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.topology import queues_on
 from jetjobs.model import names as n
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
@@ -82,6 +84,12 @@ class Ticks:
             if not name.startswith("_"):
                 found[name] = _read(message)
         return found
+
+    async def marked(self, schedule: str) -> tuple[str, ...]:
+        """The queues in which something of that schedule may be planned."""
+        queues = await queues_on(self._connection, self._names)
+        markers = await asyncio.gather(*(self.marker(queue, schedule) for queue in queues))
+        return tuple(queue for queue, marker in zip(queues, markers, strict=True) if marker.sequence)
 
     async def forget(self, queue: str, marker: Marker) -> None:
         """Take away the marker of a schedule that is no more."""

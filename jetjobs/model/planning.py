@@ -119,16 +119,18 @@ def change(
     `after` is up to where the slots are those of another queue, which it has left; `gone`: it leaves this one.
     """
     missed, passed = (progress.missed, progress.passed) if progress is not None else (0, None)
-    if schedule.paused:  # at once: all that has not fired is taken back
-        return Change(now, missed=missed, passed=passed)
     live = progress is not None and not progress.idle
+    closing = Plan()
+    if live and before is not None and progress is not None and before.generation == progress.generation:
+        closing = plan(before, progress, now)
+    if schedule.paused:  # at once: all that has not fired is taken back, and what nobody had planned is not run
+        late = [tick.slot for tick in closing.ticks if tick.slot <= now]
+        passed = late[-1] if late else closing.passed or passed
+        return Change(now, missed=missed + closing.missed + len(late), passed=passed)
     since = now + MARGIN if live else after or _begun(schedule, now)
     for other in (after, progress.since if progress is not None else None):
         if other is not None and since < other <= now + AHEAD:  # what is further ahead was written by hand
             since = other
-    closing = Plan()
-    if live and before is not None and progress is not None and before.generation == progress.generation:
-        closing = plan(before, progress, now)
     opening = Plan() if gone else plan(schedule, Progress(since, schedule.generation), now)
     return Change(
         since,
@@ -151,6 +153,11 @@ def last_slot(schedule: Schedule, progress: Progress | None, now: datetime) -> d
     last = schedule.before(min(now, settled(schedule, progress)))
     if last is not None and last > (progress.since if own and progress and progress.since else schedule.since):
         return None if progress and progress.passed and last <= progress.passed else last
+    if own and progress and progress.since and (old := schedule.predecessor) is not None:
+        # The last slots of the definition before fire after this one was written.
+        last = old.before(min(now, progress.since))
+        if last is not None and last > schedule.since:
+            return last
     return schedule.last
 
 

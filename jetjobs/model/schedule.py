@@ -264,11 +264,12 @@ def make_schedule(values: dict[str, Any]) -> Schedule:
 
 
 def read_schedule(data: bytes) -> Schedule | None:
-    """A stored definition; None for what is none, or cannot be used any more."""
+    """A stored definition; None for what is none, or cannot be used any more. Each of ours has a generation."""
     try:
-        return Schedule.model_validate_json(data)
+        schedule = Schedule.model_validate_json(data)
     except (ValidationError, DefinitionError, RecursionError):
         return None
+    return schedule if schedule.generation else None
 
 
 def schedule_key(name: str) -> str:

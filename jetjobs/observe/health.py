@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -14,9 +15,15 @@ from jetjobs.model.errors import ConfigError
 
 BLOCKED_AFTER_S = 30.0
 
+_log = logging.getLogger("jetjobs.health")
+
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone in the middle of its request is no news. By default it is a traceback."""
+        _log.debug("a request failed", exc_info=True, extra={"event": "http.failed"})
 
 
 class _Quiet(WSGIRequestHandler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection
 from typing import get_args
 
@@ -19,6 +20,8 @@ class Observers:
     def __init__(self) -> None:
         self._asked: list[tuple[Observer, Collection[type[Event]]]] = []
         self._of: dict[type[Event], tuple[Observer, ...]] = {}
+        self._lock = threading.Lock()
+        """For who adds or removes one. To tell needs none: what is found there is never changed, only replaced."""
         self._sort()
 
     def __bool__(self) -> bool:
@@ -39,17 +42,22 @@ class Observers:
                     f"{kind!r} is no kind of event",
                     hint="name classes of jetjobs.model.events, such as JobFinished",
                 )
-        self._asked.append((observer, kinds or _KINDS))
-        self._sort()
+        if not callable(observer):
+            raise DefinitionError(f"{observer!r} is no observer", hint="give a function that takes an event")
+        with self._lock:
+            self._asked.append((observer, kinds or _KINDS))
+            self._sort()
 
     def remove(self, observer: Observer) -> None:
         """ValueError if it is not there; of one that was added twice, one stays."""
-        del self._asked[[present for present, _ in self._asked].index(observer)]
-        self._sort()
+        with self._lock:
+            del self._asked[[present for present, _ in self._asked].index(observer)]
+            self._sort()
 
     def clear(self) -> None:
-        self._asked.clear()
-        self._sort()
+        with self._lock:
+            self._asked.clear()
+            self._sort()
 
     def _sort(self) -> None:
         # Sorted beforehand, because two events come with every job.

@@ -32,6 +32,6 @@ async def tidy(jetstream: JetStreamClient, agenda: Agenda) -> None:
             if not marker.gone and is_schedule_name(name):
                 # Only what the marker speaks of: it may be back here by now.
                 above = next_generation(EPOCH, marker.generation)
-                await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, queue, above))
+                await jetstream.schedule_edits.finish_delete(Definition(name, None, 0, True, (queue,), above))
             elif now.timestamp() - marker.written_at > FORGET_S:
                 await jetstream.ticks.forget(queue, marker)

@@ -206,10 +206,12 @@ class Planner:
                 raise
             try:
                 await self._look(name, definition)
-            except (JetJobsError, ValueError) as error:
+            except Exception as error:
                 if not self._jetstream.connection.connected:
                     raise
                 # The others must not wait for it.
+                if not isinstance(error, JetJobsError | ValueError):
+                    _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
                 self._changes.add_later(name, AGAIN.total_seconds())
                 if definition is not None and definition.schedule is not None:
                     self._agenda.hold(definition.schedule, self._now or await self._clock.now())

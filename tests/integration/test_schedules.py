@@ -448,7 +448,7 @@ async def test_a_leader_ends_what_an_editor_who_died_had_left_in_another_queue(
             await eventually(lambda: placed(truth, 10), 30)
         there = await app.jetstream.schedules.get("d")
         assert there is not None
-        await app.jetstream.schedules.delete("d", there.revision, "default", next_generation(await now_of(app)))
+        await app.jetstream.schedules.delete("d", there.revision, ("default",), next_generation(await now_of(app)))
         with pytest.raises(ScheduleNotFound):
             await app.schedules.delete("d")
         assert await truth.jobs(lane="later") == []
@@ -1205,7 +1205,7 @@ async def test_markers_of_schedules_that_are_gone_are_tidied_away(
             torn = await app.jetstream.schedules.get("torn")
             assert isinstance(torn, Definition)
             await app.jetstream.schedules.delete(
-                "torn", torn.revision, "default", next_generation(await now_of(app))
+                "torn", torn.revision, ("default",), next_generation(await now_of(app))
             )
 
             async def tidy() -> bool:
