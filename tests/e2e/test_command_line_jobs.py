@@ -140,12 +140,12 @@ async def test_a_list_that_cannot_be_is_refused_with_a_reason(app: JetJobs, jobs
 
 
 async def test_an_id_that_says_nothing_is_told_apart_from_one_that_is_none(app: JetJobs, jobs: Jobs) -> None:
-    lines = (["show"], ["wait"], ["cancel"], ["run"], ["reschedule", "--delay", "1h"])
+    lines = (["show"], ["wait"], ["cancel"], ["watch"], ["run"], ["reschedule", "--delay", "1h"])
     for words in (*lines, ["priority", "high"]):
         before, after = ([words[0]], words[1:])
         unknown = await jobs(*before, "nobody", *after, code=5)
         assert error_of(unknown) == "error: no job nobody: it never existed, or its record has expired"
-    for words in lines[:3]:
+    for words in lines[:4]:
         malformed = await jobs(*words, "no.id", code=2)
         assert error_of(malformed) == "error: 'no.id' is no job id"
         assert "hint: an id is" in malformed.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
 from jetjobs.cancel import CancelOutcome
-from jetjobs.model.errors import JobNotFound
+from jetjobs.model.errors import JobNotFound, TopologyMissing
 from jetjobs.model.events import JobStarted
 from jetjobs.moving import MoveOutcome
 from jetjobs.worker.worker import running
@@ -49,6 +50,43 @@ async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Tr
                 await handles[0].result(SOON)
             await probe.finished(1, "succeeded")
         assert len(probe.of(JobStarted)) == 1
+
+
+async def test_a_job_whose_worker_stands_still_is_not_said_to_be_cancelled(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        handle = await work.enqueue()
+        # As if a worker had begun it and was then frozen, until the registry has given it up.
+        lane = await truth.js.pull_subscribe_bind("normal", "jobs-work-default")
+        await lane.fetch(1)
+        status = await handle.status()
+        record = {"id": handle.id, "run": status.run, "task": "work", "queue": "default", "worker": "frozen"}
+        await truth.nc.request(f"$KV.jobs-running.{handle.id}", json.dumps(record).encode())
+        answer = await app.jobs.cancel(handle.id, timeout=timedelta(seconds=0.5))
+        assert (answer.outcome, answer.state) == (CancelOutcome.UNCONFIRMED, JobState.RUNNING)
+        assert answer.detail == "no answer from frozen"
+        assert len(await truth.jobs()) == 1
+        # Its record is gone by itself after two leases.
+        await truth.js.purge_stream("KV_jobs-running")
+        assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.CANCELLED
+        assert await truth.jobs() == []
+
+
+async def test_a_bucket_of_marks_that_is_gone_is_named_at_once(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        await app.provision()
+        async with running(app.worker(queues={"default": None})):  # it listens there: somebody does
+            handle = await work.options(delay=HOUR).enqueue()
+            await truth.js.delete_stream("KV_jobs-cancelled")
+            with pytest.raises(TopologyMissing, match="jobs-cancelled"):
+                await app.jobs.cancel(handle.id)
+        assert len(await truth.jobs(lane="later")) == 1
 
 
 async def test_a_running_async_job_stops_within_a_second(app: JetJobs, truth: Truth) -> None:
