@@ -8,7 +8,6 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.control import ANSWER_S, Answers, ask_all, ask_worker
 from jetjobs.jetstream.registry import workers_on
 from jetjobs.model.errors import WorkerNotFound
-from jetjobs.model.names import kv_stream
 from jetjobs.model.presence import WorkerRecord
 
 
@@ -19,11 +18,8 @@ class Workers:
         self._jetstream = jetstream
 
     async def list(self, queue: str | None = None) -> list[WorkerRecord]:
-        """Those that live, by name; only those of `queue` if one is named. TopologyMissing without a registry."""
-        jetstream = self._jetstream
-        found = await workers_on(jetstream.connection, jetstream.names)
-        if not found:  # or the registry is gone
-            await jetstream.connection.api(f"STREAM.INFO.{kv_stream(jetstream.names.workers_bucket)}")
+        """Those that live, by name; only those of `queue` if one is named."""
+        found = await workers_on(self._jetstream.connection, self._jetstream.names)
         return [record for record in found if queue is None or queue in record.queues]
 
     async def get(self, name: str) -> WorkerRecord:

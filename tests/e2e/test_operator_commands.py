@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ from jetjobs.jetstream.registry import BEAT_S
 from jetjobs.model.presence import WorkerRecord
 from tests.conftest import MakeApp
 from tests.support.probe import eventually
-from tests.support.processes import Process, run
+from tests.support.processes import Process, clean_environment, run
 from tests.support.server import Truth
 
 pytestmark = pytest.mark.timeout(240)  # a dozen processes each, on a machine that may be busy
@@ -101,12 +103,36 @@ async def record_of(app: JetJobs, name: str, where: Any) -> WorkerRecord:
     return await eventually(check, 45)
 
 
+# Whatever stands where the terminal should
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "said"),
+    [
+        ("<&-", 0, ""),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        ("> /dev/full", 1, "error: the output cannot be written: No space left on device\n"),
+    ],
+)
+def test_files_that_are_closed_or_full_end_no_command_with_a_crash(
+    shell: Shell, files: str, code: int, said: str
+) -> None:
+    line = f"{shlex.quote(sys.executable)} -m jetjobs workers list --json -s {shell.url} {files}"
+    done = subprocess.run(
+        line, shell=True, cwd=shell.folder, env=clean_environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 # Workers
 
 
 def test_workers_are_listed_shown_quieted_and_stopped(shell: Shell) -> None:
     assert shell.json("workers", "list") == {"items": [], "cursor": None}
-    assert "no worker" in shell("workers", "list").stderr
+    assert "no worker lives" in shell("workers", "list").stderr
+    assert "there is no queue" in shell("workers", "list", "--queue", "nowhere", code=5).stderr
     with shell.worker("--name", "one") as one, shell.worker("--name", "two", "-c", "3") as two:
         one.wait_for("worker ready", timeout=60)
         two.wait_for("worker ready", timeout=60)

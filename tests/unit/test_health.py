@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -56,6 +57,17 @@ def test_it_is_ready_when_the_worker_says_so(port: APort) -> None:
 def test_the_page_and_nothing_else_is_served(port: APort) -> None:
     assert "thing 7.0" in port.get("/metrics")[1]
     assert port.get("/")[0] == 404
+
+
+def test_a_client_that_is_gone_in_the_middle_is_no_news(port: APort, capfd: pytest.CaptureFixture[str]) -> None:
+    host, _, number = port.address.rpartition(":")
+    for sent in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n\r\n"):
+        with socket.create_connection((host, int(number))) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+            client.sendall(sent)
+    assert port.get("/readyz") == (200, "ready\n")
+    port.health.stop()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:x", "nowhere", "127.0.0.1:99999"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import Counter
 from typing import Any, get_args
 
 import pytest
@@ -74,6 +76,33 @@ def test_what_is_no_kind_of_event_is_refused(kind: Any) -> None:
     with pytest.raises(DefinitionError, match="is no kind of event"):
         observers.add(told.append, (JobEnqueued, kind))
     assert not observers
+
+
+@pytest.mark.parametrize("observer", [None, "print", 5])
+def test_what_cannot_be_called_is_no_observer(observer: Any) -> None:
+    with pytest.raises(DefinitionError, match="is no observer"):
+        Observers().add(observer, ())
+
+
+def test_threads_may_add_and_remove() -> None:
+    observers, told, stop = Observers(), Counter[int](), threading.Event()
+
+    def come_and_go() -> None:
+        passing: list[Event] = []
+        while not stop.is_set():
+            observers.add(passing.append, (JobEnqueued,))
+            observers.remove(passing.append)
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        observers.add(lambda event, number=number: told.update([number]), (JobEnqueued,))  # type: ignore[misc]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    observers.tell(ENQUEUED)
+    assert told == Counter(range(200))
 
 
 def test_there_is_a_place_for_every_kind() -> None:
