@@ -10,6 +10,7 @@ from jetjobs.jetstream.schedules import Definition, ScheduleStore
 from jetjobs.jetstream.server_clock import ServerClock
 from jetjobs.jetstream.ticks import Marker, Ticks
 from jetjobs.model.errors import DefinitionError, QueueNotFound, ScheduleNotFound, TopologyMissing
+from jetjobs.model.names import is_schedule_name
 from jetjobs.model.planning import AHEAD, last_slot
 from jetjobs.model.schedule import MAX_JITTER, Schedule, is_generation, make_schedule
 
@@ -70,8 +71,8 @@ class ScheduleEdits:
             marker = await self._finished(over.schedule)
             undone = marker.generation < older
             queues = (over.schedule.queue, *(over.schedule.left if undone else _left(over.schedule, now)))
-        else:
-            queues = await self._ticks.marked(over.name)
+        else:  # under a name that no schedule may have nothing was ever planned
+            queues = await self._ticks.marked(over.name) if is_schedule_name(over.name) else ()
         generation = next_generation(now, older)
         await self._store.delete(over.name, over.revision, queues, generation)
         await self.finish_delete(over._replace(queues=queues, generation=generation))

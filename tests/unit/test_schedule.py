@@ -191,9 +191,12 @@ def test_what_is_no_definition_is_none(data: bytes) -> None:
 
 
 def test_a_definition_of_a_newer_version_is_read() -> None:
-    one = read_schedule(b'{"name": "s", "task": "t", "every": "PT1M", "colour": "blue"}')
+    one = read_schedule(
+        b'{"name": "s", "task": "t", "every": "PT1M", "generation": "1700000000000000", "colour": "blue"}'
+    )
     assert isinstance(one, Schedule)
     assert one.every == MINUTE
+    assert read_schedule(b'{"name": "s", "task": "t", "every": "PT1M"}') is None  # of no generation: not ours
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2260, 1, 1)), st.integers(1, 10**9))
