@@ -131,5 +131,10 @@ def run(arguments: Sequence[str]) -> int:
             raise
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "jetjobs"
-        state.out.error(shown(), f"{command} --help", USAGE)
+        text = shown()
+        if text.startswith("Usage:"):  # only a group was named
+            if not state.out.as_json:
+                state.out.note(text)
+            text = f"{command}: which command?"
+        state.out.error(text, f"{command} --help", USAGE)
         return USAGE

@@ -284,6 +284,16 @@ def test_a_time_out_of_range_is_wrong_usage(words: list[str], capsys: pytest.Cap
     assert capsys.readouterr().err.startswith("error: ")
 
 
+def test_a_group_without_a_command_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["jobs"]) == USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Usage: jetjobs jobs")
+    assert said.err.endswith("error: jetjobs jobs: which command?\nhint: jetjobs jobs --help\n")
+    assert run(["jobs", "--json"]) == USAGE
+    assert json.loads(capsys.readouterr().err)["error"]["message"] == "jetjobs jobs: which command?"
+
+
 def test_a_reader_that_goes_away_is_no_news() -> None:
     command = [sys.executable, "-m", "jetjobs", "config", "show"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
