@@ -674,7 +674,8 @@ async def test_what_an_editor_who_died_had_left_is_ended_by_the_next_one(
             await app.schedules.put("s", third, every=SECOND)
             await asyncio.sleep(0.5)
         await each_slot_once_in(truth, ("default", "second", "third"), begun.schedule)
-        assert await truth.jobs(queue="second") == []
+        if not leads:  # else a leader may have begun there in between, and some slots are that queue's
+            assert await truth.jobs(queue="second") == []
 
 
 async def test_a_clock_that_is_behind_neither_holds_an_edit_up_nor_doubles_a_slot(
