@@ -17,6 +17,7 @@ from jetjobs.jetstream.places import Places
 from jetjobs.jetstream.results import Results, read_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
+    AccessDenied,
     BrokerUnavailable,
     JobCancelled,
     JobFailed,
@@ -174,9 +175,14 @@ class Waiting:
 
     async def _check_alive(self, handle: Asked) -> None:
         """ResultExpired when the job is nowhere any more. The order of looks is that of a job's life."""
-        # The run of a job that was published by hand begins so; until its first move no subject holds its id.
-        find = self._places.find if handle.run.startswith("s") else self._places.find_live
-        live = await find(handle.queue, handle.task, handle.id)
+        # Until its first move no subject holds the id of a job that was published by hand. Its run begins so; of one
+        # that was asked for by its id alone the run is not known.
+        where = handle.queue, handle.task, handle.id
+        try:
+            by_hand = not handle.run or handle.run.startswith("s")
+            live = await (self._places.find if by_hand else self._places.find_live)(*where)
+        except AccessDenied:  # those take rights that not all have
+            live = await self._places.find_live(*where)
         if live is None and await self._ended(handle) is None:
             raise ResultExpired(f"job {handle.id} has ended and its record is gone, or cannot be read")
 
