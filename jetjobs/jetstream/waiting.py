@@ -175,8 +175,8 @@ class Waiting:
 
     async def _check_alive(self, handle: Asked) -> None:
         """ResultExpired when the job is nowhere any more. The order of looks is that of a job's life."""
-        # Until its first move no subject holds the id of a job that was published by hand. Its run begins so; where
-        # it was asked for by its id alone, the run is not known.
+        # Until its first move no subject holds the id of a job that was published by hand. Its run begins so;
+        # where it was asked for by its id alone, the run is not known.
         where = handle.queue, handle.task, handle.id
         try:
             by_hand = not handle.run or handle.run.startswith("s")
