@@ -83,7 +83,8 @@ async def show_command(job_id: str, queue: str | None, task: str | None) -> None
             out.data(f"{name:<13}{one_line(str(details[name]), None)}")
     if status.progress is not None or status.message:
         share = f"{status.progress:.0%}" if status.progress is not None else ""
-        out.data(f"{'progress':<13}{one_line(f'{share} {status.message or str()}'.strip(), None)}")
+        told = " ".join(filter(None, (share, status.message)))
+        out.data(f"{'progress':<13}{one_line(told, None)}")
     if status.priority not in (None, status.lane):
         out.data(f"{'priority':<13}{status.priority}")
     if status.cancel is not None:

@@ -46,9 +46,7 @@ class ScheduleEdits:
         kept: dict[str, Any] = {"generation": generation, "since": now, "left": (), "last": None, "replaced": None}
         if before is not None:
             marker = await self._finished(before)
-            undone = marker.generation < before.generation
-            left = {before.queue, *(before.left if undone else _left(before, now))}
-            kept["left"] = tuple(sorted(left - {schedule.queue}))
+            kept["left"] = tuple(sorted({*_queues(before, marker, now)} - {schedule.queue}))
             kept["last"] = last_slot(before, marker.progress, now) if marker.sequence else before.last
             kept["replaced"] = before.model_dump(mode="json", exclude={"replaced"})
         elif over is not None:
@@ -68,9 +66,7 @@ class ScheduleEdits:
         now, older = await self._clock.now(), ""
         if over.schedule is not None:
             older = over.schedule.generation
-            marker = await self._finished(over.schedule)
-            undone = marker.generation < older
-            queues = (over.schedule.queue, *(over.schedule.left if undone else _left(over.schedule, now)))
+            queues = _queues(over.schedule, await self._finished(over.schedule), now)
         else:  # under a name that no schedule may have nothing was ever planned
             queues = await self._ticks.marked(over.name) if is_schedule_name(over.name) else ()
         generation = next_generation(now, older)
@@ -108,9 +104,11 @@ class ScheduleEdits:
             ) from error
 
 
-def _left(schedule: Schedule, now: datetime) -> tuple[str, ...]:
-    """The queues it has left, while a tick there may still wait for its time, or for the end of its jitter."""
-    return schedule.left if now - schedule.since <= _LINGERS else ()
+def _queues(schedule: Schedule, marker: Marker, now: datetime) -> tuple[str, ...]:
+    """Where something of it may be planned: in its queue, and in those it has left, until the change to it is done
+    and the last tick there has fired."""
+    left = marker.generation < schedule.generation or now - schedule.since <= _LINGERS
+    return (schedule.queue, *(schedule.left if left else ()))
 
 
 def next_generation(now: datetime, *older: str) -> str:
