@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks [--quick] [--only NAME ...] [--backlog N] [--out FILE.json]`."""
+"""Run the benchmarks: `python -m benchmarks --help` lists what can be measured, and how."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import uvloop
 
+from benchmarks import against
 from benchmarks.backlog import backlog
 from benchmarks.backoff import backoff
 from benchmarks.bench import log_as_workers_do, prepared
@@ -34,6 +35,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tenth of the counts, one round")
     parser.add_argument("--only", nargs="+", choices=[*_NAMES, "backlog"], metavar="NAME", help=", ".join(_NAMES))
     parser.add_argument("--backlog", type=int, default=0, metavar="N", help="also measure with N jobs queued")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"how often each side is measured; {_ROUNDS}")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help=f"beside another checkout, {against.ROUNDS} rounds of each in turn",
+    )
     parser.add_argument("--out", type=Path, default=_OUT, metavar="FILE", help="where the JSON goes")
     options = parser.parse_args()
     if options.only and "backlog" in options.only and not options.backlog:
@@ -45,7 +53,10 @@ class _Session:
     """One run of the suite: what was asked for, and what failed."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.rounds, self.scale = (1, 0.1) if options.quick else (_ROUNDS, 1.0)
+        self.rounds, self.scale = (
+            options.rounds or (1 if options.quick else _ROUNDS),
+            0.1 if options.quick else 1.0,
+        )
         self.names = [name for name in _NAMES if not options.only or name in options.only]
         self.backlog: int = options.backlog
         self.failures: dict[str, str] = {}
@@ -101,5 +112,12 @@ async def _main(options: argparse.Namespace) -> int:
     return 1 if session.failures else 0
 
 
+def _against(options: argparse.Namespace) -> int:
+    names = options.only or list(against.NAMES)
+    print(against.against(options.against.resolve(), options.rounds or against.ROUNDS, names).text())
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(uvloop.run(_main(_arguments())))
+    arguments = _arguments()
+    sys.exit(_against(arguments) if arguments.against else uvloop.run(_main(arguments)))

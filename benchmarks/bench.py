@@ -7,7 +7,7 @@ import contextlib
 import gc
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,6 @@ from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.names import LATER, Names, kv_stream
 from jetjobs.model.settings import build_settings
 from jetjobs.observe.logs import log_event, set_up
-from jetjobs.observe.loop_watch import LoopWatch
 
 QUEUE = "default"
 STREAM = Names().work_stream(QUEUE)
@@ -130,17 +129,6 @@ def log_as_workers_do() -> None:
     """Workers started by command have this observer and level: one in this process is to pay the same."""
     set_up(LOG_LEVEL, "auto", dict)
     app.observe(log_event)
-
-
-@contextlib.contextmanager
-def watched_loop() -> Iterator[Callable[[], float]]:
-    """The loop watched as by a worker with a port; its lag."""
-    watch = LoopWatch(asyncio.get_running_loop())
-    watch.start()
-    try:
-        yield lambda: watch.lag_s
-    finally:
-        watch.stop()
 
 
 async def rate(count: int, work: Awaitable[Any]) -> float:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks.bench import Bench, watched_loop
+from benchmarks.bench import Bench
 from benchmarks.measures import SLOTS, fill, work_off
 from benchmarks.report import Table, paired
 from benchmarks.tasks import app, noop, tallied, tally
@@ -21,10 +21,7 @@ Pairs = tuple[list[float], list[float]]
 
 
 async def metrics(bench: Bench) -> Table:
-    """Jobs for a second of this process' processor time, with metrics on beside off.
-
-    The loop is watched throughout: four questions a second are far below what can be told apart.
-    """
+    """Jobs for a second of this process' processor time, with metrics on beside off."""
     each, drained, sent = bench.count(40_000), bench.count(200_000), 0
 
     async def enqueue() -> None:
@@ -33,25 +30,24 @@ async def metrics(bench: Bench) -> Table:
             await noop.enqueue(i)
             sent += 1
 
-    with watched_loop() as lag:
-        counting = app.metrics(loop_lag=lag)
-        app.forget(counting.observe)
+    counting = app.metrics()
+    app.forget(counting.observe)
 
-        def switch(on: bool) -> None:
-            if on:
-                app.observe(counting.observe, *counting.kinds)
-            else:
-                app.forget(counting.observe)
+    def switch(on: bool) -> None:
+        if on:
+            app.observe(counting.observe, *counting.kinds)
+        else:
+            app.forget(counting.observe)
 
+    await bench.clear()
+    enqueueing = await _in_turn(enqueue(), lambda: sent, switch)
+    draining: Pairs = ([], [])
+    for _ in range(2 * bench.rounds):
         await bench.clear()
-        enqueueing = await _in_turn(enqueue(), lambda: sent, switch)
-        draining: Pairs = ([], [])
-        for _ in range(2 * bench.rounds):
-            await bench.clear()
-            await fill(tally, drained)
-            turns = await _in_turn(work_off(bench, SLOTS, drained), lambda: tallied[0], switch)
-            for kept, found in zip(draining, turns, strict=True):
-                kept += found
+        await fill(tally, drained)
+        turns = await _in_turn(work_off(bench, SLOTS, drained), lambda: tallied[0], switch)
+        for kept, found in zip(draining, turns, strict=True):
+            kept += found
     rows = [
         paired("enqueue one by one", "jobs/cpu s", *enqueueing, least=0.95),
         paired("drain, no results", "jobs/cpu s", *draining, least=0.95),

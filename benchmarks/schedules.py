@@ -19,12 +19,10 @@ import uvloop
 from jetjobs import JetJobs
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream.scan import scan
-from jetjobs.jetstream.schedule_edits import next_generation
 from jetjobs.model import names as n
 from jetjobs.model.schedule import make_schedule
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.leading import Leadership
-from jetjobs.worker.lost import LostJobs
 
 CORE_SHARE = 0.20
 LATE_S = 2.0
@@ -43,10 +41,11 @@ def app_on(url: str) -> JetJobs:
 async def plan_for_ever(url: str) -> None:
     """The process under measurement: a leader with all its duties."""
     app = app_on(url)
-    async with app:
-        lost = LostJobs(app.jetstream, "bench", lambda event: None)
-        async with Leadership(app.jetstream, "bench", lost, 30.0, _nothing).campaign(count_queues=False):
-            await asyncio.Event().wait()
+    async with (
+        app,
+        Leadership(app.jetstream, "bench", 30.0, lambda event: None, _nothing).campaign(count_queues=False),
+    ):
+        await asyncio.Event().wait()
 
 
 async def _nothing() -> None:
@@ -54,8 +53,6 @@ async def _nothing() -> None:
 
 
 async def define(app: JetJobs, count: int) -> None:
-    now = await app.jetstream.server_clock.now()
-
     async def put(number: int) -> None:
         values = {
             "name": f"s{number}",
@@ -63,10 +60,8 @@ async def define(app: JetJobs, count: int) -> None:
             "args": {"n": number},
             "cron": "* * * * *",
             "tz": ZONES[number % len(ZONES)],
-            "generation": next_generation(now),
-            "since": now,
         }
-        await app.jetstream.schedules.put(make_schedule(values), 0)
+        await app.jetstream.schedules.put(make_schedule(values), None)
 
     for begin in range(0, count, 200):
         await asyncio.gather(*(put(number) for number in range(begin, min(begin + 200, count))))

@@ -24,15 +24,12 @@ if TYPE_CHECKING:
         BrokerError,
         BrokerUnavailable,
         CheckpointError,
-        CheckpointTooLarge,
         ChildDied,
-        ChildRaised,
         ConfigError,
         DefinitionError,
         EnqueueError,
         EnqueueUnconfirmed,
         InvalidArguments,
-        InvalidProgress,
         JetJobsError,
         JobAmbiguous,
         JobCancelled,
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
         ScheduleNotFound,
         Signal,
         Snooze,
+        UnstorableValue,
         WorkerNotFound,
         WorkerSilent,
     )
@@ -65,7 +63,6 @@ if TYPE_CHECKING:
     from jetjobs.model.settings import Settings
     from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
     from jetjobs.schedules import ScheduleInfo
-    from jetjobs.worker.scheduler import Scheduler
     from jetjobs.worker.worker import Worker
 
 __all__ = [
@@ -77,9 +74,7 @@ __all__ = [
     "BrokerUnavailable",
     "CallNext",
     "CheckpointError",
-    "CheckpointTooLarge",
     "ChildDied",
-    "ChildRaised",
     "ConfigError",
     "Context",
     "DeadLetter",
@@ -91,7 +86,6 @@ __all__ = [
     "Event",
     "Finding",
     "InvalidArguments",
-    "InvalidProgress",
     "JetJobs",
     "JetJobsError",
     "JobAmbiguous",
@@ -123,12 +117,12 @@ __all__ = [
     "ScheduleConflict",
     "ScheduleInfo",
     "ScheduleNotFound",
-    "Scheduler",
     "Secret",
     "Settings",
     "Signal",
     "Snooze",
     "Task",
+    "UnstorableValue",
     "Verdict",
     "Worker",
     "WorkerNotFound",
@@ -154,15 +148,12 @@ _HOMES = {
         "BrokerError",
         "BrokerUnavailable",
         "CheckpointError",
-        "CheckpointTooLarge",
         "ChildDied",
-        "ChildRaised",
         "ConfigError",
         "DefinitionError",
         "EnqueueError",
         "EnqueueUnconfirmed",
         "InvalidArguments",
-        "InvalidProgress",
         "JetJobsError",
         "JobAmbiguous",
         "JobCancelled",
@@ -180,6 +171,7 @@ _HOMES = {
         "ScheduleNotFound",
         "Signal",
         "Snooze",
+        "UnstorableValue",
         "WorkerNotFound",
         "WorkerSilent",
     ),
@@ -196,7 +188,6 @@ _HOMES = {
     "jetjobs.model.settings": ("Settings",),
     "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),
     "jetjobs.schedules": ("ScheduleInfo",),
-    "jetjobs.worker.scheduler": ("Scheduler",),
     "jetjobs.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -21,12 +21,12 @@ from jetjobs.doctor.finding import Finding
 from jetjobs.enqueueing import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.control import Watching, Workers
 from jetjobs.jetstream.waiting import Waiting
-from jetjobs.jetstream.watching import Watching
 from jetjobs.jobs import Jobs
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
-from jetjobs.model.live import LiveEvent, make_wish
+from jetjobs.model.live import LiveEvent, event_subjects
 from jetjobs.model.names import Names, check_token
 from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
@@ -34,10 +34,8 @@ from jetjobs.model.verdict import Classifier
 from jetjobs.observe.observers import Observers
 from jetjobs.queues import Queues
 from jetjobs.schedules import Schedules
-from jetjobs.worker.options import Lifespan, WorkerOptions, default_name
-from jetjobs.worker.scheduler import Scheduler
+from jetjobs.worker.options import Lifespan, WorkerOptions
 from jetjobs.worker.worker import Worker
-from jetjobs.workers import Workers
 
 if TYPE_CHECKING:
     from jetjobs.observe.metrics import Metrics
@@ -91,13 +89,11 @@ class JetJobs(Router):
         self._observers.add(observer, kinds)
         return observer
 
-    def metrics(
-        self, worker: Worker | Scheduler | None = None, loop_lag: Callable[[], float] | None = None
-    ) -> Metrics:
+    def metrics(self, worker: Worker | None = None) -> Metrics:
         """Count from now on what this process does, for Prometheus: `REGISTRY.register(app.metrics())`.
 
         Call it once. `jetjobs worker --http` does it by itself; this is for producers and for workers in a program
-        of your own. `worker` adds its gauges, `loop_lag` that of the event loop.
+        of your own. `worker` adds its gauges.
         """
         from jetjobs.observe.metrics import Metrics  # producers that are not scraped need no Prometheus client
 
@@ -107,7 +103,6 @@ class JetJobs(Router):
             declared=lambda: [(task.queue, task.name) for task in tuple(self.tasks.values())],
             connected=lambda: self._jetstream is not None and self._jetstream.connection.connected,
             worker=worker,
-            loop_lag=loop_lag,
         )
         self.observe(metrics.observe, *metrics.kinds)
         return metrics
@@ -144,14 +139,7 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.tell)
         await jetstream.open()
         self._jetstream = jetstream
-        self._waiting = Waiting(
-            jetstream.connection,
-            jetstream.results,
-            jetstream.dead,
-            jetstream.places,
-            jetstream.payloads,
-            jetstream.following,
-        )
+        self._waiting = Waiting(jetstream)
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue
         return self
@@ -224,7 +212,7 @@ class JetJobs(Router):
     @property
     def workers(self) -> Workers:
         """The workers that live: look, quiet, stop."""
-        return Workers(self.jetstream)
+        return Workers(self.jetstream.connection, self.jetstream.names)
 
     def events(
         self,
@@ -239,8 +227,8 @@ class JetJobs(Router):
         `kinds` are patterns such as `job.*`. With a queue or a task it is of jobs only. Not stored: what happens
         during an outage is missed. `begun` is called once, with how many workers tell by then.
         """
-        wish = make_wish(queue, task, kinds)
-        return Watching(self.jetstream.connection, self.jetstream.names, wish).events(begun)
+        connection, names = self.jetstream.connection, self.jetstream.names
+        return Watching(connection, names, event_subjects(names, queue, task, kinds)).events(begun)
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""
@@ -280,10 +268,14 @@ class JetJobs(Router):
     ) -> Worker:
         """A worker for this app's tasks, on its connection. `await worker.run()` works until stopped.
 
-        With `schedules` it is also a candidate for the lead: one of all candidates plans the schedules."""
+        With `schedules` it is also a candidate for the lead: one of all candidates plans the schedules. With 0
+        slots it is only that: it takes no jobs, and is a worker of no queue."""
+        slots = self.settings.worker.slots if slots is None else slots
+        if slots == 0:
+            queues = {}
         options = WorkerOptions(
             queues=dict.fromkeys(self.task_queues) if queues is None else queues,
-            slots=slots or self.settings.worker.slots,
+            slots=slots,
             name=name,
             burst=burst,
             max_jobs=max_jobs,
@@ -295,21 +287,10 @@ class JetJobs(Router):
         )
         return Worker(self.jetstream, self, self.settings, options, self._observers.tell)
 
-    def scheduler(self, *, name: str = "") -> Scheduler:
-        """A candidate for the lead that runs no jobs. `await scheduler.run()` plans until stopped."""
-        return Scheduler(
-            self.jetstream,
-            name or default_name(),
-            self.name,
-            self.schedules_declared,
-            self.settings.queues.lease.total_seconds(),
-            self._observers.tell,
-        )
-
     async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
         """What must change on the server for `queues` (default: those of the tasks). Changes nothing."""
         connection = self.jetstream.connection
-        await connection.check_server()
+        await connection.api("INFO")
         settings = self.settings.queues
         wanted = topology.plan(
             Names(settings.namespace),

@@ -1,7 +1,7 @@
 """Cancel a job wherever it stands: mark it, ask the workers, take it out of the queue, leave a record.
 
 The mark comes first. From then on no worker starts the job, so all that is left is to find out whether one has
-begun. A purge proves nothing about that: the server also purges what is being delivered.
+begun. To delete the message proves nothing about that: the server also deletes what is being delivered.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import time
 from enum import StrEnum
 from typing import NamedTuple
 
-from jetjobs.jetstream.by_hand import is_by_hand
 from jetjobs.jetstream.cancel_marks import CancelMark
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import decode
+from jetjobs.jetstream.codec import decode, run_of
 from jetjobs.jetstream.control import Answers, ask_all
 from jetjobs.jetstream.reads import StoredMessage, delete_message
 from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record
@@ -63,7 +62,7 @@ class Canceller:
     ) -> CancelAnswer:
         """Cancel the job; wait up to `timeout_s` for one that runs to end. Repeating it changes nothing."""
         give_up = time.monotonic() + timeout_s
-        status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
+        status = await self._jetstream.places.status(queue, task, job_id)
         if status.state in FINAL or status.state is None:
             return _ended(status)
         mark = CancelMark(status.run, by[:200], reason[:500])
@@ -71,7 +70,7 @@ class Canceller:
         answers = Answers({}, [])
         asked_at = 0.0
         while True:
-            status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
+            status = await self._jetstream.places.status(queue, task, job_id, mark.run)
             if status.state in FINAL or status.state is None or status.run != mark.run:
                 return _ended(status)
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
@@ -84,7 +83,7 @@ class Canceller:
                 answer = _unconfirmed(job_id, status, answers)
             if answer is not None and _is_last(answer, give_up):
                 # To ask may have taken seconds: has it ended in them?
-                status = await self._jetstream.places.status(queue, task, job_id, by_hand=True)
+                status = await self._jetstream.places.status(queue, task, job_id, mark.run)
                 return _ended(status) if status.state in FINAL or status.run != mark.run else answer
             await asyncio.sleep(_LOOK_S)
 
@@ -98,19 +97,21 @@ class Canceller:
         """Take the job out of the queue if nobody can have begun it. Whether that was done."""
         if any(answer.get("holds") for answer in answers.by_worker.values()):
             return False
-        live = await self._jetstream.places.find(queue, task, job_id)
-        if live is None or live.headers.get(n.RUN, f"s{live.sequence}") != mark.run:
+        live = await self._jetstream.places.find_live(queue, task, job_id, mark.run)
+        if live is None or run_of(live) != mark.run:
             return False
         lane = live.subject.split(".")[3]
         # A worker that does not answer may have begun before the mark. One that is shown to run the job has, also
         # if the registry has given it up: it may only stand still, and go on within its lease.
         unheard = answers.silent or status.state is JobState.RUNNING
-        if unheard and lane != n.LATER and await self._was_delivered(queue, lane, live):
+        places = self._jetstream.places
+        if unheard and lane not in n.WAITING and await places.was_delivered(queue, live.subject, live.sequence):
             return False
-        await self._take_out(queue, live)
+        stream = self._jetstream.names.work_stream(queue)
+        await delete_message(self._jetstream.connection, stream, live.sequence, erase=False)
         job = self._read(live, job_id)
-        after = await self._jetstream.places.find_live(queue, task, job_id)
-        if after is not None and after.headers.get(n.RUN) == mark.run:
+        after = await self._jetstream.places.find_live(queue, task, job_id, mark.run)
+        if after is not None and run_of(after) == mark.run:
             return False  # the clock has fired it meanwhile: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
         stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
@@ -122,25 +123,12 @@ class Canceller:
             await self._jetstream.checkpoints.forget(job_id, job.run)
         return stands == record
 
-    async def _take_out(self, queue: str, live: StoredMessage) -> None:
-        stream = self._jetstream.names.work_stream(queue)
-        if is_by_hand(live):  # others may stand on the same subject
-            await delete_message(self._jetstream.connection, stream, live.sequence, erase=False)
-            return
-        # Exactly this subject: a wildcard would leave the lane's counts wrong.
-        await self._jetstream.connection.api(f"STREAM.PURGE.{stream}", {"filter": live.subject})
-
-    async def _was_delivered(self, queue: str, lane: str, live: StoredMessage) -> bool:
-        stream = self._jetstream.names.work_stream(queue)
-        info = await self._jetstream.connection.api(f"CONSUMER.INFO.{stream}.{lane}")
-        return int(info["delivered"]["stream_seq"]) >= live.sequence
-
     def _read(self, live: StoredMessage, job_id: str) -> Job:
         try:
-            return decode(live, "")._replace(id=job_id)
+            return decode(live)
         except MalformedJob:
-            tokens, run = live.subject.split("."), live.headers.get(n.RUN, f"s{live.sequence}")
-            return Job(job_id, tokens[4], tokens[2], tokens[3], live.data, run=run)
+            tokens = live.subject.split(".")
+            return Job(job_id, tokens[4], tokens[2], tokens[3], live.data, run=run_of(live))
 
 
 def _ended(status: JobStatus) -> CancelAnswer:

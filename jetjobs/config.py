@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dotenv import dotenv_values
 from pydantic import BaseModel, SecretStr
-from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.reading import read_json
-from jetjobs.model.settings import Settings, build_settings, check_urls
+from jetjobs.model.settings import Settings, build_settings, check_urls, show_url
 
 PREFIX = "JETJOBS_"
 DEV_FILE = Path(".jetjobs") / "dev.json"
 
 # Names of ours that are no settings.
-_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CHILD_LINK", "JETJOBS_CONFIG", "JETJOBS_DEV"})
-# To the last @, for a password may hold one, or a slash; the scheme may be missing.
-_LOGIN = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)?(?P<login>.*)@", re.DOTALL)
-
-
-class _Environment(Settings, BaseSettings):
-    """The settings as environment variables: JETJOBS_NATS__URL is nats.url."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="ignore")
+_NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CHILD_PORT", "JETJOBS_CONFIG", "JETJOBS_DEV"})
 
 
 class Loaded(NamedTuple):
@@ -70,9 +61,8 @@ def load_settings(
     if dotenv and (where / ".env").is_file():
         layers.append(_dotenv(where / ".env"))
     layers.append(_file(config or find_file(where)))
-    _check_names(environ, "the environment")
-    for key, value in _dotted(EnvSettingsSource(_Environment)()):
-        layers.append((f"env {PREFIX}{key.upper().replace('.', '__')}", {key: value}))
+    for name, key in _check_names(environ, "the environment").items():
+        layers.append((f"env {name}", {key: environ[name]}))
     for key, value in (flags or {}).items():
         if value is not None:
             layers.append(("flag", {key: value}))
@@ -175,16 +165,16 @@ def _table(value: Any) -> dict[str, Any]:
 def _dotenv(path: Path) -> tuple[str, dict[str, Any]]:
     """What is ours in the file; the rest is for others."""
     try:
-        variables = DotEnvSettingsSource(_Environment, env_file=path).env_vars
+        found = dotenv_values(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    # They come in lower case, as the environment's do on their way through pydantic.
-    found = {name.upper(): value for name, value in variables.items() if value is not None}
-    return ".env", {key: found[name] for name, key in _check_names(found, str(path)).items()}
+    keys = _check_names(found, str(path))
+    return ".env", {key: value for name, key in keys.items() if (value := found[name]) is not None}
 
 
 def _check_names(names: Iterable[str], source: str) -> dict[str, str]:
-    """The key that each variable of ours stands for. A misspelt one would be ignored in silence: refuse it."""
+    """The key of each variable of ours: JETJOBS_NATS__URL is nats.url. A misspelt one would be ignored in silence:
+    refuse it."""
     ours = [name for name in names if name.startswith(PREFIX) and name not in _NOT_SETTINGS]
     keys = [name[len(PREFIX) :].lower().replace("__", ".") for name in ours]
     return {name: key for (key, name) in _checked(zip(keys, ours, strict=True), source)}
@@ -237,11 +227,5 @@ def _show(key: str, value: Any) -> str:
         )
         return f"{seconds / size:g}{unit}"
     if key == "nats.url":
-        return ",".join(_LOGIN.sub(_masked, one.strip()) for one in value.split(","))
+        return show_url(value)
     return "" if value is None else str(value)
-
-
-def _masked(login: re.Match[str]) -> str:
-    user, colon, _ = login["login"].partition(":")
-    # A login without a password is a token.
-    return f"{login['scheme'] or ''}{user + colon if colon else ''}********@"

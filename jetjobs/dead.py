@@ -9,12 +9,11 @@ from typing import IO, Any
 from jetjobs import letter_files
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.letters import read_letter
+from jetjobs.jetstream.dead_letters import read_letter
 from jetjobs.letter_files import ImportReport, objects_of
-from jetjobs.model.errors import DefinitionError, DeliveryError, LetterAmbiguous, QueueNotFound
+from jetjobs.model.errors import DefinitionError, DeliveryError, JobAmbiguous, QueueNotFound
 from jetjobs.model.ids import is_id
-from jetjobs.model.letter import DeadLetter, LetterFilter, LetterGroup
-from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder
+from jetjobs.model.letter import DeadLetter, LetterFilter, LetterGroup, ReplayAnswer, Replayed, ReplayOrder
 from jetjobs.replay import Replayer, replay_many
 
 __all__ = ["DeadLetterBox", "ImportReport", "ReplayAnswer", "Replayed"]
@@ -55,13 +54,13 @@ class DeadLetterBox:
         return tuple(sorted(found.values(), key=lambda group: -group.count))
 
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> DeadLetter | None:
-        """The letter of a job, or None. LetterAmbiguous when jobs of several queues or tasks had this id."""
+        """The letter of a job, or None. JobAmbiguous when jobs of several queues or tasks had this id."""
         if not all(is_id(token) for token in (job_id, queue or "any", task or "any")):
             return None
         places = await self._jetstream.dead.places(job_id, queue or "*", task or "*")
         if len(places) > 1:
             pairs = [(place.split(".")[2], place.split(".")[3]) for place in places]
-            raise LetterAmbiguous(
+            raise JobAmbiguous(
                 f"{len(places)} dead letters have the id {job_id}: " + ", ".join(f"{q}/{t}" for q, t in pairs),
                 places=pairs,
                 hint="name the queue and the task",
@@ -84,17 +83,13 @@ class DeadLetterBox:
         to_queue: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> ReplayAnswer:
-        """Enqueue the job again under its id and key, from its first attempt. Repeating it cannot run it twice.
-
-        For many letters take `replay_many`, which looks once for replays that were cut short.
-        """
+        """Enqueue the job again under its id and key, from its first attempt."""
         try:
             replayer = Replayer(self._jetstream, self._registry, ReplayOrder(by, reason, to_queue, arguments))
             await replayer.check_queue()
         except (DefinitionError, QueueNotFound) as error:
             return ReplayAnswer(letter, Replayed.REFUSED, str(error))
-        await replayer.look()
-        return (await replayer.replay([letter]))[0]
+        return await replayer.replay(letter)
 
     def replay_many(
         self,

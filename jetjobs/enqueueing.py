@@ -12,8 +12,7 @@ from jetjobs.define.report import Entry
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import MAX_HEADERS, header_size
-from jetjobs.jetstream.objects import labels_of
-from jetjobs.jetstream.payloads import MAX_OBJECT
+from jetjobs.jetstream.payloads import MAX_OBJECT, labels_of
 from jetjobs.jetstream.publisher import Outgoing, Stencil, Taken, Unconfirmed
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.waiting import Waiting
@@ -101,7 +100,7 @@ class Enqueuer:
         job_id = str(tokens)
         headers = {**self._its_headers(task), **options.get("headers", {})}
         if "retry" in options:
-            headers[n.RETRY] = options["retry"].to_header()
+            headers[n.RETRY_POLICY] = options["retry"].to_header()
         if (size := header_size(headers)) > MAX_HEADERS:
             raise JobTooLarge(
                 f"the headers are {size:,} bytes; the limit is {MAX_HEADERS:,}", size=size, limit=MAX_HEADERS
@@ -132,7 +131,7 @@ class Enqueuer:
             return None
         queue = options.get("queue", request.task.queue)
         try:
-            now = await self._jetstream.publisher.server_now(self._jetstream.names.work_stream(queue), time.time())
+            now = await self._jetstream.server_clock.seconds(self._jetstream.names.work_stream(queue))
         except TopologyMissing as error:
             raise queue_not_found(queue, error) from error
         return now + options["delay"].total_seconds()

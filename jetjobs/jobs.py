@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from jetjobs.cancel import CancelAnswer, Canceller
 from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.queue_facts import look_at_lanes
+from jetjobs.jetstream.queue_state import look_at_lanes
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import page, scan
-from jetjobs.jetstream.shelves import Shelf, read_arguments, shelves
+from jetjobs.jetstream.statuses import Shelf, read_arguments, shelves
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model.errors import (
     AccessDenied,
@@ -54,9 +53,9 @@ class Jobs:
         """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id,
         ResultError when its record cannot be read."""
         where = await self.locate(job_id, queue, task)
-        status = await self._jetstream.places.status(*where, job_id, by_hand=True)
+        status = await self._jetstream.places.status(*where, job_id)
         if status.state is None:
-            status = await self._made_by_hand(*where, job_id)
+            await self._explain(*where, job_id)
         return status if status.state in FINAL else await self._with_cancel(status)
 
     async def _with_cancel(self, status: JobStatus) -> JobStatus:
@@ -77,8 +76,9 @@ class Jobs:
         found = {(q, t) for q, t in found if queue in (None, q) and task in (None, t)}
         if not found:
             raise JobNotFound(
-                f"no job {job_id}: it never existed, or its record has expired",
-                hint="records of ended jobs are kept for an hour, unless the task says otherwise",
+                f"no job is found by the id {job_id}",
+                hint="records of ended jobs are kept for an hour, unless the task says otherwise; a job published"
+                " without jetjobs may be not found by this id yet: `jetjobs jobs list --task TASK` shows it",
             )
         if len(found) > 1:
             places = sorted(found)
@@ -88,12 +88,8 @@ class Jobs:
             )
         return found.pop()
 
-    async def _made_by_hand(self, queue: str, task: str, job_id: str) -> JobStatus:
-        """A job that has its id in no subject yet, but is shown as running."""
-        bucket = self._jetstream.names.running_bucket
-        async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, job_id)):
-            if record := read_running(read_record(message.data)):
-                return running_status(job_id, record)._replace(queue=queue, task=task)
+    async def _explain(self, queue: str, task: str, job_id: str) -> NoReturn:
+        """Why the job that was located has no state."""
         there = await self._jetstream.results.get(queue, task, job_id)
         if there is not None and there.data and KV_OPERATION not in there.headers:
             raise ResultError(
@@ -150,25 +146,18 @@ class Jobs:
             raise ConfigError(f"limit must be from 1 to {MAX_LIMIT:,}")
         position = read_cursor(query, cursor) if cursor else None
         running = await self._running()
-        created = await self._created()
-        if query.queue is not None and query.queue not in created:
+        queues = await queues_on(self._jetstream.connection, self._jetstream.names)
+        if query.queue is not None and query.queue not in queues:
             raise QueueNotFound(f"there is no queue {query.queue!r}", hint="jetjobs queues list")
-        asked = created if query.queue is None else [query.queue]
+        asked = queues if query.queue is None else [query.queue]
         delivered = await self._delivered(asked) if query.state is JobState.RUNNING else {}
-        all_shelves = [*shelves(self._jetstream.names, created, query, running, delivered)]
+        all_shelves = [*shelves(self._jetstream.names, queues, query, running, delivered)]
         if position is not None:
             keys = [shelf.key for shelf in all_shelves]
             if position.shelf not in keys:
                 raise ConfigError("the cursor stands in a queue that is gone", hint="begin the list anew")
             all_shelves = all_shelves[keys.index(position.shelf) :]
         return await _Lister(self._jetstream, query, limit).fill(all_shelves, position)
-
-    async def _created(self) -> dict[str, str]:
-        """When the stream of each queue was made."""
-        connection, names = self._jetstream.connection, self._jetstream.names
-        queues = await queues_on(connection, names)
-        infos = await asyncio.gather(*(connection.api(f"STREAM.INFO.{names.work_stream(q)}") for q in queues))
-        return {queue: str(info["created"]) for queue, info in zip(queues, infos, strict=True)}
 
     async def _delivered(self, queues: Iterable[str]) -> dict[tuple[str, str], int]:
         """The last sequence that each lane has delivered, 0 where nothing is out: what runs stands no further.

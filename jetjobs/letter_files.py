@@ -14,8 +14,7 @@ from jetjobs.model.errors import DefinitionError, MalformedJob
 from jetjobs.model.ids import is_id
 from jetjobs.model.letter import DeadLetter
 from jetjobs.model.names import check_header, check_token
-from jetjobs.model.reading import read_json
-from jetjobs.model.writing import write_json
+from jetjobs.model.reading import read_json, write_json
 
 _ROOM = 1024
 """For what the publish itself adds to the headers."""

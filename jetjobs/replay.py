@@ -1,21 +1,21 @@
-"""Replay dead letters: one, or many at once. Safe to interrupt and repeat, at any point and after any time."""
+"""Replay dead letters: one, or many at once. Safe to interrupt and repeat. ADR 27."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable
 from typing import NamedTuple, TypeVar
 
 from jetjobs.define.registry import Router
 from jetjobs.enqueueing import claim_check
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import MAX_MOVABLE, header_size
-from jetjobs.jetstream.letters import read_letter, whole_number
-from jetjobs.jetstream.objects import labels_of
+from jetjobs.jetstream.codec import MAX_MOVABLE, header_number, header_size
+from jetjobs.jetstream.payloads import labels_of
+from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import last_on
-from jetjobs.jetstream.replay_marks import Mark, Refused
+from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
     AccessDenied,
@@ -29,8 +29,7 @@ from jetjobs.model.errors import (
 )
 from jetjobs.model.ids import NO_KEY, JobId, new_run, parse_id
 from jetjobs.model.job import Job
-from jetjobs.model.letter import DeadLetter
-from jetjobs.model.replay import ReplayAnswer, Replayed, ReplayOrder, provenance, run_of
+from jetjobs.model.letter import DeadLetter, ReplayAnswer, Replayed, ReplayOrder, provenance, run_of
 
 AT_ONCE = 16
 """Letters under way at a time, in a replay of many."""
@@ -47,16 +46,16 @@ class _Ready(NamedTuple):
 
 
 # Said of a letter; anything else is the server's trouble.
-_KEPT = frozenset({n.PRODUCER, n.RETRY, n.PARENT, n.ROOT})
+_KEPT = frozenset({n.PRODUCER, n.RETRY_POLICY, n.PARENT, n.ROOT})
 """Headers of ours that a new life of the job has too."""
 _REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
 
 
 class Replayer:
-    """Carries out one order. `look` comes first; then each letter is enqueued, and only then removed.
+    """Carries out one order: each letter is enqueued, and only then removed.
 
-    A job and the mark of its replay are stored together, both or none. So a replay that was cut short before it
-    could remove its letter is known by its mark, wherever the job is by now and whatever it left behind.
+    The run of the new life is derived from the letter. So a replay that was cut short before it could remove its
+    letter is known by the live job or done record of that run, or by the message id of the job.
     """
 
     def __init__(self, jetstream: JetStreamClient, registry: Router, order: ReplayOrder) -> None:
@@ -64,16 +63,6 @@ class Replayer:
         self._jetstream = jetstream
         self._registry = registry
         self._order = order
-        self._marks: dict[str, Mark] = {}
-
-    async def look(self) -> None:
-        """Find marks of replays that were cut short, in any queue. A mark without its letter has done its duty."""
-        for mark in await self._jetstream.replay_marks.find():
-            there = await self._jetstream.dead.numbered(mark.letter)
-            if there is not None and run_of(read_letter(there)) == mark.run:
-                self._marks[mark.run] = mark
-            else:
-                await self._jetstream.replay_marks.remove([mark])
 
     async def check_queue(self) -> None:
         """QueueNotFound when the jobs are to go to a queue that is not there."""
@@ -87,91 +76,58 @@ class Replayer:
         except AccessDenied:
             return  # we may not ask; the publish will tell
 
-    async def replay(self, letters: Sequence[DeadLetter]) -> list[ReplayAnswer]:
-        """Replay some letters together. Never raises for what a letter is; BrokerError when the server fails."""
-        begun = await _all(self._begin(letter) for letter in letters)
-        queues: dict[str, list[_Ready]] = {}
-        for one in begun:
-            if isinstance(one, _Ready):
-                queues.setdefault(one.job.queue, []).append(one)
-        answers = {one.letter.sequence: one for one in begun if isinstance(one, ReplayAnswer)}
-        for done in await _all(self._carry_out(ready) for ready in queues.values()):
-            answers.update({answer.letter.sequence: answer for answer in done})
-        return [answers[letter.sequence] for letter in letters]
-
-    async def _begin(self, letter: DeadLetter) -> ReplayAnswer | _Ready:
-        """All that comes before the job is stored."""
-        if (mark := self._marks.get(run_of(letter))) is not None:
-            await self._jetstream.dead.remove(letter.sequence, erase=False)
-            await self._jetstream.replay_marks.remove([mark])
-            return ReplayAnswer(letter, Replayed.ALREADY)
-        if not await self._jetstream.dead.is_there(letter.sequence):
+    async def replay(self, letter: DeadLetter) -> ReplayAnswer:
+        """Never raises for what a letter is; BrokerError when the server fails."""
+        names, dead = self._jetstream.names, self._jetstream.dead
+        if not await dead.is_there(letter.sequence):
             return ReplayAnswer(letter, Replayed.GONE)
-        names = self._jetstream.names
+        if await self._has_ended(letter):
+            await dead.remove(letter.sequence, erase=False)
+            return ReplayAnswer(letter, Replayed.ALREADY)
         try:
             job = await self.revive(letter)
             guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
             if job.key != NO_KEY:
                 guard = names.key_anywhere(job.queue, job.task, job.key)
-            return _Ready(letter, await self._fit(job, guard), guard)
+            one = _Ready(letter, await self._fit(job, guard), guard)
         except _REFUSALS as error:
             return ReplayAnswer(letter, Replayed.REFUSED, str(error))
-
-    async def _carry_out(self, ready: Sequence[_Ready]) -> list[ReplayAnswer]:
-        """Store jobs of one queue, then remove their letters, then their marks. In this order: see the class."""
-        together: dict[str, _Ready] = {}
-        for one in ready:
-            together.setdefault(one.guard, one)
-        # A second one of the same key must find the first one's job: within one batch it would not.
-        apart = [one for one in ready if one is not together[one.guard]]
         try:
-            answers = await self._store(list(together.values()))
-        except Refused:
-            answers, apart = [], list(ready)
-        for one in apart:
-            answers.append(await self._store_one(one))
-        return answers
-
-    async def _store(self, ready: Sequence[_Ready]) -> list[ReplayAnswer]:
-        """Refused when one of them cannot be stored."""
-        replays = [
-            (
-                Mark(one.job.queue, one.job.run, one.letter.sequence),
-                self._jetstream.publisher.outgoing(one.job, None, one.guard),
-            )
-            for one in ready
-        ]
-        try:
-            await self._jetstream.replay_marks.store(replays)
+            outcome = await self._store(one)
         except _REFUSALS as error:
-            await _all(self._drop_body(one) for one in ready)
-            return [ReplayAnswer(one.letter, Replayed.REFUSED, str(error)) for one in ready]
-        await _all(self._jetstream.dead.remove(one.letter.sequence, erase=False) for one in ready)
-        await self._jetstream.replay_marks.remove([mark for mark, _ in replays])
-        for one in ready:
-            if one.letter.payload and one.letter.payload != one.job.payload:
-                await self._discard(one.letter.queue, one, one.letter.payload)
-        return [ReplayAnswer(one.letter, Replayed.REPLAYED) for one in ready]
+            await self._drop_body(one)
+            return ReplayAnswer(letter, Replayed.REFUSED, str(error))
+        if outcome is Replayed.ALIVE:
+            await self._drop_body(one)
+            return ReplayAnswer(letter, outcome, "a live job holds its id or key")
+        await dead.remove(letter.sequence, erase=False)
+        if outcome is Replayed.ALREADY:
+            await self._drop_body(one)
+        elif letter.payload and letter.payload != one.job.payload:
+            await self._discard(letter.queue, one, letter.payload)
+        return ReplayAnswer(letter, outcome)
 
-    async def _store_one(self, one: _Ready) -> ReplayAnswer:
-        """As `_store`, and when it is refused find out why."""
+    async def _has_ended(self, letter: DeadLetter) -> bool:
+        """Whether the life that a replay of this letter begins has left its record."""
+        try:
+            done = await self._jetstream.results.get(self._order.to_queue or letter.queue, letter.task, letter.id)
+        except TopologyMissing:
+            return False
+        return done is not None and read_record(done.data).get("run") == run_of(letter)
+
+    async def _store(self, one: _Ready) -> Replayed:
         stream = self._jetstream.names.work_stream(one.job.queue)
-        mark = Mark(one.job.queue, one.job.run, one.letter.sequence)
+        message = self._jetstream.publisher.outgoing(one.job, None, one.guard)
         while True:
             try:
-                return (await self._store([one]))[0]
-            except Refused as refused:
+                stored = await self._jetstream.publisher.store(stream, message)
+                return Replayed.REPLAYED if stored else Replayed.ALREADY
+            except Taken:
                 there = await last_on(self._jetstream.connection, stream, one.guard)
-                ours = there is not None and there.headers.get(n.RUN) == one.job.run
-                if ours or refused.duplicate or await self._jetstream.replay_marks.is_there(mark):
-                    await self._jetstream.dead.remove(one.letter.sequence, erase=False)
-                    await self._jetstream.replay_marks.remove([mark])
-                    await self._drop_body(one)
-                    return ReplayAnswer(one.letter, Replayed.ALREADY)
                 if there is not None:
-                    await self._drop_body(one)
-                    return ReplayAnswer(one.letter, Replayed.ALIVE, "a live job holds its id or key")
-            await asyncio.sleep(0.05)  # what held it has ended or moved meanwhile: try again
+                    ours = there.headers.get(n.RUN) == one.job.run
+                    return Replayed.ALREADY if ours else Replayed.ALIVE
+            await asyncio.sleep(0.05)  # what held it has ended or moved: try again
 
     async def _fit(self, job: Job, guard: str) -> Job:
         """The job as it is stored: a body that is too large for a message goes to the object store."""
@@ -221,7 +177,7 @@ class Replayer:
             body,
             parse_id(letter.id).key,
             run=run_of(letter),
-            max_attempts=whole_number(letter.headers.get(n.MAX_ATTEMPTS)),
+            max_attempts=int(header_number(letter.headers, n.MAX_ATTEMPTS, 0)),
             enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
             payload=payload,
             headers={**kept, n.REPLAY: provenance(letter, order, time.time())},
@@ -237,10 +193,9 @@ async def replay_many(
     """
     if not rate >= 0.0 or math.isinf(rate):
         raise DefinitionError(f"the rate must be 0 or more a second, not {rate}")
-    await replayer.look()
     await replayer.check_queue()
     async for group in _groups(letters, rate):
-        work = asyncio.ensure_future(replayer.replay(group))
+        work = asyncio.ensure_future(_all(map(replayer.replay, group)))
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, Unpack
 
 from jetjobs.define.handle import JobHandle
@@ -14,15 +14,16 @@ from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.enqueueing import queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.leader import holder
 from jetjobs.jetstream.publisher import Unconfirmed
 from jetjobs.jetstream.schedules import Definition
-from jetjobs.jetstream.ticks import Marker, tick_job
+from jetjobs.jetstream.ticks import tick_job
 from jetjobs.model import names as n
 from jetjobs.model.errors import ConfigError, DefinitionError, ScheduleConflict, TopologyMissing
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import check_schedule_key, check_schedule_name
-from jetjobs.model.planning import AHEAD, Tick, last_slot, settled
+from jetjobs.model.planning import AHEAD, Mark, Tick, last_slot
 from jetjobs.model.schedule import Schedule, slot_token
 from jetjobs.model.secrets import mask, read_paths
 
@@ -49,9 +50,12 @@ class ScheduleInfo(NamedTuple):
     next: datetime | None
     """The slot that comes next; None when it is paused or has ended."""
     late_s: float = 0.0
-    """For how long a slot has been due that nobody has planned: 0 while a scheduler works."""
+    """For how long a slot has been due that nobody has planned: 0 while a leader plans."""
     missed: int = 0
     """Slots that were passed over so far, because nobody could plan them in time."""
+    planned_by: int | None = None
+    """The revision whose ticks are placed; None for none yet. If it differs from `revision`, the leader has not
+    seen the change yet."""
 
     @property
     def state(self) -> Literal["on", "paused", "ended", "late"]:
@@ -71,17 +75,7 @@ class ScheduleInfo(NamedTuple):
         """As JSON, with secret arguments masked."""
         shown = self.schedule.model_dump(
             mode="json",
-            exclude={
-                "secret",
-                "generation",
-                "since",
-                "last",
-                "left",
-                "replaced",
-                "takes_slot",
-                "every",
-                "jitter",
-            },
+            exclude={"secret", "since", "takes_slot", "every", "jitter"},
         )
         every = self.schedule.every
         return {
@@ -90,6 +84,7 @@ class ScheduleInfo(NamedTuple):
             "every_s": every.total_seconds() if every is not None else None,
             "jitter_s": self.schedule.jitter.total_seconds(),
             "revision": self.revision,
+            "planned_by": self.planned_by,
             "last": self.last.isoformat() if self.last is not None else None,
             "last_job": self.last_job,
             "next": self.next.isoformat() if self.next is not None else None,
@@ -113,15 +108,15 @@ class Schedules:
     async def list(self) -> list[ScheduleInfo]:
         """All that can be read, by name."""
         definitions = await self._jetstream.schedules.all()
-        markers: dict[str, dict[str, Marker]] = {}
+        marks: dict[str, dict[str, Mark]] = {}
         for queue in {d.schedule.queue for d in definitions if d.schedule is not None}:
             try:
-                markers[queue] = await self._jetstream.ticks.markers(queue)
+                marks[queue] = await self._jetstream.ticks.marks(queue)
             except TopologyMissing:
-                markers[queue] = {}
+                marks[queue] = {}
         now = await self._jetstream.server_clock.now()
         return [
-            _info(definition, schedule, markers[schedule.queue].get(schedule.name), now)
+            _info(definition, schedule, marks[schedule.queue].get(schedule.name, Mark()), now)
             for definition in definitions
             if (schedule := definition.schedule) is not None
         ]
@@ -137,6 +132,11 @@ class Schedules:
             yield slot
             slot = schedule.after(slot)
 
+    async def has_leader(self) -> bool:
+        """Whether a worker leads. While none does, changes have no effect yet, and ticks that are placed still
+        fire: up to a minute of them."""
+        return await holder(self._jetstream.connection, self._jetstream.names.locks_bucket) is not None
+
     # Changing
 
     async def put(
@@ -148,7 +148,7 @@ class Schedules:
         revision: int | None = None,
         **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
-        """Make a schedule, or put another in its place: what is not given has its default.
+        """Make a schedule, or put another in its place: what is not given has its default. The leader plans it.
 
         With a `revision`, as `get` told it (0: there is none), ScheduleConflict unless that still stands; without
         one it is written over what is there. Refused for one that the code of an app declares. DefinitionError,
@@ -161,6 +161,7 @@ class Schedules:
             raise DefinitionError("the name is the first argument")
         wanted = schedule_of(known, name, options)
         _check_end(wanted, await self._jetstream.server_clock.now())
+        await self._jetstream.schedules.check(wanted)
         for tries_left in reversed(range(_TRIES if revision is None else 1)):
             there = await self._jetstream.schedules.get(name)
             _check_stands(name, there, revision)
@@ -168,7 +169,7 @@ class Schedules:
                 hint = "change it there, or pause it. If that app is gone, delete it first, with --force"
                 _check_free(there, hint)
             try:
-                there = await self._jetstream.schedule_edits.put(wanted, there)
+                there = await self._jetstream.schedules.put(wanted, there)
                 break
             except ScheduleConflict:
                 if not tries_left:
@@ -177,7 +178,8 @@ class Schedules:
         return await self._look(there)
 
     async def pause(self, name: str) -> ScheduleInfo:
-        """Plan no more ticks, and take back those that have not fired. It stays paused through deploys."""
+        """Plan no more ticks; the leader takes back those that have not fired, within about a second. It stays
+        paused through deploys."""
         return await self._set_paused(name, True)
 
     async def resume(self, name: str) -> ScheduleInfo:
@@ -185,14 +187,14 @@ class Schedules:
         return await self._set_paused(name, False)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete it, and take back the ticks that have not fired. Refused for one that the code declares, unless
-        by `force`: for an app that is gone. If it is not, its next worker stores the schedule again."""
+        """Delete it; the leader takes back the ticks that have not fired. Refused for one that the code declares,
+        unless by `force`: for an app that is gone. If it is not, its next worker stores the schedule again."""
         definition = await self.find_to_delete(name, force=force)
-        await self._jetstream.schedule_edits.delete(definition)
+        await self._jetstream.schedules.delete(definition)
 
     async def find_to_delete(self, name: str, *, force: bool = False) -> Definition:
         """What `delete` would delete; the same errors. Of any name, for it may be what somebody's hand wrote."""
-        definition = await self._jetstream.schedule_edits.find(check_schedule_key(name))
+        definition = await self._jetstream.schedules.find(check_schedule_key(name))
         if not force:
             _check_free(definition, "delete it there, or pause it. If that app is gone, delete it with --force")
         return definition
@@ -221,7 +223,7 @@ class Schedules:
                 break
             try:
                 wanted = schedule.model_copy(update={"paused": paused})
-                definition = await self._jetstream.schedule_edits.put(wanted, definition)
+                definition = await self._jetstream.schedules.put(wanted, definition)
                 break
             except ScheduleConflict:
                 if not tries_left:
@@ -229,29 +231,29 @@ class Schedules:
         return await self._look(definition)
 
     async def _find(self, name: str) -> Definition:
-        return await self._jetstream.schedule_edits.find(check_schedule_name(name))
+        return await self._jetstream.schedules.find(check_schedule_name(name))
 
     async def _look(self, definition: Definition) -> ScheduleInfo:
         schedule = _readable(definition)
         try:
-            marker = await self._jetstream.ticks.marker(schedule.queue, schedule.name)
+            mark = await self._jetstream.ticks.mark(schedule.queue, schedule.name)
         except TopologyMissing:
-            marker = None
-        return _info(definition, schedule, marker, await self._jetstream.server_clock.now())
+            mark = Mark()
+        return _info(definition, schedule, mark, await self._jetstream.server_clock.now())
 
 
-def _info(definition: Definition, schedule: Schedule, marker: Marker | None, now: datetime) -> ScheduleInfo:
-    progress = marker.progress if marker is not None else None
-    upto = settled(schedule, progress)
-    last = last_slot(schedule, progress, now)
+def _info(definition: Definition, schedule: Schedule, mark: Mark, now: datetime) -> ScheduleInfo:
+    last, planned_by = last_slot(schedule, mark, now), mark.revision or None
     if schedule.paused:
-        return ScheduleInfo(schedule, definition.revision, last, None, 0.0, progress.missed if progress else 0)
+        return ScheduleInfo(schedule, definition.revision, last, None, 0.0, mark.missed, planned_by)
+    # Without a mark it is new here.
+    upto = mark.planned_until or datetime.fromtimestamp(definition.stored_at, UTC)
+    upto = max(schedule.since, upto)
     first = schedule.after(upto)
     late_s = max(0.0, (now - first).total_seconds()) if first is not None else 0.0
-    missed = progress.missed if progress is not None else 0
     # Further ahead than ticks are placed nothing is planned up to there: a clock went back, or a hand wrote it.
     upcoming = schedule.after(upto if upto - now > 2 * AHEAD else now)
-    return ScheduleInfo(schedule, definition.revision, last, upcoming, late_s, missed)
+    return ScheduleInfo(schedule, definition.revision, last, upcoming, late_s, mark.missed, planned_by)
 
 
 def _readable(definition: Definition) -> Schedule:

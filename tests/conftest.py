@@ -48,8 +48,10 @@ def make_app(settings_for: Callable[..., Settings]) -> MakeApp:
 
 
 @pytest.fixture
-def app(make_app: MakeApp) -> JetJobs:
-    return make_app()
+def app(make_app: MakeApp, request: pytest.FixtureRequest) -> JetJobs:
+    """With the settings that a mark names: `@pytest.mark.settings(queues={"lease": "1s"})`."""
+    mark = request.node.get_closest_marker("settings")
+    return make_app(**(mark.kwargs if mark is not None else {}))
 
 
 @pytest.fixture

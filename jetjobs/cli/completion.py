@@ -1,24 +1,22 @@
-"""Names that the shell completes, asked of the server: within 300 ms, kept for 30 s, silent on failure."""
+"""Names that the shell completes, read from the server within 300 ms; silent on failure."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jetjobs.model.reading import read_json
+from jetjobs.cli.state import hoist
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
+    from jetjobs.model.settings import Settings
 
 LIMIT_S = 0.3
-KEPT_S = 30.0
 MOST = 200
 """Ids of dead letters that are offered."""
 
@@ -60,36 +58,15 @@ def event_kinds(incomplete: str) -> list[str]:
 
 
 def _names(what: str, incomplete: str) -> list[str]:
-    """Whatever goes wrong, the shell is told of nothing: it could only spoil the line that is being typed."""
+    """Whatever goes wrong, nothing is offered: a message could only spoil the line that is being typed."""
     with contextlib.suppress(Exception):
-        return [name for name in _known(what) if name.startswith(incomplete) and name.isprintable()]
+        found = _ask(what, _settings())
+        return [name for name in found if name.startswith(incomplete) and name.isprintable()]
     return []
 
 
-def _known(what: str) -> list[str]:
-    from jetjobs.model.settings import Settings
-
-    settings: Settings = _settings()
-    kept = _cache_file(what, settings)
-    with contextlib.suppress(OSError, ValueError):
-        age = time.time() - kept.stat().st_mtime
-        if 0 <= age < KEPT_S:
-            return [str(name) for name in read_json(kept.read_text())]
-    found = _ask(what, settings)
-    if found is None:
-        return []
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = kept.with_suffix(f".{os.getpid()}")
-        fresh.touch(mode=0o600)
-        fresh.write_text(json.dumps(found))
-        fresh.replace(kept)
-    return found
-
-
-def _settings() -> Any:
+def _settings() -> Settings:
     """The settings that the typed line would have, global options wherever they stand."""
-    from jetjobs.cli.hoist import hoist
     from jetjobs.config import load_settings
 
     typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
@@ -109,18 +86,7 @@ def _settings() -> Any:
     return load_settings(flags, config=config, context=given.get("context")).settings
 
 
-def _cache_file(what: str, settings: Any) -> Path:
-    import hashlib
-
-    # Another user or server may show other names.
-    nats = settings.nats
-    asked = repr((what, settings.queues.namespace, nats.url, nats.user, nats.creds))
-    mark = hashlib.sha256(asked.encode()).hexdigest()[:24]
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "jetjobs" / f"names-{mark}.json"
-
-
-def _ask(what: str, settings: Any) -> list[str] | None:
+def _ask(what: str, settings: Settings) -> list[str]:
     """Ask in a thread that is left behind when time is up: a server that hangs must not hold up the shell."""
     import asyncio
     import logging
@@ -143,7 +109,7 @@ def _ask(what: str, settings: Any) -> list[str] | None:
 
     threading.Thread(target=work, daemon=True).start()
     done.wait(LIMIT_S)
-    return found[0] if found else None
+    return found[0] if found else []
 
 
 async def _queues(app: JetJobs) -> list[str]:

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from jetjobs.cli.state import state
+from jetjobs.config import find_file
 
-commands = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
-
-
-def add_to(tree: typer.Typer) -> None:
-    tree.add_typer(commands, name="config")
+commands = typer.Typer()
 
 
 @commands.command()
 def show() -> None:
-    """Print each setting with its value and source; secrets are masked."""
+    """Print the configuration file in use, and each setting with its value and source; secrets are masked."""
     rows = state.settings().rows()
-    if state.out.as_json:
-        state.out.json({"items": [{"key": k, "value": v, "source": s} for k, v, s in rows]})
-    else:
-        state.out.table(["SETTING", "VALUE", "SOURCE"], [[k, v or "-", s] for k, v, s in rows])
-
-
-@commands.command()
-def path() -> None:
-    """Print the configuration file in use."""
-    from pathlib import Path
-
-    from jetjobs.config import find_file
-    from jetjobs.model.errors import ConfigError
-
     found = state.config or find_file(Path.cwd())
-    if found is None:
-        raise ConfigError(
-            "there is no configuration file", hint="jetjobs.toml, or [tool.jetjobs] in pyproject.toml"
-        )
+    file = None if found is None else str(found)
     if state.out.as_json:
-        state.out.json({"path": str(found)})
-    else:
-        state.out.data(str(found))
+        state.out.json({"file": file, "items": [{"key": k, "value": v, "source": s} for k, v, s in rows]})
+        return
+    if not state.out.quiet:
+        state.out.data(f"configuration file: {file or '-'}\n")
+    state.out.table(["SETTING", "VALUE", "SOURCE"], [[k, v or "-", s] for k, v, s in rows])

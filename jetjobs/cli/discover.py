@@ -14,6 +14,10 @@ from jetjobs.model.errors import ConfigError, JetJobsError
 USUAL = ("tasks", "jobs", "app", "main", "worker")
 
 
+class AppNotFound(ConfigError):
+    """None was named, and none is in the usual places."""
+
+
 def find_app(target: str | None) -> JetJobs:
     """The app that `target` names. ConfigError when there is none, or more than one."""
     here = str(Path.cwd())
@@ -51,7 +55,7 @@ def _search() -> JetJobs:
     if len(different) == 1:
         return next(iter(found.values()))
     if not found:
-        raise ConfigError(
+        raise AppNotFound(
             "no app found in " + ", ".join(f"{n}.py" for n in USUAL),
             hint="name it: --app MODULE:NAME, JETJOBS_APP, or `app` in [tool.jetjobs] of pyproject.toml",
         )

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from jetjobs.cli.completion import priorities, queue_names, task_names
-from jetjobs.cli.output import FAILED, json_line
-from jetjobs.cli.state import run_async, state
+from jetjobs.cli.completion import task_names
+from jetjobs.cli.options import Arguments, Data, OtherQueue, Priority, optional, present, read_duration, read_time
+from jetjobs.cli.output import DONE, FAILED, json_line
+from jetjobs.cli.progress import showing
+from jetjobs.cli.state import state
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import EnqueueOptions
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import JobFailed
 from jetjobs.model.reading import read_json
 
-if TYPE_CHECKING:
-    from datetime import timedelta
-
-    from jetjobs.define.handle import JobHandle
-    from jetjobs.define.options import EnqueueOptions
+commands = typer.Typer()
 
 
-def add_to(tree: typer.Typer) -> None:
-    tree.command("enqueue")(enqueue)
-
-
-def enqueue(
+@commands.command()
+async def enqueue(
     task: Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="k=text or k:=json.", metavar="[k=v | k:=json]...")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="All arguments as JSON, @file, or - for standard input.")
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option(help="Queue to use instead of the task's.", autocompletion=queue_names)
-    ] = None,
-    priority: Annotated[str | None, typer.Option(help="high, normal or low.", autocompletion=priorities)] = None,
+    arguments: Arguments = None,
+    data: Data = None,
+    queue: OtherQueue = None,
+    priority: Priority = None,
     delay: Annotated[str | None, typer.Option(help="Run after this long: 10s, 5m, 2h.")] = None,
     at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.")] = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key.")] = None,
@@ -43,42 +37,45 @@ def enqueue(
     count: Annotated[int, typer.Option("-n", help="How many copies.", min=1, max=1_000_000)] = 1,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result.")] = False,
     wait_for: Annotated[str, typer.Option("--wait-timeout", help="How long to wait.")] = "30s",
-) -> None:
+) -> int:
     """Store a job, and with --wait print its result."""
-    options = _options(queue=queue, priority=priority, delay=delay, at=at, key=key, job_id=job_id)
     if count > 1 and (wait or key or job_id):
         raise typer.BadParameter("-n goes without --wait, --key and --id")
+    given = {
+        "queue": queue,
+        "priority": priority,
+        "key": key,
+        "job_id": job_id,
+        "delay": optional(read_duration, "--delay", delay),
+        "run_at": optional(read_time, "--at", at),
+    }
+    options = cast("EnqueueOptions", present(given))
     values = read_arguments(arguments or [], data)
-    patience = _duration(wait_for)
-    code = run_async(lambda: _enqueue(task, values, options, count, patience if wait else None))
-    if code:
-        raise typer.Exit(code)
-
-
-async def _enqueue(
-    name: str, values: dict[str, Any], options: EnqueueOptions, count: int, patience: timedelta | None
-) -> int:
+    patience = read_duration("--wait-timeout", wait_for)
     app = state.load_app(None, state.settings())
-    task = app.find(name)
-    call = task.options(**options)
-    request = call.bind(**values)
+    found = app.find(task)
+    request = found.options(**options).bind(**values)
     async with app:
         if count > 1:
             report = await app.enqueue_many([request] * count)
             report.raise_for_refused()
-            if state.out.as_json:
-                state.out.json({"stored": len(report.stored), "queue": request.options.get("queue", task.queue)})
-            elif state.out.quiet:
-                for handle in report.stored:
-                    state.out.data(handle.id)
-            else:
-                state.out.data(f"{len(report.stored):,} jobs enqueued")
-            return 0
-        handle = await task.send(request)
-        if patience is None:
-            _show_stored(handle)
-            return 0
-        return await _wait(handle, patience)
+            _show_many([handle.id for handle in report.stored], request.options.get("queue", found.queue))
+            return DONE
+        handle = await found.send(request)
+        if wait:
+            return await _wait(handle, patience)
+        _show_stored(handle)
+        return DONE
+
+
+def _show_many(ids: list[str], queue: str) -> None:
+    if state.out.as_json:
+        state.out.json({"stored": len(ids), "queue": queue})
+    elif state.out.quiet:
+        for job_id in ids:
+            state.out.data(job_id)
+    else:
+        state.out.data(f"{len(ids):,} jobs enqueued")
 
 
 def _show_stored(handle: JobHandle[Any]) -> None:
@@ -93,10 +90,6 @@ def _show_stored(handle: JobHandle[Any]) -> None:
 
 
 async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
-    from jetjobs.cli.bar import showing
-    from jetjobs.model.durations import show_duration
-    from jetjobs.model.errors import JobFailed
-
     try:
         async with showing(handle):
             plain = await handle.shown_result(patience)
@@ -123,7 +116,7 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
         state.out.data(handle.id)
     else:
         state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {json_line(plain)}")
-    return 0
+    return DONE
 
 
 def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
@@ -152,35 +145,3 @@ def _read_data(data: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise typer.BadParameter("--data must be one JSON object: the task's arguments by name")
     return values
-
-
-def _options(
-    *,
-    queue: str | None,
-    priority: str | None,
-    delay: str | None,
-    at: str | None,
-    key: str | None,
-    job_id: str | None,
-) -> EnqueueOptions:
-    from datetime import datetime
-
-    given: dict[str, Any] = {"queue": queue, "priority": priority, "key": key, "job_id": job_id}
-    if delay is not None:
-        given["delay"] = _duration(delay)
-    if at is not None:
-        try:
-            given["run_at"] = datetime.fromisoformat(at)
-        except ValueError:
-            raise typer.BadParameter(f"--at {at!r} is no ISO 8601 time, as in 2027-01-31T09:00:00+01:00") from None
-    options: EnqueueOptions = {k: v for k, v in given.items() if v is not None}  # type: ignore[assignment]
-    return options
-
-
-def _duration(text: str) -> timedelta:
-    from jetjobs.model.durations import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None

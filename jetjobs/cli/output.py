@@ -7,7 +7,6 @@ and none of them may steer the terminal.
 from __future__ import annotations
 
 import errno
-import getpass
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ import traceback
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from jetjobs.model.writing import write_json
+from jetjobs.model.reading import write_json
 
 if TYPE_CHECKING:
     from jetjobs.model.errors import JetJobsError
@@ -218,14 +217,6 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def user_name() -> str:
-    """Who runs this command, for the record."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number without a name
-        return f"uid {os.getuid()}"
-
-
 def exit_code(error: JetJobsError) -> int:
     """The documented code for an error."""
     from jetjobs.model import errors as e
@@ -237,10 +228,8 @@ def exit_code(error: JetJobsError) -> int:
         (e.AccessDenied, UNREACHABLE),
         (e.UnsupportedServer, UNREACHABLE),
         (e.UnknownTask, NOT_FOUND),
-        (e.LetterNotFound, NOT_FOUND),
         (e.JobNotFound, NOT_FOUND),
         (e.JobAmbiguous, USAGE),
-        (e.LetterAmbiguous, USAGE),
         (e.QueueNotFound, NOT_FOUND),
         (e.WorkerNotFound, NOT_FOUND),
         (e.ScheduleNotFound, NOT_FOUND),

@@ -7,36 +7,63 @@ from typing import Annotated
 import typer
 
 from jetjobs.cli.completion import queue_names
-from jetjobs.cli.state import run_async
+from jetjobs.cli.options import Yes, operator, optional, read_duration
+from jetjobs.cli.output import DONE, REFUSED, one_line
+from jetjobs.cli.progress import confirmed, progress
+from jetjobs.cli.state import state
+from jetjobs.doctor.finding import many
+from jetjobs.model.durations import show_duration
+from jetjobs.model.presence import iso
+from jetjobs.model.queue import QueueState
 
-commands = typer.Typer(help="Queues: what waits, runs and moves; pause or empty them.", no_args_is_help=True)
+commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", autocompletion=queue_names)]
 Names = Annotated[list[str], typer.Argument(help="Names of queues.", autocompletion=queue_names)]
-
-
-def add_to(tree: typer.Typer) -> None:
-    tree.add_typer(commands, name="queues")
+HEAD = (
+    "QUEUE", "STATE", "QUEUED", "RUNNING", "SCHEDULED", "RETRYING", "DEAD", "OLDEST", "IN/s", "OUT/s", "WORKERS",
+    "SLOTS",
+)  # fmt: skip
 
 
 @commands.command("list")
-def list_queues() -> None:
+async def list_queues() -> None:
     """List all queues with their counts and rates."""
-    from jetjobs.cli.run_queues import list_command
-
-    run_async(list_command)
+    async with state.reader() as app:
+        found = await app.queues.list()
+    if state.out.as_json:
+        state.out.json({"items": [queue.summary() for queue in found], "cursor": None})
+        return
+    state.out.table(list(HEAD), [_row(queue) for queue in found])
+    if not found:
+        state.out.note("there are no queues: jetjobs setup apply makes those of your tasks")
 
 
 @commands.command()
-def show(queue: Name) -> None:
+async def show(queue: Name) -> None:
     """Show one queue: its lanes, its pause, and when a job enqueued now may start."""
-    from jetjobs.cli.run_queues import show_command
-
-    run_async(lambda: show_command(queue))
+    async with state.reader() as app:
+        found = await app.queues.get(queue)
+    out = state.out
+    if out.as_json:
+        out.json(found.details())
+        return
+    for head, cell in zip(HEAD, _row(found), strict=True):
+        out.data(f"{head.lower():<11}{cell}")
+    starts = found.starts_in_s
+    out.data(f"{'a new job':<11}{'starts in ' + show_duration(starts) if starts is not None else _why_not(found)}")
+    if found.pause is not None:
+        why = found.pause.reason or "no reason given"
+        who = f"{why} ({found.pause.by or 'unknown'}, {iso(found.pause.at) or 'unknown'})"
+        out.data(f"{'paused':<11}{one_line(who, None)}")
+    for lane in found.lanes:
+        if lane.queued or lane.running or lane.waiting_pulls:
+            counts = f"{lane.queued:,} queued, {lane.running:,} running, {many(lane.waiting_pulls, 'pull')} open"
+            out.data(f"{'lane':<11}{lane.lane}: {counts}")
 
 
 @commands.command()
-def pause(
+async def pause(
     queues: Names,
     for_: Annotated[
         str | None, typer.Option("--for", help="Resume by itself after: 30s, 10m, 1h. [default: never]")
@@ -44,37 +71,99 @@ def pause(
     reason: Annotated[str, typer.Option(help="Why: shown to whoever looks.")] = "",
 ) -> None:
     """Let no job of a queue start. What runs finishes, and jobs may be enqueued."""
-    from jetjobs.cli.run_queues import pause_command
-
-    run_async(lambda: pause_command(queues, for_, reason))
+    lasting = optional(read_duration, "--for", for_)
+    async with state.reader() as app:
+        for name in queues:
+            await app.queues.get(name, rates_s=0)  # all of them are there, or none is paused
+        found = [await app.queues.pause(name, for_=lasting, reason=reason, by=operator()) for name in queues]
+    if state.out.as_json:
+        state.out.json({"items": [queue.details() for queue in found]})
+        return
+    for queue in found:
+        if state.out.quiet:
+            state.out.data(queue.queue)
+            continue
+        state.out.data(f"{queue.queue}  {_state(queue)}, {queue.running} still running, {queue.queued:,} wait")
 
 
 @commands.command()
-def resume(queues: Names) -> None:
+async def resume(queues: Names) -> None:
     """Let the jobs of paused queues start again."""
-    from jetjobs.cli.run_queues import resume_command
-
-    run_async(lambda: resume_command(queues))
+    async with state.reader() as app:
+        for name in queues:
+            await app.queues.get(name, rates_s=0)
+        resumed = {name: await app.queues.resume(name) for name in queues}
+    if state.out.as_json:
+        state.out.json({"items": [{"queue": name, "resumed": done} for name, done in resumed.items()]})
+        return
+    for name, done in resumed.items():
+        state.out.data(name if state.out.quiet else f"{name}  {'resumed' if done else 'was not paused'}")
 
 
 @commands.command()
-def purge(
+async def purge(
     queue: Name,
     scheduled: Annotated[bool, typer.Option("--scheduled", help="Also the jobs for later, retries too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+    yes: Yes = False,
+) -> int:
     """Delete the jobs that wait in a queue, for good. Running ones and dead letters stay."""
-    from jetjobs.cli.run_queues import purge_command
+    async with state.reader() as app:
+        found = await app.queues.get(queue, rates_s=0)
+        total = found.queued + (found.scheduled + found.retrying if scheduled else 0)
+        what = f"delete {many(total)} of queue {queue} for good"
+        if not await confirmed(what, yes=yes, word=queue):
+            return REFUSED
+        with progress("deleted", found.queued) as step:
 
-    raise typer.Exit(run_async(lambda: purge_command(queue, scheduled=scheduled, yes=yes)))
+            def steps(count: int) -> None:
+                for _ in range(count):
+                    step()
+
+            purged = await app.queues.purge(queue, scheduled=scheduled, step=steps)
+    if state.out.as_json:
+        state.out.json({"queue": queue, "purged": purged.queued, "purged_scheduled": purged.scheduled})
+    elif state.out.quiet:
+        state.out.data(queue)
+    else:
+        more = f", {purged.scheduled:,} scheduled or retrying" if scheduled else ""
+        state.out.data(f"{many(purged.queued, 'queued job')} deleted{more}")
+    return DONE
 
 
-@commands.command()
-def stats(
-    queue: Name,
-    since: Annotated[str, typer.Option(help="Only jobs that ended within: 10m, 1h.")] = "1h",
-) -> None:
-    """How the jobs of a queue ended lately, by task, from the records that are still kept."""
-    from jetjobs.cli.run_queues import stats_command
+# Parts
 
-    run_async(lambda: stats_command(queue, since))
+
+def _row(queue: QueueState) -> list[str]:
+    return [
+        queue.queue,
+        _state(queue),
+        f"{queue.queued:,}",
+        f"{queue.running:,}",
+        f"{queue.scheduled:,}",
+        f"{queue.retrying:,}",
+        f"{queue.dead:,}",
+        "-" if queue.oldest_s is None else show_duration(queue.oldest_s),
+        _rate(queue.in_per_s),
+        _rate(queue.out_per_s),
+        str(queue.workers),
+        f"{queue.busy}/{queue.slots}",
+    ]
+
+
+def _state(queue: QueueState) -> str:
+    if queue.pause is None:
+        return "running"
+    until = queue.pause.until
+    return f"paused {show_duration(max(0.0, until - queue.at))}" if until else "paused"
+
+
+def _why_not(queue: QueueState) -> str:
+    if not queue.workers:
+        return "waits for a worker: none works on this queue"
+    if queue.pause is not None:
+        return "waits for jetjobs queues resume"
+    return "unknown: nothing has ended while we looked"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else "0" if not value else f"{value:,.1f}"

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import typer
 
+from jetjobs.cli.tree import ENTRIES, load, tree
+
 HEAD = """# Reference of the command line
 
 <!-- Made by `make docs` from the code. Do not edit. -->
@@ -30,40 +32,32 @@ class Command(NamedTuple):
 
 def commands() -> Iterator[Command]:
     """Every command of the tree, in the order of its help; other names for the same are left out."""
-    yield from _walk((), _root())
+    for name, entry in ENTRIES.items():
+        if entry.hidden:
+            continue
+        found = load(name)
+        if inner := getattr(found, "commands", None):
+            yield from (Command((name, word), one) for word, one in inner.items())
+        else:
+            yield Command((name,), found)
 
 
 def markdown() -> str:
     """The whole page."""
+    root = typer.main.get_command(tree)
     parts = [
         HEAD,
-        _section("jetjobs", "", "Global options, which may stand before or after the command.", _root()),
+        _section("jetjobs", "", "Global options, which may stand before or after the command.", root),
     ]
     group = ""
     for command in commands():
         if len(command.words) > 1 and command.words[0] != group:
             group = command.words[0]
-            parts.append(f"## `jetjobs {group}`\n\n{_root().commands[group].help}\n")
+            parts.append(f"## `jetjobs {group}`\n\n{ENTRIES[group].help}\n")
         usage = " ".join(["jetjobs", *command.words, *(_usage(p) for p in _arguments(command.click))])
         level = "###" if len(command.words) > 1 else "##"
         parts.append(_section(f"jetjobs {command.name}", usage, command.click.help, command.click, level))
     return "\n".join(parts)
-
-
-def _root() -> Any:
-    from jetjobs.cli.tree import tree
-
-    return typer.main.get_command(tree)
-
-
-def _walk(words: tuple[str, ...], found: Any) -> Iterator[Command]:
-    for name, inner in found.commands.items():
-        if inner.hidden:
-            continue
-        if getattr(inner, "commands", None):
-            yield from _walk((*words, name), inner)
-        else:
-            yield Command((*words, name), inner)
 
 
 def _section(title: str, usage: str, text: str, command: Any, level: str = "##") -> str:

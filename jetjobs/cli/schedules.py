@@ -1,46 +1,80 @@
-"""`jetjobs schedules`: what runs by the calendar and when next; change it, pause it, run it now."""
+"""`jetjobs schedules`: what runs by the calendar, and when next."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
-from jetjobs.cli.completion import priorities, queue_names, schedule_names, task_names
-from jetjobs.cli.state import run_async
+from jetjobs.app import JetJobs
+from jetjobs.cli.completion import schedule_names
+from jetjobs.cli.options import optional, present, read_duration
+from jetjobs.cli.output import LONG_NAME, json_line, shorten
+from jetjobs.cli.state import state
+from jetjobs.model.cron import zone_of
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound, ResultError
+from jetjobs.model.job import JobStatus
+from jetjobs.model.schedule import Schedule, make_schedule
+from jetjobs.schedules import ScheduleInfo
 
-commands = typer.Typer(
-    help="Schedules: what runs by the calendar, and when next; change or pause it.", no_args_is_help=True
-)
+commands = typer.Typer()
 
 Name = Annotated[str, typer.Argument(help="Name of the schedule.", autocompletion=schedule_names)]
-Names = Annotated[list[str], typer.Argument(help="Names of schedules.", autocompletion=schedule_names)]
 Cron = Annotated[str | None, typer.Option(help='Cron expression, as in "0 9 * * 1-5".')]
 Every = Annotated[str | None, typer.Option(help="Interval instead of a cron expression: 30s, 5m, 1d.")]
-
-
-def add_to(tree: typer.Typer) -> None:
-    tree.add_typer(commands, name="schedules")
+HEAD = ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
+_NAME = 20
+"""A long name is cut to so many columns of a terminal before state or next slot are left out."""
+_UPCOMING = 5
+_FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "jitter", "misfire", "overlap")
 
 
 @commands.command("list")
-def list_schedules() -> None:
+async def list_schedules() -> None:
     """List all schedules: when each ran last and runs next, whether it is late, what was missed."""
-    from jetjobs.cli.run_schedules import list_command
-
-    run_async(list_command)
+    async with state.reader() as app:
+        found = await app.schedules.list()
+        unreadable = [one.name for one in await app.jetstream.schedules.all() if one.schedule is None]
+        now = await app.jetstream.server_clock.now()
+    if unreadable:
+        named = ", ".join(shorten(name, LONG_NAME) for name in unreadable[:5])
+        state.out.note(f"{len(unreadable)} cannot be read, and are not planned: {named}")
+    if state.out.as_json:
+        state.out.json({"items": [as_item(info) for info in found], "cursor": None})
+        return
+    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7), least=_NAME)
+    if not found and not unreadable:
+        state.out.note("there are no schedules: declare one with task.cron(...), or jetjobs schedules put")
 
 
 @commands.command()
-def show(name: Name) -> None:
+async def show(name: Name) -> None:
     """Show one schedule: its rule and policies, the job of its last tick, the next five slots."""
-    from jetjobs.cli.run_schedules import show_command
-
-    run_async(lambda: show_command(name))
+    async with state.reader() as app:
+        info = await app.schedules.get(name)
+        now = await app.jetstream.server_clock.now()
+        job = await _last_job(app, info)
+        slots = [] if info.schedule.paused else _slots(info.schedule, now, _UPCOMING)
+    late_s = _started_late(info, job)
+    out = state.out
+    if out.as_json:
+        more = {
+            "last_job_state": str(job.state) if job is not None else None,
+            "last_started_late_s": None if late_s is None else round(late_s, 3),
+            "upcoming": [slot.isoformat() for slot in slots],
+        }
+        out.json({**as_item(info), **more})
+        return
+    for key, value in _facts(info, now, job, late_s).items():
+        out.data(f"{key:<12}{value}")
+    for slot in slots:
+        out.data(f"{'upcoming':<12}{_local(slot, info.schedule.tz)}  {until(slot, now)}")
 
 
 @commands.command("next")
-def next_slots(
+async def next_slots(
     name: Annotated[
         str | None,
         typer.Argument(help="Name of the schedule; none with --cron or --every.", autocompletion=schedule_names),
@@ -53,107 +87,130 @@ def next_slots(
     every: Every = None,
 ) -> None:
     """Print the next slots of a schedule, or of a rule that you want to try out."""
-    from jetjobs.cli.run_schedules import next_command
-
-    run_async(lambda: next_command(name, count, tz, cron=cron, every=every))
-
-
-@commands.command()
-def run(name: Name) -> None:
-    """Enqueue a job of a schedule at once, besides its ticks."""
-    from jetjobs.cli.run_schedules import run_command
-
-    run_async(lambda: run_command(name))
-
-
-@commands.command()
-def pause(names: Names) -> None:
-    """Let no tick of a schedule run until it is resumed; it stays paused through deploys."""
-    from jetjobs.cli.run_schedules import pause_command
-
-    run_async(lambda: pause_command(names, paused=True))
-
-
-@commands.command()
-def resume(names: Names) -> None:
-    """Let the ticks of paused schedules run again, from now on."""
-    from jetjobs.cli.run_schedules import pause_command
-
-    run_async(lambda: pause_command(names, paused=False))
-
-
-@commands.command()
-def put(
-    name: Name,
-    task: Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="k=text or k:=json.", metavar="[k=v | k:=json]...")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="All arguments as JSON, @file, or - for standard input.")
-    ] = None,
-    cron: Cron = None,
-    every: Every = None,
-    tz: Annotated[
-        str | None, typer.Option(help="Time zone of the cron expression. [default: UTC]", metavar="ZONE")
-    ] = None,
-    anchor: Annotated[str | None, typer.Option(help="From where --every counts, ISO 8601 with a zone.")] = None,
-    queue: Annotated[
-        str | None, typer.Option(help="Queue to use instead of the task's.", autocompletion=queue_names)
-    ] = None,
-    priority: Annotated[str | None, typer.Option(help="high, normal or low.", autocompletion=priorities)] = None,
-    start: Annotated[str | None, typer.Option(help="No slot before this, ISO 8601 with a zone.")] = None,
-    end: Annotated[str | None, typer.Option(help="No slot after this, ISO 8601 with a zone.")] = None,
-    jitter: Annotated[str | None, typer.Option(help="Each tick is due up to so much after its slot: 30s.")] = None,
-    misfire: Annotated[
-        str | None,
-        typer.Option(help="Of slots that nobody could plan in time: last, all or skip. [default: last]"),
-    ] = None,
-    misfire_limit: Annotated[
-        int | None, typer.Option(help="With --misfire all: so many at most. [default: 100]")
-    ] = None,
-    overlap: Annotated[
-        str | None,
-        typer.Option(help="While an earlier tick is alive: allow or skip. [default: allow]"),
-    ] = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Pause it from the beginning.")] = False,
-    revision: Annotated[
-        int | None,
-        typer.Option(help="Only over this revision, as `show` tells it; 0: only if there is none.", min=0),
-    ] = None,
-) -> None:
-    """Make a schedule, or put another in its place: what is not given has its default."""
-    from jetjobs.cli.enqueue import read_arguments
-    from jetjobs.cli.run_schedules import put_command
-
-    given = {
-        "args": read_arguments(arguments or [], data),
-        "cron": cron,
-        "every": every,
-        "tz": tz,
-        "anchor": anchor,
-        "queue": queue,
-        "priority": priority,
-        "start": start,
-        "end": end,
-        "jitter": jitter,
-        "misfire": misfire,
-        "misfire_limit": misfire_limit,
-        "overlap": overlap,
-        "paused": paused or None,
-    }
-    run_async(lambda: put_command(name, task, given, revision))
+    tried = cron is not None or every is not None
+    if tried == (name is not None):
+        raise ConfigError("name a schedule, or give --cron or --every to try a rule out")
+    if tz is not None:
+        zone_of(tz)  # a wrong one is told without a server
+    if tried:
+        schedule, now = _tried(cron, every, tz), datetime.now(UTC)
+    else:
+        assert name is not None
+        async with state.reader() as app:
+            schedule = (await app.schedules.get(name)).schedule
+            now = await app.jetstream.server_clock.now()
+    shown = tz or schedule.tz
+    slots = _slots(schedule, now, count)
+    out = state.out
+    if out.as_json:
+        items = [{"slot": slot.isoformat(), "local": _local(slot, shown)} for slot in slots]
+        out.json({"schedule": name, "tz": shown, "items": items})
+        return
+    zone = zone_of(shown)
+    rows = [
+        [_local(slot, shown), until(slot, now).removeprefix("in "), f"{slot.astimezone(zone):%a}", shown]
+        for slot in slots
+    ]
+    out.table(["SLOT", "IN", "DAY", "ZONE"], rows)
+    if schedule.paused:
+        out.note("it is paused: these would be its slots")
+    if len(slots) < count:
+        out.note("there are no more slots: its end is reached")
 
 
-@commands.command()
-def delete(
-    names: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Also those that code declares: for an app that is gone.")
-    ] = False,
-) -> None:
-    """Delete schedules. Jobs of ticks that have fired stay."""
-    from jetjobs.cli.run_schedules import delete_command
+# Parts
 
-    raise typer.Exit(run_async(lambda: delete_command(names, yes=yes, force=force)))
+
+def as_item(info: ScheduleInfo) -> dict[str, Any]:
+    return {**info.as_dict(), "state": info.state}
+
+
+def _row(info: ScheduleInfo, now: datetime) -> list[str]:
+    return [
+        info.schedule.name,
+        info.state,
+        until(info.next, now),
+        info.schedule.rule_text,
+        _from_now(info.last, now),
+        show_duration(info.late_s) if info.late_s >= 1 else "-",
+        f"{info.missed:,}",
+        info.schedule.task,
+        info.schedule.queue,
+    ]
+
+
+def _facts(info: ScheduleInfo, now: datetime, job: JobStatus | None, late_s: float | None) -> dict[str, str]:
+    details, schedule = info.as_dict(), info.schedule
+    details["rule"] = f"cron {schedule.cron}" if schedule.cron is not None else schedule.rule_text
+    details["jitter"] = show_duration(schedule.jitter.total_seconds()) if schedule.jitter else None
+    shown = {"name": schedule.name, "state": info.state}
+    shown |= {key: str(details[key]) for key in _FACTS if details[key] is not None}
+    shown["arguments"] = json_line(details["args"])
+    shown["declared by"] = f"app {schedule.declared_by}" if schedule.declared_by else "-"
+    shown["revision"] = str(info.revision) if info.planned_by == info.revision else _unseen(info)
+    shown["last"] = f"{_local(info.last, schedule.tz)}  {_from_now(info.last, now)}" if info.last else "-"
+    if info.last_job is not None:
+        started = "" if late_s is None else f", started {show_duration(late_s)} late"
+        ended = f"{job.state}{started}" if job is not None else "no record any more"
+        shown["last job"] = f"{info.last_job}  {ended}"
+    shown["late"] = show_duration(info.late_s) if info.late_s >= 1 else "-"
+    shown["missed"] = f"{info.missed:,}"
+    return shown
+
+
+def _unseen(info: ScheduleInfo) -> str:
+    planned = f"planned by {info.planned_by}" if info.planned_by is not None else "not planned yet"
+    return f"definition {info.revision}, {planned}: waiting for a leader"
+
+
+async def _last_job(app: JetJobs, info: ScheduleInfo) -> JobStatus | None:
+    if info.last_job is None:
+        return None
+    try:
+        return await app.jobs.get(info.last_job)
+    except (JobNotFound, ResultError):
+        return None  # its record has expired or cannot be read, or the task keeps none
+
+
+def _started_late(info: ScheduleInfo, job: JobStatus | None) -> float | None:
+    """How long after it was due the last tick began; None when that is not known."""
+    if job is None or job.started_at is None or info.last is None:
+        return None
+    return max(0.0, (job.started_at - info.schedule.due(info.last)).total_seconds())
+
+
+def _slots(schedule: Schedule, now: datetime, count: int) -> list[datetime]:
+    found: list[datetime] = []
+    slot = schedule.after(now)
+    while slot is not None and len(found) < count:
+        found.append(slot)
+        slot = schedule.after(slot)
+    return found
+
+
+def _local(slot: datetime, tz: str) -> str:
+    """By the clock of the zone, with its distance from UTC."""
+    return slot.astimezone(zone_of(tz)).isoformat()
+
+
+def _from_now(moment: datetime | None, now: datetime) -> str:
+    if moment is None:
+        return "-"
+    seconds = (moment - now).total_seconds()
+    return f"in {show_duration(seconds)}" if seconds >= 0 else f"{show_duration(-seconds)} ago"
+
+
+def until(slot: datetime | None, now: datetime) -> str:
+    """The same for a slot that was still to come when it was asked for: it may have come meanwhile."""
+    return "now" if slot is not None and slot <= now else _from_now(slot, now)
+
+
+def _tried(cron: str | None, every: str | None, tz: str | None) -> Schedule:
+    """A schedule that is only looked at."""
+    # With an interval the zone only says how slots are shown.
+    zone = tz if every is None else None
+    rule = {"cron": cron, "every": optional(read_duration, "--every", every), "tz": zone}
+    try:
+        return make_schedule({"name": "tried", "task": "none", **present(rule)})
+    except DefinitionError as error:
+        raise ConfigError(str(error).removeprefix("schedule 'tried': "), hint=error.hint) from None

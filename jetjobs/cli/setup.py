@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from jetjobs.cli.state import run_async, state
+from jetjobs.cli.options import App
+from jetjobs.cli.state import state
+from jetjobs.jetstream.topology import Change
+from jetjobs.model.names import check_token
 
-if TYPE_CHECKING:
-    from jetjobs.jetstream.topology import Change
-
-commands = typer.Typer(help="Streams, lanes and buckets on the server.", no_args_is_help=True)
-App = Annotated[str | None, typer.Argument(help="MODULE:NAME of the app; found by itself when there is one.")]
+commands = typer.Typer()
 Queues = Annotated[str | None, typer.Option("-q", "--queues", help="Queues beside those of the tasks: a,b,c.")]
 Replicas = Annotated[int | None, typer.Option(help="Copies of each stream: 1, 3 or 5.", min=1, max=5)]
 
 
-def add_to(tree: typer.Typer) -> None:
-    tree.add_typer(commands, name="setup")
-
-
 @commands.command()
-def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
+async def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
     """Show what `setup apply` would create or change. Changes nothing."""
-    _show(run_async(lambda: _compare(app, queues, replicas, apply=False)), applied=False)
+    _show(await _compare(app, queues, replicas, apply=False), applied=False)
 
 
 @commands.command()
-def apply(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
+async def apply(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
     """Create or update what the app needs. Safe to repeat, and to run from many places at once."""
-    _show(run_async(lambda: _compare(app, queues, replicas, apply=True)), applied=True)
+    _show(await _compare(app, queues, replicas, apply=True), applied=True)
 
 
 async def _compare(name: str | None, queues: str | None, replicas: int | None, *, apply: bool) -> list[Change]:
-    from jetjobs.model.names import check_token
-
     app = state.load_app(name, state.settings({"queues.replicas": replicas}))
     extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
     wanted = sorted({*app.task_queues, *extra})

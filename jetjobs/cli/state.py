@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import signal
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,6 +60,12 @@ class State:
         app.configure(loaded.settings)
         return app
 
+    def reader(self) -> JetJobs:
+        """An app without tasks, for commands that need the server only."""
+        from jetjobs.app import JetJobs
+
+        return JetJobs("jetjobs-cli", settings=self.settings().settings)
+
 
 state = State()
 
@@ -73,3 +80,47 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run(main())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
+
+
+def heeds_hangup() -> bool:
+    """Whether a closed terminal stops this process. False under nohup, which has the signal ignored."""
+    return signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+
+
+# Global options may stand anywhere in a line. These take a value.
+_WITH_VALUE = frozenset({"--app", "-s", "--server", "--context", "--creds", "--config", "--timeout"})
+_WITHOUT = frozenset({"--json", "--jsonl", "--quiet", "--no-color"})
+# With these commands -q is short for --queues.
+_OWN_Q = frozenset({"worker", "setup"})
+
+
+def hoist(arguments: Sequence[str]) -> list[str]:
+    """Move global options to the front, where the parser wants them.
+
+    >>> hoist(["enqueue", "greet", "name=Ada", "--json"])
+    ['--json', 'enqueue', 'greet', 'name=Ada']
+    >>> hoist(["queues", "list", "-q"]), hoist(["worker", "-q", "mail"])
+    (['-q', 'queues', 'list'], ['worker', '-q', 'mail'])
+    """
+    front: list[str] = []
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        if item == "--":
+            rest.extend([item, *items])
+        elif item == "-q":
+            (rest if rest and rest[0] in _OWN_Q else front).append(item)
+        elif item in _WITHOUT or (item.startswith("--") and item.partition("=")[0] in _WITH_VALUE and "=" in item):
+            front.append(item)
+        elif item in _WITH_VALUE:
+            value = next(items, None)
+            # Without a value it stays where it is: in front it would take the command for one.
+            (rest if value is None else front).extend([item] if value is None else [item, value])
+        else:
+            rest.append(item)
+    return front + rest
+
+
+def before_dashes(arguments: list[str]) -> list[str]:
+    """What stands before `--`."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments

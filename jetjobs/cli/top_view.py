@@ -44,7 +44,7 @@ class Snapshot(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "queues": [_queue_json(queue) for queue in self.queues],
+            "queues": [queue.summary() for queue in self.queues],
             "running": [job.as_dict() for job in self.running],
             "workers": [worker.summary() for worker in self.workers],
         }
@@ -126,7 +126,7 @@ def _queues(snapshot: Snapshot) -> Table:
         [
             q.queue, "running" if q.pause is None else "paused", f"{q.queued:,}", f"{q.running:,}",
             _rate(q.out_per_s), _rate(q.in_per_s), "-" if q.oldest_s is None else show_duration(q.oldest_s),
-            f"{q.later:,}", f"{q.dead:,}", str(q.workers), f"{q.busy}/{q.slots}",
+            f"{q.scheduled + q.retrying:,}", f"{q.dead:,}", str(q.workers), f"{q.busy}/{q.slots}",
         ]
         for q in snapshot.queues
     ]  # fmt: skip
@@ -157,11 +157,6 @@ def _progress(job: JobStatus) -> str:
         return "-"
     full = int(job.progress * 8)
     return f"{'#' * full}{'·' * (8 - full)} {int(job.progress * 100)} % {job.message or ''}".rstrip()
-
-
-def _queue_json(queue: QueueState) -> dict[str, Any]:
-    kept = {k: v for k, v in queue.summary().items() if k not in ("scheduled", "retrying", "retrying_exact")}
-    return {**kept, "later": queue.later}
 
 
 def _rate(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
-from jetjobs.model.errors import CheckpointError, CheckpointTooLarge, DefinitionError, InvalidProgress
+from jetjobs.model.errors import CheckpointError, DefinitionError, UnstorableValue
 from jetjobs.model.names import has_wire_form
 
 MAX_CHECKPOINT = 64 * 1024
@@ -17,47 +17,37 @@ MAX_MESSAGE = 500
 
 
 def check_progress(fraction: Any, message: Any) -> float:
-    """The fraction as a float. InvalidProgress for what cannot be shown."""
+    """The fraction as a float. ValueError for what cannot be shown."""
     if isinstance(fraction, bool) or not isinstance(fraction, Real):
-        raise InvalidProgress(f"progress must be a number from 0 to 1, not {type(fraction).__qualname__}")
+        raise ValueError(f"progress must be a number from 0 to 1, not {type(fraction).__qualname__}")
     number: Any = fraction  # numbers of all kinds compare, though mypy does not know
     if not 0 <= number <= 1:  # NaN too
-        hint = "a share, not per cent: 40 % is 0.4" if 1 < number <= 100 else None
-        raise InvalidProgress(f"progress must be from 0 to 1, not {_short(number)}", hint=hint)
+        raise ValueError(f"progress must be from 0 to 1, not {number!r:.40}")
     value = float(number)
     if message is not None:
         if not isinstance(message, str):
-            raise InvalidProgress(f"the message of a progress must be text, not {type(message).__qualname__}")
+            raise ValueError(f"the message of a progress must be text, not {type(message).__qualname__}")
         if not has_wire_form(message):
-            raise InvalidProgress("the message of a progress has half a surrogate pair, which has no UTF-8 form")
+            raise ValueError("the message of a progress has half a surrogate pair, which has no UTF-8 form")
         if len(message) > MAX_MESSAGE:
-            raise InvalidProgress(
+            raise ValueError(
                 f"the message of a progress has {len(message):,} characters; {MAX_MESSAGE} are allowed"
             )
     return value
 
 
-def _short(number: Any) -> str:
-    try:
-        return repr(number)[:40]
-    except ValueError:  # an integer of thousands of digits
-        return "so large a number"
-
-
 def encode(value: Any) -> bytes:
-    """A checkpoint as JSON. CheckpointError when there is no such form, CheckpointTooLarge when it is too long."""
+    """A checkpoint as JSON. UnstorableValue when there is no such form, or it is too long."""
     try:
         # By the names of fields: an alias may be one that nothing is read by.
         data = to_json(value, by_alias=False, inf_nan_mode="strings")
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise CheckpointError(
+        raise UnstorableValue(
             f"a checkpoint of {type(value).__qualname__} cannot be written as JSON: {error}"
         ) from None
     if len(data) > MAX_CHECKPOINT:
-        raise CheckpointTooLarge(
+        raise UnstorableValue(
             f"the checkpoint is {len(data):,} bytes as JSON; the limit is {MAX_CHECKPOINT:,}",
-            size=len(data),
-            limit=MAX_CHECKPOINT,
             hint="store the data elsewhere and keep a reference",
         )
     return data

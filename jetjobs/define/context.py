@@ -156,7 +156,7 @@ class Context:
     # What others see of the work, and what the next run is to know of it.
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Say how far the work is, from 0 to 1, with up to 500 characters for people. InvalidProgress otherwise.
+        """Say how far the work is, from 0 to 1, with up to 500 characters for people. ValueError otherwise.
 
         It costs next to nothing and may be called from any thread, as often as you like: the newest is shown, a
         few times a second.
@@ -168,7 +168,7 @@ class Context:
     def checkpoint(self, value: Any) -> Awaitable[None]:
         """Keep `value` for the next run of this job, if there is one. Await it: then it is stored.
 
-        Up to 64 KiB as JSON; each takes the place of the one before. CheckpointTooLarge or CheckpointError for
+        Up to 64 KiB as JSON; each takes the place of the one before. UnstorableValue for
         what cannot be kept, LeaseLost when the job is another worker's by now.
         """
         _expect_loop(True, "checkpoint", "checkpoint_sync")

@@ -66,15 +66,12 @@ class ScheduleOptions(TypedDict, total=False):
     priority: str
     tz: str
     """IANA name of the time zone that a cron expression speaks of; UTC by default."""
-    anchor: datetime
-    """From where an interval counts."""
     start: datetime
     end: datetime
     jitter: timedelta
     """Each tick is due up to so much after its slot."""
     misfire: Misfire
-    """Of slots that nobody could plan in time: only the last (the default), all up to misfire_limit, or skip."""
-    misfire_limit: int
+    """Of slots that nobody could plan in time: only the last (the default), all up to 100, or skip."""
     overlap: Overlap
     """skip: no tick runs while an earlier one of the schedule is alive."""
     paused: bool

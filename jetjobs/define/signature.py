@@ -24,8 +24,8 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.errors import PydanticSchemaGenerationError
-from pydantic_core import PydanticSerializationError, SchemaSerializer, from_json
-from pydantic_core.core_schema import CoreConfig, ErrorType
+from pydantic_core import PydanticSerializationError, SchemaSerializer
+from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
 from jetjobs.define.depends import Depends
@@ -35,9 +35,8 @@ from jetjobs.model.errors import (
     DeliveryError,
     InvalidArguments,
     MalformedJob,
-    ResultNotSerializable,
+    UnstorableValue,
 )
-from jetjobs.model.secrets import concerns
 
 # NaN and bytes have no JSON form of their own; these keep them whole over the round trip.
 _AS_JSON = CoreConfig(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
@@ -45,8 +44,6 @@ _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes=
 
 # Traces of a number that JSON may not have kept.
 _SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
-# Messages that are pydantic's own; all others are texts of validators.
-_OWN_TEXT = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
 _SAFE = frozenset({"missing", "extra_forbidden"})
 # Messages of pydantic's that repeat the input.
 _UNSAFE = {"union_tag_invalid": "Input tag is none of the expected ones"}
@@ -107,13 +104,14 @@ class Signature:
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, checked against their types. InvalidArguments names each wrong one."""
         if args:
-            kwargs = self._by_name(args, kwargs)
+            kwargs = self.by_name(args, kwargs)
         try:
             return typing.cast("dict[str, Any]", self._validate(kwargs))
         except Exception as error:  # a validator of the user's own may raise anything
-            raise self._invalid(error, kwargs) from None
+            raise self._invalid(error) from None
 
-    def _by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, not checked. InvalidArguments for too many, and for one that is given twice."""
         positional = self._positional
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, got {len(args)}"
@@ -150,14 +148,14 @@ class Signature:
                 raise MalformedJob(f"the body is no JSON object: {first['msg']}") from None
             raise self._invalid(error) from None
         except Exception as error:
-            raise self._invalid(error, from_json(body)) from None
+            raise self._invalid(error) from None
 
     def encode_result(self, value: Any) -> bytes:
-        """ResultNotSerializable when JSON cannot hold the value."""
+        """UnstorableValue when JSON cannot hold the value."""
         try:
             return self._result_to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
-            raise ResultNotSerializable(
+            raise UnstorableValue(
                 f"task {self.task!r} returned {type(value).__qualname__}, which cannot be written as JSON: {error}"
             ) from None
 
@@ -189,34 +187,20 @@ class Signature:
             problems=[(name, reason) for name in names] or [("", reason)],
         )
 
-    def _breaks(self, name: str, value: Any) -> bool:
-        """Whether the validation of this one argument raises what no validation should."""
-        try:
-            self._validate({name: value})
-        except ValidationError:
-            return False
-        except Exception:
-            return True
-        return False
-
     def _said(self, problem: Any) -> str:
-        """The message, unless it may repeat what is secret: that of a validator often does."""
-        kind = str(problem["type"])
-        own = kind in _OWN_TEXT
-        if kind not in _SAFE and self.secrets and concerns(problem["loc"], self.secrets, at_all=not own):
+        """The message, unless it may repeat what is secret: that of a validator around it often does."""
+        kind, argument = str(problem["type"]), problem["loc"][:1]
+        if kind not in _SAFE and any(not argument or path[:1] == argument for path in self.secrets):
             return f"not valid ({kind})"
         return _UNSAFE.get(kind) or str(problem["msg"])
 
-    def _invalid(self, error: Exception, given: Mapping[str, Any] | None = None) -> InvalidArguments:
+    def _invalid(self, error: Exception) -> InvalidArguments:
         # Inputs are left out on purpose: they may be secret, and this text goes to logs and dead letters.
         if isinstance(error, ValidationError):
             details = error.errors(include_url=False, include_input=False, include_context=False)
             problems = [(".".join(map(str, d["loc"])), self._said(d)) for d in details]
         else:
-            reason = f"a validator raised {type(error).__qualname__}"
-            problems = [(n, reason) for n, value in (given or {}).items() if self._breaks(n, value)] or [
-                ("", reason)
-            ]
+            problems = [("", f"a validator raised {type(error).__qualname__}")]
         text = "; ".join(f"{name}: {message}" if name else message for name, message in problems[:5])
         if len(problems) > 5:
             text += f"; and {len(problems) - 5} more"

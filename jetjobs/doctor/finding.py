@@ -35,6 +35,16 @@ class Finding(NamedTuple):
         }
 
 
+class Answer(NamedTuple):
+    """A finding as its check gives it: the examination adds area and name."""
+
+    level: Level
+    text: str
+    hint: str = ""
+    check: str = ""
+    """Instead of the name of the check's function."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What checks look at. They read; none of them changes anything."""
@@ -47,7 +57,7 @@ class Look:
     """The tasks; None without an app."""
 
 
-Check = Callable[[Look], Awaitable[list[Finding]]]
+Check = Callable[[Look], Awaitable[list[Answer]]]
 
 
 def count(findings: Sequence[Finding]) -> dict[str, int]:

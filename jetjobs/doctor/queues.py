@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from jetjobs.doctor.finding import Check, Finding, Look, many, size
+import asyncio
+
+from jetjobs.doctor.finding import Answer, Check, Look, many
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.inspection import check_read, live_workers, stream_info, undelivered
-from jetjobs.jetstream.pausing import pause_of
-from jetjobs.jetstream.queue_facts import look_at_lanes, now_of
+from jetjobs.jetstream.inspection import check_read, given_up, live_workers, stream_info
+from jetjobs.jetstream.queue_state import look_at_lanes, now_of, pause_of
 from jetjobs.jetstream.reads import at_sequence, parse_time
-from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.scan import scan, scan_waiting
+from jetjobs.jetstream.statuses import due_time
 from jetjobs.jetstream.topology import NS
 from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
 from jetjobs.worker.options import Phase
-from jetjobs.worker.overdue import LATE_S, due_time
+from jetjobs.worker.sweeps import LATE_S
 
 PAUSED_LONG_S = 3600.0
 MOST_LATER = 10_000
-"""So many jobs for later are looked at in each queue."""
+"""So many jobs for later, and so many retries, are looked at in each queue."""
 MOST_BODIES = 5_000
 MOST_BYTES = 64 * 1024 * 1024
 """So many jobs of each queue, and so many dead letters, are asked for their body; the oldest. Bodies that stand
 in the messages come along."""
 LETTERS_OLD = 0.8
 """Part of its time after which a dead letter is about to be thrown away."""
-LARGE = 0.75
-"""Part of the inline limit above which the jobs of a queue are large."""
+LOOK_AGAIN_S = 0.3
+"""Between two looks at what may be on its way out of a stream."""
 
 
-async def paused(look: Look) -> list[Finding]:
+async def paused(look: Look) -> list[Answer]:
     connection, names = look.jetstream.connection, look.jetstream.names
     found = []
     for queue in look.queues:
@@ -44,25 +46,25 @@ async def paused(look: Look) -> list[Finding]:
         else:
             continue
         text += f" ({pause.reason})" if pause.reason else ""
-        found.append(Finding("warn", "queues", text, f"jetjobs queues resume {queue}", "paused"))
-    return found or [Finding("ok", "queues", "none is paused for long", check="paused")]
+        found.append(Answer("warn", text, f"jetjobs queues resume {queue}"))
+    return found or [Answer("ok", "none is paused for long")]
 
 
-async def unserved(look: Look) -> list[Finding]:
+async def unserved(look: Look) -> list[Answer]:
     connection, names = look.jetstream.connection, look.jetstream.names
     workers = [w for w in await live_workers(connection, names) if w.phase in (Phase.READY, Phase.STARTING)]
     served = {queue for worker in workers for queue in worker.queues}
     found = []
     for queue in sorted(set(look.queues) - served):
         lanes = await look_at_lanes(connection, names, queue)
-        waiting = sum(lane.pending for lane in lanes if lane.lane in n.PULLED)
+        waiting = sum(lane.queued for lane in lanes if lane.lane in n.PULLED)
         if waiting:
             text = f"queue {queue}: {many(waiting)} waiting, and no worker takes any"
-            found.append(Finding("warn", "queues", text, f"jetjobs worker -q {queue}", "unserved"))
-    return found or [Finding("ok", "queues", "no job waits without a worker", check="unserved")]
+            found.append(Answer("warn", text, f"jetjobs worker -q {queue}"))
+    return found or [Answer("ok", "no job waits without a worker")]
 
 
-async def overdue(look: Look) -> list[Finding]:
+async def overdue(look: Look) -> list[Answer]:
     """Jobs for later that the server's clock has passed by."""
     names, connection = look.jetstream.names, look.jetstream.connection
     found = []
@@ -72,8 +74,8 @@ async def overdue(look: Look) -> list[Finding]:
             continue
         await check_read(connection, stream)
         now, late, latest_s = parse_time(info["ts"]), 0, 0.0
-        async for message in scan(connection, stream, names.lane_filter(queue, n.LATER), limit=MOST_LATER):
-            due_at = due_time(message)
+        async for message in scan_waiting(connection, names, queue, MOST_LATER):
+            due_at = due_time(message.headers)
             if due_at is not None and now - due_at > LATE_S:
                 late, latest_s = late + 1, max(latest_s, now - due_at)
         if late:
@@ -81,41 +83,27 @@ async def overdue(look: Look) -> list[Finding]:
                 f"queue {queue}: {many(late)} for later should have started, up to {show_duration(latest_s)} ago"
             )
             hint = "a worker mends it within 10 minutes; free storage if it was full"
-            found.append(Finding("warn", "queues", text, hint, "overdue"))
-    return found or [Finding("ok", "queues", "no job for later is overdue", check="overdue")]
+            found.append(Answer("warn", text, hint))
+    return found or [Answer("ok", "no job for later is overdue")]
 
 
-async def stranded(look: Look) -> list[Finding]:
+async def stranded(look: Look) -> list[Answer]:
     """Jobs past `max_deliver`, which the server keeps and delivers no more."""
-    names, found = look.jetstream.names, []
+    connection, names, found = look.jetstream.connection, look.jetstream.names, []
     for queue in look.queues:
-        stream = names.work_stream(queue)
-        there = {lane.lane for lane in await look_at_lanes(look.jetstream.connection, names, queue)}
         count = 0
         for lane in n.PULLED:
-            if lane in there:
-                subject = names.lane_filter(queue, lane)
-                count += await undelivered(look.jetstream.connection, stream, lane, subject)
+            if first := await given_up(connection, names, queue, lane):
+                await asyncio.sleep(LOOK_AGAIN_S)
+                count += len(set(first).intersection(await given_up(connection, names, queue, lane)))
         if count:
             text = f"queue {queue}: {many(count)} that the server delivers no more"
-            hint = "a worker buries them as dead letters: jetjobs worker"
-            found.append(Finding("fail", "queues", text, hint, "stranded"))
-    return found or [Finding("ok", "queues", "every job can be delivered", check="stranded")]
+            hint = "the leader makes dead letters of them within minutes: jetjobs worker"
+            found.append(Answer("fail", text, hint))
+    return found or [Answer("ok", "every job can be delivered")]
 
 
-async def lost(look: Look) -> list[Finding]:
-    """What the server said it gave up, and no worker has looked at yet."""
-    found = []
-    for queue in look.queues:
-        lanes = await look_at_lanes(look.jetstream.connection, look.jetstream.names, queue)
-        waiting = sum(lane.pending for lane in lanes if lane.lane == n.LOST)
-        if waiting:
-            text = f"queue {queue}: the server gave up {many(waiting)}, and no worker has taken note"
-            found.append(Finding("warn", "queues", text, f"jetjobs worker -q {queue}", "lost"))
-    return found or [Finding("ok", "queues", "no job was given up", check="lost")]
-
-
-async def letters(look: Look) -> list[Finding]:
+async def letters(look: Look) -> list[Answer]:
     """Dead letters that the server will soon throw away."""
     names = look.jetstream.names
     info = await stream_info(look.jetstream.connection, names.dead_stream)
@@ -128,27 +116,11 @@ async def letters(look: Look) -> list[Finding]:
             left = show_duration(max(0.0, most_s - age_s))
             text = f"the oldest of {many(int(state['messages']), 'dead letter')} is thrown away in {left}"
             hint = "jetjobs dead list; replay, export or delete them"
-            return [Finding("warn", "queues", text, hint, "letters")]
-    return [Finding("ok", "queues", many(int(state["messages"]), "dead letter"), check="letters")]
+            return [Answer("warn", text, hint)]
+    return [Answer("ok", many(int(state["messages"]), "dead letter"))]
 
 
-async def large(look: Look) -> list[Finding]:
-    """Jobs near the size above which they go by way of the object store."""
-    limit = look.jetstream.connection.inline_limit
-    found = []
-    for queue in look.queues:
-        info = await stream_info(look.jetstream.connection, look.jetstream.names.work_stream(queue))
-        if info is None or int(info["state"]["messages"]) < 2:
-            continue
-        mean = int(info["state"]["bytes"]) / (int(info["state"]["messages"]) - 1)  # the pin is no job
-        if mean > LARGE * limit:
-            text = f"queue {queue}: a job has {size(mean)} on average, and {size(limit)} fit into a message"
-            hint = "store large things elsewhere and enqueue a reference"
-            found.append(Finding("warn", "queues", text, hint, "large"))
-    return found or [Finding("ok", "queues", "jobs are well below max_payload", check="large")]
-
-
-async def objects(look: Look) -> list[Finding]:
+async def objects(look: Look) -> list[Answer]:
     """Jobs and dead letters whose body is kept in the object store, and is not there."""
     jetstream = look.jetstream
     names, found = jetstream.names, []
@@ -169,8 +141,8 @@ async def objects(look: Look) -> list[Finding]:
                 missing += await at_sequence(jetstream.connection, stream, message.sequence) is not None
         if missing:
             hint = "they cannot run: cancel or delete them, and enqueue them anew"
-            found.append(Finding("fail", "queues", text.format(many(missing)), hint, "objects"))
-    return found or [Finding("ok", "queues", "what is too large for a message is there", check="objects")]
+            found.append(Answer("fail", text.format(many(missing)), hint))
+    return found or [Answer("ok", "what is too large for a message is there")]
 
 
 async def _is_kept(jetstream: JetStreamClient, name: str) -> bool:
@@ -178,4 +150,4 @@ async def _is_kept(jetstream: JetStreamClient, name: str) -> bool:
     return info is not None and not info.deleted
 
 
-CHECKS: tuple[Check, ...] = (paused, unserved, overdue, stranded, lost, letters, large, objects)
+CHECKS: tuple[Check, ...] = (paused, unserved, overdue, stranded, letters, objects)

@@ -20,7 +20,6 @@ from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
 from jetjobs.model.errors import TopologyMissing
-from jetjobs.model.ids import adopted_id
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
 KEPT_S = 86400
@@ -77,7 +76,7 @@ class CancelMarks:
                 if (mark := _read(message.data)) is not None:
                     found[_place(message.subject, mark)] = mark
         except TopologyMissing:
-            return  # a set-up without cancel: nobody can have marked anything
+            return  # the bucket was deleted, and every mark with it
         # Those heard of meanwhile stay. One too many does no harm: it is for one run only.
         newest = list({**found, **self._marks}.items())[-MOST:]
         self._marks = dict(newest)
@@ -97,7 +96,7 @@ class CancelMarks:
 
     def _subject(self, job_id: str, run: str) -> str:
         """Of one life only: jobs of other queues or tasks may have the same id."""
-        return kv_subject(self._bucket, f"{job_id}.{adopted_id(run)}")
+        return kv_subject(self._bucket, f"{job_id}.{run}")
 
 
 def _place(subject: str, mark: CancelMark) -> tuple[str, str]:

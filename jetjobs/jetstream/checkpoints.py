@@ -18,7 +18,7 @@ from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.results import quote, read_record
 from jetjobs.model import names as n
-from jetjobs.model.errors import CheckpointTooLarge
+from jetjobs.model.errors import UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names, kv_stream, kv_subject
 
@@ -77,10 +77,8 @@ class Checkpoints:
         record = _record(kept, value)
         room = self._connection.max_payload - _HEADERS
         if len(record) > room:
-            raise CheckpointTooLarge(
+            raise UnstorableValue(
                 f"the checkpoint is {len(value):,} bytes as JSON, too large for the server",
-                size=len(value),
-                limit=room - len(record) + len(value),
                 hint="raise max_payload on the server",
             )
         subject = self._subject(kept.job.id, kept.job.run)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from jetjobs.model import names as n
 from jetjobs.model.errors import MalformedJob
-from jetjobs.model.ids import NO_KEY, adopted_id, is_id, parse_id, sequence_id
+from jetjobs.model.ids import NO_KEY, is_id, parse_id, place_id
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
 from jetjobs.model.reading import read_json
@@ -17,7 +17,7 @@ MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
 MAX_HISTORY_BYTES = 12 * 1024
 _KEPT = frozenset(
-    {n.PRODUCER, n.PARENT, n.ROOT, n.SECRET, n.ERRORS, n.RETRY, n.REPLAY, n.OF_SCHEDULE, n.SLOT, n.OVERLAP}
+    {n.PRODUCER, n.PARENT, n.ROOT, n.SECRET, n.ERRORS, n.RETRY_POLICY, n.REPLAY, n.OF_SCHEDULE, n.SLOT, n.OVERLAP}
 )
 """Headers of ours that no field of the job stands for."""
 
@@ -71,7 +71,7 @@ def encode_headers(job: Job) -> dict[str, str]:
     return headers
 
 
-def decode(delivery: Wire, stream_created: str) -> Job:
+def decode(delivery: Wire) -> Job:
     """The job in a message. MalformedJob when subject or headers cannot be read."""
     headers = delivery.headers
     if delivery.header_bytes > MAX_MOVABLE:
@@ -85,14 +85,14 @@ def decode(delivery: Wire, stream_created: str) -> Job:
         if not is_id(job_id) or parse_id(job_id) != (key, uid):
             raise MalformedJob(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
     elif len(tokens) == 5:
-        job_id = identify(delivery, stream_created)
+        job_id = identify(delivery)
         key = parse_id(job_id).key
     else:
         raise MalformedJob(f"the subject has {len(tokens)} tokens; a job's has 5 or 7")
     get = headers.get
     run = get(n.RUN)
     if run is None:
-        run = _first_run(delivery)
+        run = place_id(delivery.stored_at, delivery.sequence)
     elif not is_id(run):
         raise MalformedJob(f"header {n.RUN} is not usable: {run[:40]!r}")
     hop, attempt, most = get(n.HOP), get(n.ATTEMPT), get(n.MAX_ATTEMPTS)
@@ -102,7 +102,7 @@ def decode(delivery: Wire, stream_created: str) -> Job:
         job_id,
         tokens[4],
         tokens[2],
-        tokens[3] if tokens[3] not in n.DETOURS else _own_lane(headers),
+        tokens[3] if tokens[3] != n.BACK else _own_lane(headers),
         delivery.data,
         key,
         run,
@@ -119,38 +119,40 @@ def decode(delivery: Wire, stream_created: str) -> Job:
     )
 
 
-def salvage(delivery: Wire, queue: str, lane: str, stream_created: str) -> Job:
+def salvage(delivery: Wire, queue: str, lane: str) -> Job:
     """A job good enough to bury, made of a delivery that `decode` refused."""
     tokens = delivery.subject.split(".")
     task = tokens[4] if len(tokens) > 4 else "unknown"
+    place = place_id(delivery.stored_at, delivery.sequence)
     return Job(
-        sequence_id(stream_created, delivery.sequence),
+        place,
         task,
         queue,
         lane,
         delivery.data,
-        run=_first_run(delivery),
+        run=place,
         enqueued_at=delivery.stored_at,
         payload=delivery.headers.get(n.PAYLOAD, ""),
         headers=delivery.headers,
     )
 
 
-def identify(delivery: Wire, stream_created: str) -> str:
-    """The id of a hand-made job: its `Nats-Msg-Id`, or else its place in the stream."""
-    given = delivery.headers.get(n.MSG_ID)
-    return adopted_id(given) if given else sequence_id(stream_created, delivery.sequence)
+def identify(message: Wire) -> str:
+    """The id of a job with none in its subject: its `Nats-Msg-Id` if that is usable, or else its place."""
+    given = message.headers.get(n.MSG_ID, "")
+    return given if is_id(given) else place_id(message.stored_at, message.sequence)
+
+
+def run_of(message: Wire) -> str:
+    """The run of the job. One published without jetjobs names none: its place is another one for a reused id."""
+    run = message.headers.get(n.RUN, "")
+    return run if is_id(run) else place_id(message.stored_at, message.sequence)
 
 
 def _own_lane(headers: Mapping[str, str]) -> str:
     """The lane of a job that was met on a detour."""
     lane = headers.get(n.LANE, "")
     return lane if lane in n.PRIORITIES else "normal"
-
-
-def _first_run(delivery: Wire) -> str:
-    # A hand-made job gives no run. Its sequence is the same on each delivery and another for a reused id.
-    return f"s{delivery.sequence}"
 
 
 def header_size(headers: Mapping[str, str] | bytes) -> int:
@@ -186,13 +188,25 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
 
-def read_replays(headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Past replays, oldest first; none where they cannot be read."""
+def read_replays(headers: Mapping[str, str]) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """How often it was replayed, and the last of these replays, oldest first; none where they cannot be read."""
     try:
-        found = read_json(headers.get(n.REPLAY, "{}"))["replays"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+        found = read_json(headers.get(n.REPLAY, "{}"))
+        entries, count = found["replays"], int(found.get("number", 0))
+        return max(0, count), tuple(entry for entry in entries if isinstance(entry, dict))
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        return 0, ()
+
+
+def header_number(headers: Mapping[str, str], name: str, default: float) -> Any:
+    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
+    try:
+        value = float(headers[name])
+    except (KeyError, ValueError):
+        return default
+    if not 0 <= value < 253402300800:
+        return default
+    return int(value) if value.is_integer() else value
 
 
 def _whole(name: str, text: str) -> int:

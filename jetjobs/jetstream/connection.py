@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import random
-import re
 import ssl
 import time
 from collections.abc import Callable
@@ -19,14 +18,13 @@ from jetjobs.jetstream.faults import from_exception, from_response, is_denial, i
 from jetjobs.jetstream.protocol import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
-from jetjobs.model.settings import NatsSettings
+from jetjobs.model.settings import NatsSettings, show_url
 
 HEADER_ROOM = 64 * 1024
 """Kept free below `max_payload` for the headers that moves add. ADR 2."""
 
-MIN_VERSION = (2, 12)
-# To the last @, for a password may hold one, or a slash; the scheme may be missing.
-_LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
+MIN_VERSION = (2, 14)
+"""ADR 23."""
 _SWEEP_S = 0.25
 _NO_JETSTREAM_S = 1.5
 """Nobody behind the API for this long is no restart any more: JetStream is off."""
@@ -84,6 +82,7 @@ class Connection:
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await connecting
                 await self.nc.close()
+        await self._check_version()
         self._refused = None
         self._prefix = self.nc.new_inbox() + "."
         await self.nc.listen(self._prefix + "*", self._on_reply)
@@ -100,6 +99,20 @@ class Connection:
             await self.nc.close()
         self.closed.set()
         self._fail_all(BrokerUnavailable("the connection is closed"))
+
+    async def _check_version(self) -> None:
+        problem = "has no version that can be read"
+        with contextlib.suppress(ValueError):
+            found = self.nc.connected_server_version
+            if (found.major, found.minor) >= MIN_VERSION:
+                return
+            problem = "is too old"
+        said = self.nc._server_info.get("version", "")
+        await self.nc.close()
+        raise UnsupportedServer(
+            f"nats-server {said} {problem}: jetjobs needs {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer",
+            hint="run 2.14.5, 2.15.1 or newer of their line",
+        )
 
     def _options(self, limit: float) -> dict[str, Any]:
         settings = self._settings
@@ -165,14 +178,9 @@ class Connection:
         timeout_s: float = 2.0,
     ) -> bytes:
         """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
-        self._token += 1
-        name = str(self._token)
         # Not asyncio.get_running_loop(): before Python 3.12 each call of it is a system call.
-        loop = self._loop
-        future: asyncio.Future[bytes] = loop.create_future()
-        self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        name = self.expect(future, subject, timeout_s)
         try:
             self.nc.write(frame(subject, payload, self._prefix + name, headers))
             return await future
@@ -181,21 +189,20 @@ class Connection:
         except ValueError as error:  # made of something that others wrote
             raise BrokerError(f"not sent: {error}") from error
         finally:
-            self._waiting.pop(name, None)
+            self.forget(name)
 
-    def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> Callable[[], None]:
-        """Let the future fail when a request to `subject` is denied, the connection is lost or time is up: for who
-        hears the answers himself. What is returned ends that."""
+    def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> str:
+        """Let the future fail when a request to `subject` is denied, the connection is lost or time is up, until
+        `forget` is called with the name returned."""
         self._token += 1
         name = str(self._token)
         self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        return name
 
-        def forget() -> None:
-            self._waiting.pop(name, None)
-
-        return forget
+    def forget(self, name: str) -> None:
+        self._waiting.pop(name, None)
 
     def check_loop(self) -> None:
         """JetJobsError on another event loop than the one it was opened on: there it would wait for ever."""
@@ -253,30 +260,11 @@ class Connection:
                 raise refusal
             await asyncio.sleep(0.1)
 
-    async def check_server(self) -> int:
-        """Refuse a server that is too old or has no JetStream. The API level otherwise."""
-        found = self.nc.connected_server_version
-        if (found.major, found.minor) < MIN_VERSION:
-            raise UnsupportedServer(
-                f"nats-server {self.version} is too old: jetjobs needs 2.12 or newer",
-                hint="message schedules and atomic batches came with NATS 2.12",
-            )
-        info = await self.api("INFO")
-        level = int(info.get("api", {}).get("level", 0))
-        if level < 2:
-            raise UnsupportedServer(f"the JetStream API level is {level}: jetjobs needs 2 or newer (NATS 2.12)")
-        return level
-
     @property
     def clustered(self) -> bool:
         """Whether the server knows of at least two others."""
         info = self.nc._server_info
         return bool(info.get("cluster")) and len(info.get("connect_urls", [])) >= 3
-
-    @property
-    def server(self) -> str:
-        """Name and version for people."""
-        return f"nats-server {self.version} at {self._where()}"
 
     def _where(self) -> str:
         url = self.nc.connected_url
@@ -356,11 +344,6 @@ def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | 
     """The server tried least, after a pause that grows with the tries and never lines clients up."""
     server = min(servers, key=lambda s: s.reconnects)
     return server, min(0.05 * 2.0 ** min(server.reconnects, 8), 2.0) * random.uniform(0.5, 1.0)
-
-
-def show_url(url: str) -> str:
-    """The URL, or several, without user, password and token."""
-    return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
 
 
 def _plain(error: BaseException | None) -> str:

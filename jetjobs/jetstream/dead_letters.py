@@ -6,19 +6,19 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
-from jetjobs.jetstream.codec import encode_headers, header_size
+from jetjobs.jetstream.codec import encode_headers, header_number, header_size, read_history, read_replays
 from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.objects import labels_of
-from jetjobs.jetstream.payloads import Payloads
+from jetjobs.jetstream.payloads import Payloads, labels_of
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, delete_message, last_on
 from jetjobs.jetstream.scan import scan
 from jetjobs.model import names as n
 from jetjobs.model.ids import is_id
 from jetjobs.model.job import Job
-from jetjobs.model.names import Names
+from jetjobs.model.letter import DeadLetter
+from jetjobs.model.names import PRIORITIES, Names
 from jetjobs.model.outcome import DeadLettered
-from jetjobs.model.reading import read_json
+from jetjobs.model.reading import at, read_json
 
 HEADER_LIMIT = 63 * 1024
 """The server takes 64 KB of headers and refuses more."""
@@ -80,11 +80,7 @@ class DeadLetters:
 
     async def is_there(self, sequence: int) -> bool:
         """Whether the letter still stands at its place."""
-        return await self.numbered(sequence) is not None
-
-    async def numbered(self, sequence: int) -> StoredMessage | None:
-        """The letter at that place of the stream."""
-        return await at_sequence(self._connection, self._names.dead_stream, sequence) if sequence > 0 else None
+        return sequence > 0 and await at_sequence(self._connection, self._names.dead_stream, sequence) is not None
 
     async def last_sequence(self) -> int:
         """The place of the newest letter there has been."""
@@ -168,3 +164,35 @@ def _cause(letter: Letter, room: int) -> str:
 def _token(task: str) -> str:
     # A hand-made subject may hold anything as its task; the dead letter's own subject must stay readable.
     return task if is_id(task) else "unknown"
+
+
+def read_letter(message: StoredMessage) -> DeadLetter:
+    """The letter in a message of the dead stream. Whatever is missing or odd in it is shown as empty."""
+    queue, task, job_id = message.subject.split(".")[-3:]
+    # What the server was asked for with the publish is no part of the job.
+    headers = {k: v for k, v in message.headers.items() if not k.lower().startswith("nats-")}
+    cause = read_cause(headers)
+    lane = headers.get(n.LANE, "")
+    count, replays = read_replays(headers)
+    return DeadLetter(
+        job_id,
+        queue,
+        task,
+        lane if lane in PRIORITIES else "normal",
+        str(cause.get("reason", "")),
+        str(cause.get("type", "")),
+        str(cause.get("text", "")),
+        str(cause.get("traceback", "")),
+        str(cause.get("worker", "")),
+        at(cause.get("at")) or at(message.stored_at),
+        at(header_number(headers, n.ENQUEUED_AT, 0)),
+        int(header_number(headers, n.ATTEMPT, 1)) or 1,
+        message.data,
+        tuple(read_history(headers)),
+        replays,
+        headers.get(n.RUN, ""),
+        message.sequence,
+        headers.get(n.PAYLOAD, ""),
+        headers,
+        count,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any, NamedTuple
 
@@ -10,9 +9,8 @@ import nats.errors
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import from_exception
-from jetjobs.jetstream.reads import parse_time
+from jetjobs.jetstream.reads import next_on, parse_time
 from jetjobs.jetstream.registry import workers_on
-from jetjobs.jetstream.scan import count_on
 from jetjobs.model import names as n
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.names import Names, kv_stream
@@ -20,6 +18,10 @@ from jetjobs.model.presence import WorkerRecord
 
 _NEVER = str(2**53 - 1)
 """A sequence that no stream reaches: a publish that expects it is refused, once permissions were checked."""
+
+
+MOST_GIVEN_UP = 1_000
+"""So many are found in a lane at one look."""
 
 
 class Share(NamedTuple):
@@ -119,26 +121,23 @@ async def consumers_of(connection: Connection, stream: str) -> list[dict[str, An
             return found
 
 
-async def undelivered(connection: Connection, stream: str, lane: str, subject: str, looks: int = 3) -> int:
-    """How many messages stand in a lane that its consumer neither has to deliver nor has delivered.
+async def given_up(connection: Connection, names: Names, queue: str, lane: str) -> list[int]:
+    """Sequences of messages that stand in a lane and that its consumer will never deliver again, oldest first.
 
-    Count and consumer are told one after the other while jobs come and go. So the consumer is asked before and
-    after the count, the kinder answer taken, and a doubt looked at again.
+    All that is at or below a consumer's ack floor was acknowledged or given up after `max_deliver`, and what was
+    acknowledged leaves the stream. It may be about to: only what is found at two looks is given up for certain.
     """
-    await check_read(connection, stream)
-    least = 0
-    for look in range(looks):
-        if look:
-            await asyncio.sleep(0.1)
-        before = await _known(connection, stream, lane)
-        stored = await count_on(connection, stream, subject)
-        missing = stored - max(before, await _known(connection, stream, lane))
-        least = missing if not look else min(least, missing)
-        if least <= 0:
-            return 0
-    return least
-
-
-async def _known(connection: Connection, stream: str, lane: str) -> int:
-    info = await connection.api(f"CONSUMER.INFO.{stream}.{lane}")
-    return int(info["num_pending"]) + int(info["num_ack_pending"])
+    stream, subject = names.work_stream(queue), names.lane_filter(queue, lane)
+    try:
+        info = await connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+    except TopologyMissing:
+        return []  # others may be about to make it again
+    last = int(info["ack_floor" if info["num_ack_pending"] else "delivered"]["stream_seq"])
+    found: list[int] = []
+    after = 1  # the pin: from it the server would walk every subject. ADR 1
+    while after < last and len(found) < MOST_GIVEN_UP:
+        message = await next_on(connection, stream, subject, after + 1)
+        if message is None or message.sequence > last:
+            break
+        found.append(after := message.sequence)
+    return found

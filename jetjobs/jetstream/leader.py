@@ -14,6 +14,7 @@ Written with plain publishes: nats-py's `kv.update` drops the TTL and would leav
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import nats.errors
@@ -22,8 +23,8 @@ from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import last_on
+from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
-from jetjobs.model.clock import SYSTEM, Clock
 from jetjobs.model.errors import BrokerError, TopologyConflict
 from jetjobs.model.ids import new_uid
 from jetjobs.model.names import kv_stream, kv_subject
@@ -34,12 +35,18 @@ RENEW_S = TTL_S / 3
 _MARGIN_S = 1.0
 
 
+async def holder(connection: Connection, bucket: str) -> str | None:
+    """The name of the worker that leads; None when none does."""
+    there = await last_on(connection, kv_stream(bucket), kv_subject(bucket, n.LEADER))
+    if there is None or n.KV_OPERATION in there.headers:
+        return None
+    return str(read_record(there.data).get("holder", ""))
+
+
 class LeaderLock:
     """One candidate for the lock."""
 
-    def __init__(
-        self, connection: Connection, publisher: Publisher, bucket: str, holder: str, clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, connection: Connection, publisher: Publisher, bucket: str, holder: str) -> None:
         self._connection = connection
         self._publisher = publisher
         self._stream = kv_stream(bucket)
@@ -47,14 +54,13 @@ class LeaderLock:
         self._subject = kv_subject(bucket, n.LEADER)
         # Two workers may have one name; the token tells them apart.
         self._value = json.dumps({"holder": holder, "token": new_uid()}).encode()
-        self._clock = clock
         self._revision = 0
         self._taken_at = 0
         self._trusted_until = 0.0
 
     @property
     def held(self) -> bool:
-        return self._clock.monotonic() < self._trusted_until
+        return time.monotonic() < self._trusted_until
 
     @property
     def term(self) -> int:
@@ -69,7 +75,7 @@ class LeaderLock:
         """Take or renew it. False when another has it; BrokerError when that is not known. TopologyConflict for a
         lock that never ends: none of us wrote it, and nobody gives it up."""
         for _ in range(2):
-            started = self._clock.monotonic()
+            started = time.monotonic()
             headers = {n.TTL: f"{TTL_S:.0f}s", n.EXPECTED_LAST_SUBJECT_SEQ: str(self._revision)}
             message = Outgoing(self._subject, self._value, headers)
             try:

@@ -7,25 +7,29 @@ why a write was refused, leave nothing behind when an object is deleted, and let
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import hashlib
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, TypeVar
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
 
 from jetjobs.jetstream.codec import header_size
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import is_transient
-from jetjobs.jetstream.objects import ObjectInfo, digest_of, read_info, spell, write_info
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken, Unconfirmed
 from jetjobs.jetstream.reads import StoredMessage, last_on, next_on
 from jetjobs.jetstream.scan import page
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, MalformedJob, TopologyMissing
 from jetjobs.model.ids import new_uid
+from jetjobs.model.job import Job
 from jetjobs.model.names import object_chunks, object_meta, object_stream
+from jetjobs.model.reading import read_json
 
 MAX_OBJECT = 64 * 1024 * 1024
 """The largest body or result: what a worker must hold in memory for one job."""
@@ -33,8 +37,75 @@ CHUNK = 128 * 1024
 """What other clients write; less where `max_payload` is small."""
 
 _PAGE = 16
-_FRESH_S = 30.0
+_DIGEST = "SHA-256="
+_LABEL = "jetjobs."
+_NOT_IN_TOKENS = frozenset(" \t\r\n.*>")
 T = TypeVar("T")
+
+
+class ObjectInfo(NamedTuple):
+    """The entry of an object: what stands on its meta subject."""
+
+    name: str
+    nuid: str
+    size: int
+    chunks: int
+    digest: str
+    deleted: bool
+    labels: dict[str, str]
+    """Queue, task, id and run of the job it belongs to; empty for what others wrote."""
+    sequence: int = 0
+    stored_at: float = 0.0
+
+
+def labels_of(job: Job) -> dict[str, str]:
+    """What an object says of the job it belongs to, so that the job can be looked up."""
+    return {"queue": job.queue, "task": job.task, "id": job.id, "run": job.run}
+
+
+def write_info(info: ObjectInfo, store: str, chunk_size: int) -> bytes:
+    """The entry as every NATS client reads it."""
+    entry = {
+        "name": info.name,
+        "bucket": store,
+        "nuid": info.nuid,
+        "size": info.size,
+        "chunks": info.chunks,
+        "mtime": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "digest": info.digest,
+        "metadata": {f"{_LABEL}{key}": value for key, value in info.labels.items()},
+        "options": {"max_chunk_size": chunk_size},
+    }
+    return json.dumps(entry).encode()
+
+
+def read_info(message: StoredMessage) -> ObjectInfo:
+    """An entry as a value; one that cannot be read counts as deleted."""
+    try:
+        entry: dict[str, Any] = read_json(message.data)
+        labels = entry.get("metadata") or {}
+        return ObjectInfo(
+            str(entry["name"]),
+            str(entry.get("nuid") or ""),
+            int(entry.get("size") or 0),
+            int(entry.get("chunks") or 0),
+            str(entry.get("digest") or ""),
+            bool(entry.get("deleted")) or bool((entry.get("options") or {}).get("link")),
+            _usable({k.removeprefix(_LABEL): str(v) for k, v in labels.items() if k.startswith(_LABEL)}),
+            message.sequence,
+            message.stored_at,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ObjectInfo("", "", 0, 0, "", True, {}, message.sequence, message.stored_at)
+
+
+def _usable(labels: dict[str, str]) -> dict[str, str]:
+    """The labels, or none where they do not name a job: they become part of subjects."""
+    return {} if any(set(label) & _NOT_IN_TOKENS for label in labels.values()) else labels
+
+
+def spell(digest: bytes) -> str:
+    return _DIGEST + base64.urlsafe_b64encode(digest).decode()
 
 
 class _Broken(Exception):
@@ -72,8 +143,6 @@ class Payloads:
         """
         doing = f"store {len(data):,} bytes in {self.store}"
         there = await self._insist(lambda: self.info(name), doing)
-        if there is not None and await self._is_stored(there, data):
-            return
         writing = _Writing(name, new_uid(), ttl_s, owned)
         try:
             digest, chunks = await self._write_chunks(writing, data)
@@ -93,14 +162,6 @@ class Payloads:
         except BrokerError as error:
             await self._purge_quietly(object_chunks(self.store, writing.nuid))
             raise _named(error, doing) from error
-
-    async def _is_stored(self, there: ObjectInfo, data: bytes) -> bool:
-        """Whether a repeated put finds its own work. An older entry is written anew: its time counts for the
-        sweep and for its expiry."""
-        if there.deleted or there.size != len(data):
-            return False
-        now = await self._publisher.server_now(self.stream, time.time())
-        return now - there.stored_at < _FRESH_S and there.digest == await asyncio.to_thread(digest_of, data)
 
     async def _write_chunks(self, writing: _Writing, data: bytes) -> tuple[str, int]:
         """One after another, each confirmed: order is all that says which comes first."""

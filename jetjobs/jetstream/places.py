@@ -8,19 +8,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jetjobs.jetstream.by_hand import find_by_hand, locate_by_hand
-from jetjobs.jetstream.codec import read_replays
+from jetjobs.jetstream.codec import header_number, identify, read_replays, run_of
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import DeadLetters
 from jetjobs.jetstream.payloads import Payloads
 from jetjobs.jetstream.publisher import Outgoing, Publisher
-from jetjobs.jetstream.reads import StoredMessage, last_on
+from jetjobs.jetstream.reads import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.results import Results, read_record
-from jetjobs.jetstream.statuses import dead_status, done_status, live_status, number
+from jetjobs.jetstream.statuses import dead_status, done_status, live_status
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, TopologyMissing
-from jetjobs.model.ids import parse_id
-from jetjobs.model.job import Job, JobStatus
+from jetjobs.model.ids import parse_id, sequence_in
+from jetjobs.model.job import Job, JobStatus, running_status
 from jetjobs.model.names import Names, kv_stream, kv_subject
 from jetjobs.model.reading import read_running
 
@@ -60,9 +59,13 @@ class Places:
             return True
         if dead is not None and dead.headers.get(n.RUN) == job.run:
             return True
-        if any(_came_from(read_replays(there.headers), job.run) for there in (dead, live) if there is not None):
+        if any(_came_from(read_replays(there.headers)[1], job.run) for there in (dead, live) if there is not None):
             return True
-        return live is not None and live.headers.get(n.RUN) == job.run and number(live.headers, n.HOP, 0) > job.hop
+        return (
+            live is not None
+            and live.headers.get(n.RUN) == job.run
+            and header_number(live.headers, n.HOP, 0) > job.hop
+        )
 
     async def mark_alone(self, job: Job) -> None:
         """Note that this message is now run with nothing new beside it: if its worker dies, it was the cause."""
@@ -79,15 +82,36 @@ class Places:
         note = await self._record(kv_stream(bucket), kv_subject(bucket, f"alone.{job.id}"))
         return note.get("run") == job.run and note.get("hop") == job.hop
 
-    async def find_live(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
-        """The newest message of the job in its work stream. A hand-made job is not found before its first move."""
-        subject = self._names.job_anywhere(queue, task, parse_id(job_id))
-        return await last_on(self._connection, self._names.work_stream(queue), subject)
+    async def find_live(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
+        """The newest message of the job in its work stream.
 
-    async def find(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
-        """Like `find_live`, and it looks for a hand-made job too: for people, not for every job."""
-        live = await self.find_live(queue, task, job_id)
-        return live or await find_by_hand(self._connection, self._names, queue, task, job_id)
+        Before its first move, a job published without jetjobs under a `Nats-Msg-Id` is not found by that id. Its
+        run leads to it, for a caller that has seen it.
+        """
+        subject = self._names.job_anywhere(queue, task, parse_id(job_id))
+        live = await last_on(self._connection, self._names.work_stream(queue), subject)
+        return live or await self._first_message(queue, task, job_id, run)
+
+    async def _first_message(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
+        """The message whose stored time and sequence are the id of its job, or its run. The task may be `*`."""
+        sequence = sequence_in(job_id) or sequence_in(run)
+        if sequence is None:
+            return None
+        try:
+            found = await at_sequence(self._connection, self._names.work_stream(queue), sequence)
+        except TopologyMissing:
+            return None
+        if found is None or identify(found) != job_id:
+            return None
+        tokens = found.subject.split(".")
+        fits = len(tokens) == 5 and tokens[3] in (*n.PULLED, *n.WAITING) and task in ("*", tokens[4])
+        return found if fits else None
+
+    async def was_delivered(self, queue: str, subject: str, sequence: int) -> bool:
+        """Whether the lane of that subject has delivered that message, at least once."""
+        stream, lane = self._names.work_stream(queue), subject.split(".")[3]
+        info = await self._connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+        return int(info["delivered"]["stream_seq"]) >= sequence
 
     async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
         """Whether the job, its dead letter or its done record refers to that object."""
@@ -119,17 +143,20 @@ class Places:
         for subject in await self._subjects(self._names.dead_stream, self._names.dead("*", "*", job_id)):
             found.add((subject.split(".")[2], subject.split(".")[3]))
         if not found and (record := await self._running(job_id)):
-            # A job made by hand has its id in no subject before its first move.
+            # One published without jetjobs has its id in no subject before its first move.
             found.add((record["queue"], record["task"]))
-        return found or await locate_by_hand(self._connection, self._names, queues, job_id)
+        return found
 
     async def _locate_in(self, queue: str, job_id: str) -> set[tuple[str, str]]:
         names = self._names
         bucket = names.done_bucket(queue)
-        live, done = await asyncio.gather(
+        live, done, first = await asyncio.gather(
             self._subjects(names.work_stream(queue), names.id_anywhere(queue, parse_id(job_id))),
             self._subjects(kv_stream(bucket), kv_subject(bucket, f"*.{job_id}")),
+            self._first_message(queue, "*", job_id),
         )
+        if first is not None:
+            live.append(first.subject)
         return {(queue, subject.split(".")[4]) for subject in live} | {
             (queue, subject.split(".")[-2]) for subject in done
         }
@@ -142,34 +169,38 @@ class Places:
             return []
         return list(info["state"].get("subjects") or {})
 
-    async def status(self, queue: str, task: str, job_id: str, *, by_hand: bool = False) -> JobStatus:
-        """Where the job stands now. State None: it never existed, or its record has expired or cannot be read.
+    async def status(self, queue: str, task: str, job_id: str, run: str = "") -> JobStatus:
+        """Where the job stands now. State None: it is not found by this id, or its record cannot be read.
 
-        `by_hand`: look for one that was published by hand too. That takes rights which only operators need.
+        `run` is that of an earlier look; see `find_live`.
         """
         # A job is published to its next place before it leaves the old one, so for a moment it stands in
         # both: the record of its own run decides. And it may move while we look: then we look once more.
         for _ in range(2):
             live, done, dead = await asyncio.gather(
-                self.find_live(queue, task, job_id),
+                self.find_live(queue, task, job_id, run),
                 self._results.get(queue, task, job_id),
                 self._dead.get(queue, task, job_id),
             )
             record = done_status(read_record(done.data), queue, task, job_id) if done is not None else None
-            run = live.headers.get(n.RUN) if live is not None else None
-            if record is not None and record.state is not None and run in (None, record.run):
+            alive = run_of(live) if live is not None else None
+            if record is not None and record.state is not None and alive in (None, record.run):
                 return record
-            if dead is not None and run in (None, dead.headers.get(n.RUN)):
+            if dead is not None and alive in (None, dead.headers.get(n.RUN)):
                 return dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
-        bare = await find_by_hand(self._connection, self._names, queue, task, job_id) if by_hand else None
-        if bare is not None:
-            return await self._live_status(bare, queue, task, job_id)
-        return JobStatus(job_id, None, queue, task)
+        running = await self.runs_unmoved(queue, task, job_id)
+        return running_status(job_id, running) if running else JobStatus(job_id, None, queue, task)
+
+    async def runs_unmoved(self, queue: str, task: str, job_id: str) -> dict[str, Any]:
+        """The running record of a job whose id is in no subject yet, since it was published without jetjobs."""
+        record = await self._running(job_id)
+        unmoved = record and (record["queue"], record["task"]) == (queue, task) and sequence_in(record["run"])
+        return record if unmoved else {}
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
-        running = {} if live.subject.split(".")[3] == n.LATER else await self._running(job_id)
+        running = {} if live.subject.split(".")[3] in n.WAITING else await self._running(job_id)
         return live_status(live, queue, task, job_id, running)
 
     async def _running(self, job_id: str) -> dict[str, Any]:

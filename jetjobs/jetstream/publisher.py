@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import re
 import time
@@ -16,7 +15,6 @@ from jetjobs.jetstream.codec import encode_headers, header_size
 from jetjobs.jetstream.connection import HEADER_ROOM, Connection
 from jetjobs.jetstream.faults import BATCH_DUPLICATE, WRONG_LAST_SEQUENCE, from_response, is_transient
 from jetjobs.jetstream.protocol import frame, header_lines
-from jetjobs.jetstream.reads import parse_time
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, JobTooLarge, TopologyMissing
 from jetjobs.model.ids import new_run, new_uid
@@ -28,9 +26,6 @@ BATCH_SIZE = 1000
 BATCH_BYTES = 8 * 1024 * 1024
 
 _TRY_S = 2.0
-_CLOCK_S = 600.0
-_SKEW_S = 2.0
-_log = logging.getLogger("jetjobs.jetstream")
 _SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 
 
@@ -106,21 +101,19 @@ class Publisher:
         self._connection = connection
         self._names = names
         self._timeout_s = timeout_s
-        self._clock_offset = 0.0
-        self._clock_valid_until = 0.0
 
     def outgoing(
-        self, job: Job, due_at: float | None = None, guard: str | None = None, detour: str = ""
+        self, job: Job, due_at: float | None = None, guard: str | None = None, lane: str = ""
     ) -> Outgoing:
-        """The wire form of a job: on its lane, on a detour from it, or on `later` until `due_at`."""
+        """The wire form of a job: on its lane, on a detour from it, or until `due_at` on `later` or `retry`."""
         headers = encode_headers(job)
-        subject = ready = self._names.job(job.queue, detour or job.lane, job.task, job.key, job.uid)
-        if detour:
-            headers[n.LANE] = job.lane
         if due_at is not None:
-            subject = self._names.job(job.queue, n.LATER, job.task, job.key, job.uid)
+            lane = lane or n.LATER
             headers[n.SCHEDULE] = f"@at {_rfc3339(due_at)}"
-            headers[n.SCHEDULE_TARGET] = ready
+            headers[n.SCHEDULE_TARGET] = self._names.job(job.queue, job.lane, job.task, job.key, job.uid)
+        elif lane:
+            headers[n.LANE] = job.lane
+        subject = self._names.job(job.queue, lane or job.lane, job.task, job.key, job.uid)
         if guard is not None:
             headers[n.EXPECTED_LAST_SUBJECT_SEQ] = "0"
             headers[n.EXPECTED_LAST_SUBJECT] = guard
@@ -190,16 +183,13 @@ class Publisher:
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
-    async def store_batch(self, stream: str, messages: Sequence[Staged], message_id: str = "") -> int:
+    async def store_batch(self, stream: str, messages: Sequence[Staged]) -> int:
         """Store all or none; the sequence of the last, those before it stand right before it (0 when the answer to
         that was lost). Unconfirmed when time is up; then none or all are stored. Taken on a failed guard.
-
-        A batch with a message id of the caller's may be refused for one that somebody else stored: he must look.
         """
         # A batch is stored whole or not at all, so one message id is enough to refuse a second copy of it,
         # and the server has a thousand fewer to remember. ADR 4.
-        own_id = not message_id
-        message_id = message_id or new_uid()
+        message_id = new_uid()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._timeout_s
         pause, sent_before = 0.05, False
@@ -208,7 +198,7 @@ class Publisher:
                 self._check_connected()
                 return await self._send_batch(messages, message_id)
             except BrokerError as error:
-                if error.code == BATCH_DUPLICATE and sent_before and own_id:
+                if error.code == BATCH_DUPLICATE and sent_before:
                     return 0  # the earlier try was stored, only its answer was lost
                 if not is_transient(error):
                     raise
@@ -252,22 +242,6 @@ class Publisher:
             return  # no leader for the API either, or we may not ask: try again
         if not any(_matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
             raise TopologyMissing(f"stream {stream} does not take {subject}", hint="jetjobs setup apply")
-
-    async def server_now(self, stream: str, local_now: float) -> float:
-        """The time by the server's clock, which is the one that fires schedules."""
-        if time.monotonic() >= self._clock_valid_until:
-            try:
-                info = await self._connection.api(f"STREAM.INFO.{stream}")
-            except TopologyMissing:
-                raise
-            except BrokerError:
-                return local_now  # not allowed to ask: our own clock must do
-            self._clock_offset = parse_time(info["ts"]) - local_now
-            self._clock_valid_until = time.monotonic() + _CLOCK_S
-            if abs(self._clock_offset) > _SKEW_S:
-                extra = {"event": "nats.clock_skew", "skew_s": round(self._clock_offset, 3)}
-                _log.warning("this machine's clock differs from the server's", extra=extra)
-        return local_now + self._clock_offset
 
 
 def _block(message: Staged, batch: str, number: int, extra: str = "") -> bytes:

@@ -1,30 +1,36 @@
-"""Delete the jobs that wait in a queue, and no others: message by message, behind a pause of our own. ADR 15.
+"""Delete the jobs that wait in a queue, and no others: each lane is pulled like a worker does, and acked. ADR 31.
 
-A purge by subject would take running jobs too, and one by wildcard can leave the lanes' counts wrong. While the
-lanes are paused nothing is delivered: what stands above the last delivery of a lane waits, what stands below runs.
+What is delivered to a purge runs nowhere else: it is new, or its lease has expired. A lane that hands out nothing,
+because it is paused or its workers hold as many jobs as they may, has its messages above the last delivery
+deleted by their sequence.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.faults import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND
-from jetjobs.jetstream.pausing import pause_lanes, restore_pauses
-from jetjobs.jetstream.queue_facts import LaneLook, look_at_lanes, now_of, state_of
+import nats.errors
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.codec import decode
+from jetjobs.jetstream.faults import from_exception
+from jetjobs.jetstream.protocol import read_status
+from jetjobs.jetstream.puller import Delivery
+from jetjobs.jetstream.queue_state import look_at_lane, look_at_lanes, state_of
+from jetjobs.jetstream.reads import delete_message
 from jetjobs.jetstream.scan import page
 from jetjobs.model import names as n
-from jetjobs.model.errors import BrokerError
-from jetjobs.model.names import Names
+from jetjobs.model.errors import BrokerUnavailable, MalformedJob
+from jetjobs.model.queue import LaneState
 
-_PAGE = 2_000
-_AT_ONCE = 128
-_HOLD_S = 60.0
-"""How long the lanes stay paused if we die on the way; renewed while we do not."""
-_GONE = frozenset({MESSAGE_NOT_FOUND, MESSAGE_DELETE_FAILED, 10043})
+_BATCH = 500
+_QUIET_S = 1.0
+"""Nothing has come for this long: a pull request without an answer is given up."""
+_PATIENCE_S = 15.0
 
 
 class Purged(NamedTuple):
@@ -34,72 +40,137 @@ class Purged(NamedTuple):
     scheduled: int
 
 
+class _Pulled(NamedTuple):
+    """What one request has brought."""
+
+    taken: int
+    expired: int
+    """How many of them a worker had before, and did not settle within its lease."""
+    newer: list[Delivery]
+    empty: bool
+    """The server said that the lane has no more."""
+
+
 class Purge:
     """One purge of one queue."""
 
     def __init__(
-        self, connection: Connection, names: Names, queue: str, step: Callable[[int], None] = lambda count: None
+        self, jetstream: JetStreamClient, queue: str, step: Callable[[int], None] = lambda count: None
     ) -> None:
-        """`step` is told of every so many that were deleted."""
-        self._connection = connection
-        self._names = names
+        """`step` is called with every so many that were deleted."""
+        self._jetstream = jetstream
+        self._connection = jetstream.connection
+        self._names = jetstream.names
         self._queue = queue
-        self._stream = names.work_stream(queue)
+        self._stream = jetstream.names.work_stream(queue)
         self._step = step
-        self._renew_at = 0.0
+        self._last = 0
+        """The last sequence at the start. What is newer stays."""
 
     async def run(self, *, scheduled: bool = False) -> Purged:
-        """Delete what waits now. What comes while it works stays. QueueNotFound when there is no such queue."""
-        before = await look_at_lanes(self._connection, self._names, self._queue)
+        """Delete what waits now. QueueNotFound when there is no such queue."""
+        await look_at_lanes(self._connection, self._names, self._queue)
         later = 0
-        try:
-            await self._hold()
-            if scheduled:
-                # First, so that what falls due meanwhile is found in its lane. No consumer reads these.
-                subject = self._names.lane_filter(self._queue, n.LATER)
-                answer = await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": subject}, 60.0)
-                later = int(answer["purged"])
-            state = await state_of(self._connection, self._stream)
-            first, last = int(state["first_seq"]), int(state["last_seq"])
-            queued = 0
-            for lane in await look_at_lanes(self._connection, self._names, self._queue):
-                if lane.lane in n.PULLED:
-                    queued += await self._empty(lane, max(first, lane.delivered + 1), last)
-            return Purged(queued, later)
-        finally:
-            await asyncio.shield(restore_pauses(self._connection, self._names, self._queue, before, _HOLD_S))
+        # First, so that what falls due in the meantime is found in its lane. No consumer reads these.
+        for lane in n.WAITING if scheduled else ():
+            query = {"filter": self._names.lane_filter(self._queue, lane)}
+            answer = await self._connection.api(f"STREAM.PURGE.{self._stream}", query, 60.0)
+            later += int(answer["purged"])
+        self._last = int((await state_of(self._connection, self._stream))["last_seq"])
+        # The lanes of returned jobs come first: what is newer is put there.
+        queued = sum([await self._empty(lane) for lane in reversed(n.PULLED)])
+        return Purged(queued, later)
 
-    async def _hold(self) -> None:
-        """Keep the lanes paused."""
-        if time.monotonic() < self._renew_at:
-            return
-        lanes = await look_at_lanes(self._connection, self._names, self._queue)
-        now = now_of(lanes)
-        if any(lane.paused_until < now + _HOLD_S / 2 for lane in lanes if lane.lane in n.PULLED):
-            await pause_lanes(self._connection, self._names, self._queue, now + _HOLD_S)
-        self._renew_at = time.monotonic() + _HOLD_S / 4
-
-    async def _empty(self, lane: LaneLook, start: int, last: int) -> int:
-        subject = self._names.lane_filter(self._queue, lane.lane)
-        deleted = 0
-        while start <= last:
-            await self._hold()
-            found = await page(self._connection, self._stream, subject, start, _PAGE)
-            sequences = [message.sequence for message in found if message.sequence <= last]
-            if not sequences:
+    async def _empty(self, lane: str) -> int:
+        deleted, left, heard_at = 0, -1, time.monotonic()
+        while (look := await look_at_lane(self._connection, self._names, self._queue, lane)) is not None:
+            left = look.queued if left < 0 else min(look.queued, left)
+            left = left if look.delivered < self._last else 0
+            if not left and (look.paused_until or not look.running):
                 break
-            for begin in range(0, len(sequences), _AT_ONCE):
-                gone = await asyncio.gather(*map(self._delete, sequences[begin : begin + _AT_ONCE]))
-                deleted += sum(gone)
-                self._step(sum(gone))
-            start = sequences[-1] + 1
+            if left and (look.paused_until or look.full):
+                count = await self._delete_page(look)
+                pulled = _Pulled(count, 0, [], not count)
+            else:
+                # Expired deliveries come first, and are no part of `left`. How many there are, nobody can tell.
+                pulled = await self._pull(lane, min(left or 1, _BATCH))
+            deleted += pulled.taken
+            left -= pulled.taken - pulled.expired
+            self._step(pulled.taken)
+            for delivery in pulled.newer:
+                await self._give_back(delivery)
+            if pulled.empty or pulled.newer or (look.full and not pulled.taken):
+                break
+            if pulled.taken:
+                heard_at = time.monotonic()
+            elif time.monotonic() > heard_at + _PATIENCE_S:
+                raise BrokerUnavailable(
+                    f"lane {lane} of queue {self._queue} does not answer",
+                    hint="a purge pulls and acks: this user may need the rights to do so",
+                )
         return deleted
 
-    async def _delete(self, sequence: int) -> bool:
+    async def _pull(self, lane: str, batch: int) -> _Pulled:
+        """Ask for a batch, and ack what was there at the start as it comes. The last ack is confirmed, and with it
+        those before: the server handles them in their order."""
+        taken, expired, newer, status = 0, 0, list[Delivery](), ""
+        latest: Delivery | None = None
+        news = asyncio.Event()
+
+        def on_message(subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+            nonlocal taken, expired, latest, status
+            news.set()
+            if not reply.startswith("$JS.ACK."):
+                status = " ".join(read_status(headers)) if headers is not None else "no headers"
+                return
+            delivery = Delivery(self._connection, subject, reply, data, headers)
+            if delivery.sequence > self._last:
+                newer.append(delivery)
+                return
+            if latest is not None:
+                latest.ack()
+            latest = delivery
+            taken += 1
+            expired += delivery.delivered > 1
+
+        nc = self._connection.nc
+        inbox = nc.new_inbox()
         try:
-            await self._connection.api(f"STREAM.MSG.DELETE.{self._stream}", {"seq": sequence, "no_erase": True})
-        except BrokerError as error:
-            if error.code not in _GONE:
-                raise
-            return False
-        return True
+            sid = await nc.listen(inbox, on_message)
+        except nats.errors.Error as error:
+            raise from_exception(error, f"purge lane {lane}") from error
+        try:
+            request = b'{"batch":%d,"no_wait":true}' % batch
+            self._connection.post(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{lane}", request, inbox)
+            with contextlib.suppress(TimeoutError):
+                while not status and taken + len(newer) < batch:
+                    async with asyncio.timeout(_QUIET_S):
+                        await news.wait()
+                    news.clear()
+        finally:
+            with contextlib.suppress(nats.errors.Error, TimeoutError):
+                await nc.unlisten(sid)  # waits for what is on its way
+        if latest is not None and not await latest.ack_confirmed():
+            raise BrokerUnavailable(f"the acks of lane {lane} of queue {self._queue} were not confirmed")
+        if status and not status.startswith(("404", "408")):
+            raise BrokerUnavailable(f"pull from lane {lane} of queue {self._queue}: {status}")
+        return _Pulled(taken, expired, newer, bool(status))
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        """A move to the lane of returned jobs: a NAK would count as a crash. What cannot be moved is left to its
+        lease, after which a worker gets it."""
+        try:
+            job = decode(delivery)
+        except MalformedJob:
+            return
+        publisher, crashes = self._jetstream.publisher, job.crashes + delivery.delivered - 1
+        message = publisher.outgoing(job._replace(hop=job.hop + 1, crashes=crashes), lane=n.BACK)
+        if message.size <= self._connection.max_payload and await publisher.store(self._stream, message):
+            delivery.ack()
+
+    async def _delete_page(self, lane: LaneState) -> int:
+        subject = self._names.lane_filter(self._queue, lane.lane)
+        found = await page(self._connection, self._stream, subject, lane.delivered + 1, _BATCH)
+        waiting = [message.sequence for message in found if message.sequence <= self._last]
+        delete = (delete_message(self._connection, self._stream, sequence, erase=False) for sequence in waiting)
+        return sum(await asyncio.gather(*delete))

@@ -13,7 +13,9 @@ from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.protocol import read_headers, read_status
 from jetjobs.jetstream.reads import StoredMessage, parse_time
+from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerUnavailable, TopologyMissing
+from jetjobs.model.names import Names
 
 PAGE = 256
 PAGE_BYTES = 8 * 1024 * 1024
@@ -34,6 +36,17 @@ async def scan(
             return
         start = found[-1].sequence + 1
         left = None if left is None else left - len(found)
+
+
+async def scan_waiting(
+    connection: Connection, names: Names, queue: str, limit: int | None = None
+) -> AsyncIterator[StoredMessage]:
+    """Jobs that wait for their time, up to `limit` of each lane."""
+    for lane in n.WAITING:
+        async for message in scan(
+            connection, names.work_stream(queue), names.lane_filter(queue, lane), limit=limit
+        ):
+            yield message
 
 
 async def count_on(connection: Connection, stream: str, subject: str) -> int:
@@ -71,7 +84,7 @@ async def page(
     except nats.errors.Error as error:
         raise from_exception(error, f"read {stream}") from error
     request = f"$JS.API.DIRECT.GET.{stream}"
-    forget = connection.expect(ended, request, _PAGE_S)
+    name = connection.expect(ended, request, _PAGE_S)
     try:
         first = {"start_time": since} if since else {"seq": start}
         query = {**first, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
@@ -79,7 +92,7 @@ async def page(
             raise BrokerUnavailable(f"read {stream}: not connected")
         await ended
     finally:
-        forget()
+        connection.forget(name)
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
             await connection.nc.unlisten(sid)
     return found

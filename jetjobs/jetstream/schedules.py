@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import nats.errors
 
@@ -13,10 +14,12 @@ from jetjobs.jetstream.faults import from_exception
 from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.reads import StoredMessage, last_on
 from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.server_clock import ServerClock
+from jetjobs.jetstream.ticks import Ticks
 from jetjobs.model import names as n
-from jetjobs.model.errors import ScheduleConflict
-from jetjobs.model.names import Names, is_schedule_name, is_token, kv_stream, kv_subject
-from jetjobs.model.schedule import Schedule, is_generation, read_schedule
+from jetjobs.model.errors import QueueNotFound, ScheduleConflict, ScheduleNotFound, TopologyMissing
+from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.schedule import Schedule, read_schedule
 
 _GONE_S = 3600
 """How long the bucket remembers that a schedule was deleted."""
@@ -24,55 +27,86 @@ _CLOCKS_DIFFER_S = 3600.0
 """No clocks of one cluster are so far apart."""
 
 
-class Definition(NamedTuple):
+@dataclass(frozen=True)
+class Definition:
     """What stands in the bucket under one name."""
 
     name: str
-    schedule: Schedule | None
-    """None when it is deleted, or cannot be read."""
     revision: int
+    data: bytes
+    stored_at: float
     deleted: bool = False
-    queues: tuple[str, ...] = ()
-    """Where something of a deleted one may be planned, if that is known."""
-    generation: str = ""
-    """Of a deleted one: up to this one nothing is planned any more, whoever sees to that and however late."""
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """None when it is deleted, or cannot be read."""
+        schedule = None if self.deleted else read_schedule(self.data)
+        if schedule is not None and (
+            schedule.name != self.name or schedule.since.timestamp() > self.stored_at + _CLOCKS_DIFFER_S
+        ):
+            # Written by hand: under another name, or to begin long after it was stored. It would not be planned.
+            return None
+        return schedule
 
 
 class ScheduleStore:
     """The definitions of one namespace."""
 
-    def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
+    def __init__(
+        self, connection: Connection, publisher: Publisher, names: Names, ticks: Ticks, clock: ServerClock
+    ) -> None:
         self._connection = connection
         self._publisher = publisher
         self._bucket = names.schedules_bucket
         self._stream = kv_stream(self._bucket)
+        self._ticks = ticks
+        self._clock = clock
 
-    async def created(self) -> str:
-        """When the bucket was made: another time, another bucket. TopologyMissing when it is not there."""
-        return str((await self._connection.api(f"STREAM.INFO.{self._stream}"))["created"])
+    # Reading
 
     async def get(self, name: str) -> Definition | None:
         """From the leader of the bucket, so it decides. None when there never was one, or it is long deleted."""
         message = await last_on(self._connection, self._stream, kv_subject(self._bucket, name))
         return _read(message) if message is not None else None
 
+    async def find(self, name: str) -> Definition:
+        """ScheduleNotFound unless it is there."""
+        found = await self.get(name)
+        if found is None or found.deleted:
+            raise ScheduleNotFound(f"there is no schedule {name!r}", hint="jetjobs schedules list shows all")
+        return found
+
     async def all(self) -> list[Definition]:
-        """Those that stand, by name."""
+        """Those that stand, by name, as they were a moment ago."""
         subject = kv_subject(self._bucket, ">")
         found = {
             d.name: d async for m in scan(self._connection, self._stream, subject) if not (d := _read(m)).deleted
         }
         return [found[name] for name in sorted(found)]
 
-    async def put(self, schedule: Schedule, revision: int) -> int:
-        """Write it over `revision`, 0 for none; the new revision. ScheduleConflict when another stands there."""
-        return await self._write(schedule.name, schedule.model_dump_json().encode(), revision, {})
+    # Writing
 
-    async def delete(self, name: str, revision: int, queues: tuple[str, ...], generation: str) -> None:
-        """Delete `revision` of it. ScheduleConflict when another stands there. What is left behind names queues
-        and generation, for whoever has to take back what was planned there."""
-        headers = {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s", n.GENERATION: generation}
-        await self._write(name, b"", revision, {**headers, n.QUEUE: ",".join(queues)} if queues else headers)
+    async def check(self, schedule: Schedule) -> None:
+        """JobTooLarge or QueueNotFound unless its ticks could be stored."""
+        self._ticks.check_size(schedule)
+        try:
+            await self._ticks.mark(schedule.queue, schedule.name)
+        except TopologyMissing as error:
+            raise QueueNotFound(
+                f"there is no queue {schedule.queue!r} for schedule {schedule.name!r}",
+                hint="create it with `jetjobs setup apply`, or start a worker for it",
+            ) from error
+
+    async def put(self, schedule: Schedule, over: Definition | None) -> Definition:
+        """Write it over what was read; the leader plans it. ScheduleConflict when another stands there by now."""
+        now = await self._clock.now()
+        body = schedule.over(over.schedule if over is not None else None, now).model_dump_json().encode()
+        revision = await self._write(schedule.name, body, over.revision if over is not None else 0, {})
+        return Definition(schedule.name, revision, body, now.timestamp())
+
+    async def delete(self, over: Definition) -> None:
+        """The leader takes back its ticks. ScheduleConflict when another stands there by now."""
+        await self._write(over.name, b"", over.revision, {n.KV_OPERATION: "DEL", n.TTL: f"{_GONE_S}s"})
 
     async def _write(self, name: str, body: bytes, revision: int, headers: dict[str, str]) -> int:
         guarded = {**headers, n.EXPECTED_LAST_SUBJECT_SEQ: str(revision)}
@@ -101,18 +135,5 @@ class ScheduleStore:
 
 
 def _read(message: StoredMessage) -> Definition:
-    name = message.subject.split(".", 2)[2]
-    if message.headers.get(n.KV_OPERATION):
-        queues = tuple(message.headers.get(n.QUEUE, "").split(","))
-        # Under a name that no schedule may have nothing was ever planned: there is nothing to take back.
-        known = all(map(is_token, queues)) and is_schedule_name(name)
-        given = message.headers.get(n.GENERATION, "")
-        generation = given if is_generation(given) else ""
-        return Definition(name, None, message.sequence, True, queues if known else (), generation)
-    schedule = read_schedule(message.data)
-    if schedule is not None and (
-        schedule.name != name or schedule.since.timestamp() > message.stored_at + _CLOCKS_DIFFER_S
-    ):
-        # Written by hand: under another name, or to begin long after it was stored. It would not be planned.
-        schedule = None
-    return Definition(name, schedule, message.sequence)
+    name, deleted = message.subject.split(".", 2)[2], n.KV_OPERATION in message.headers
+    return Definition(name, message.sequence, message.data, message.stored_at, deleted)

@@ -1,28 +1,37 @@
-"""What a stored message, record or letter says of its job, as a JobStatus. Whatever is odd in it is left out."""
+"""What a stored message, record or letter says of its job, as a JobStatus; and where those of a state are found.
+
+Whatever is odd in a message is left out. Nothing is held or acked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from jetjobs.jetstream.codec import read_history, read_replays
+from jetjobs.jetstream.codec import decode, header_number, read_history, read_replays, run_of
 from jetjobs.jetstream.dead_letters import read_cause
 from jetjobs.jetstream.reads import StoredMessage
+from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
+from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import JobState, JobStatus, line_of
-from jetjobs.model.reading import at, text_or_none, whole
-from jetjobs.model.secrets import mask_result
+from jetjobs.model.listing import LIVE, JobQuery
+from jetjobs.model.names import Names, kv_stream, kv_subject
+from jetjobs.model.reading import at, read_json, text_or_none, whole
+from jetjobs.model.secrets import mask, mask_result, read_paths
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
 """What a done record may say."""
+WAITING_STATES = {n.LATER: JobState.SCHEDULED, n.RETRY: JobState.RETRYING}
+"""By lane, of jobs that wait for their time."""
 
 
 def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
     """Of a message in a work stream, and the running record of its id, if any."""
-    if live.subject.split(".")[3] == n.LATER:
-        return JobState.RETRYING if number(live.headers, n.ATTEMPT, 1) > 1 else JobState.SCHEDULED
-    ours = bool(running) and running.get("run") in (live.headers.get(n.RUN), f"s{live.sequence}")
+    if (waiting := WAITING_STATES.get(live.subject.split(".")[3])) is not None:
+        return waiting
+    ours = bool(running) and running.get("run") == run_of(live)
     return JobState.RUNNING if ours else JobState.QUEUED
 
 
@@ -36,16 +45,16 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         state,
         queue,
         task,
-        number(live.headers, n.ATTEMPT, 1),
-        due_at=at(number(live.headers, n.DUE_AT, 0)) or (_fires_at(live.headers) if lane == n.LATER else None),
-        enqueued_at=at(number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
+        header_number(live.headers, n.ATTEMPT, 1),
+        due_at=at(header_number(live.headers, n.DUE_AT, 0) or due_time(live.headers)),
+        enqueued_at=at(header_number(live.headers, n.ENQUEUED_AT, 0) or live.stored_at),
         started_at=at(shown.get("started_at")),
         worker=shown.get("worker"),
         lane=lane,
-        run=live.headers.get(n.RUN, f"s{live.sequence}"),
-        crashes=number(live.headers, n.CRASHES, 0),
+        run=run_of(live),
+        crashes=header_number(live.headers, n.CRASHES, 0),
         history=tuple(read_history(live.headers)),
-        replays=tuple(read_replays(live.headers)),
+        replays=read_replays(live.headers)[1],
         progress=shown.get("progress"),
         message=shown.get("message"),
         schedule=live.headers.get(n.OF_SCHEDULE),
@@ -58,18 +67,19 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
 
 def _priority(headers: Mapping[str, str], lane: str) -> str | None:
     """The lane a job is for, of one that stands in `lane`."""
-    if lane == n.LATER:
+    if lane in n.WAITING:
         target = headers.get(n.SCHEDULE_TARGET, "").split(".")
         lane = target[3] if len(target) > 3 else ""
-    elif lane in n.DETOURS:
+    elif lane == n.BACK:
         lane = headers.get(n.LANE, "")
     return lane if lane in n.PRIORITIES else None
 
 
-def _fires_at(headers: Mapping[str, str]) -> datetime | None:
-    """When the server puts it into its lane. A queued job that is set aside to change its lane has no due time."""
+def due_time(headers: Mapping[str, str]) -> float | None:
+    """When the server puts it into its lane; None for what has no single time."""
     kind, _, text = headers.get(n.SCHEDULE, "").partition(" ")
-    return slot_in(text) if kind == "@at" else None
+    moment = slot_in(text) if kind == "@at" else None
+    return moment.timestamp() if moment is not None else None
 
 
 def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
@@ -115,8 +125,8 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         JobState.DEAD,
         queue,
         task,
-        number(letter.headers, n.ATTEMPT, 1),
-        enqueued_at=at(number(letter.headers, n.ENQUEUED_AT, 0)),
+        header_number(letter.headers, n.ATTEMPT, 1),
+        enqueued_at=at(header_number(letter.headers, n.ENQUEUED_AT, 0)),
         started_at=at(cause.get("started_at")),
         ended_at=at(cause.get("at")),
         worker=text_or_none(cause.get("worker")),
@@ -124,9 +134,9 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         error=f"{cause.get('type')}: {cause.get('text')}",
         lane=letter.headers.get(n.LANE),
         run=letter.headers.get(n.RUN, ""),
-        crashes=number(letter.headers, n.CRASHES, 0),
+        crashes=header_number(letter.headers, n.CRASHES, 0),
         history=tuple(read_history(letter.headers)),
-        replays=tuple(read_replays(letter.headers)),
+        replays=read_replays(letter.headers)[1],
         schedule=letter.headers.get(n.OF_SCHEDULE),
         slot=slot_in(letter.headers.get(n.SLOT)),
         priority=_priority(letter.headers, letter.headers.get(n.LANE, "")),
@@ -145,12 +155,102 @@ def slot_in(text: Any) -> datetime | None:
         return None
 
 
-def number(headers: Mapping[str, str], name: str, default: float) -> Any:
-    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
+Read = Callable[[StoredMessage], JobStatus | None]
+
+
+class Shelf(NamedTuple):
+    """Messages of one kind, in one stream. `read` gives None for what is not of the state asked for."""
+
+    key: str
+    stream: str
+    subject: str
+    read: Read
+    until: int | None = None
+    """Nothing of the state asked for stands beyond this sequence."""
+
+
+def shelves(
+    names: Names,
+    queues: Iterable[str],
+    query: JobQuery,
+    running: Mapping[str, Any],
+    delivered: Mapping[tuple[str, str], int],
+) -> Iterator[Shelf]:
+    """All places that may hold jobs of the query, in the order in which they are listed.
+
+    `running` has the records of jobs shown as running by id. `delivered`, where only running jobs are asked for,
+    is how far each lane of a queue has been delivered.
+    """
+    wanted = frozenset((query.state,) if query.state is not None else LIVE)
+    mine = [queue for queue in sorted(queues) if query.queue in (None, queue)]
+    task = query.task or "*"
+    for queue in mine:
+        if wanted & {JobState.QUEUED, JobState.RUNNING}:
+            for lane in n.PULLED:
+                read = _live_reader(queue, wanted, running)
+                for shelf in _lane(names, queue, lane, query.task, read):
+                    yield shelf._replace(until=delivered.get((queue, lane)))
+        for lane, state in WAITING_STATES.items():
+            if state in wanted:
+                read = _live_reader(queue, wanted, running)
+                yield from _lane(names, queue, lane, query.task, read)
+        if wanted & {JobState.SUCCEEDED, JobState.CANCELLED}:
+            bucket = names.done_bucket(queue)
+            subject = kv_subject(bucket, f"{task}.*")
+            yield Shelf(f"{queue}/done", kv_stream(bucket), subject, _done_reader(queue, wanted))
+    if JobState.DEAD in wanted:
+        subject = names.dead(query.queue or "*", task, "*")
+        yield Shelf("dead", names.dead_stream, subject, _read_letter)
+
+
+def _lane(names: Names, queue: str, lane: str, task: str | None, read: Read) -> Iterator[Shelf]:
+    stream = names.work_stream(queue)
+    if task is None:
+        yield Shelf(f"{queue}/{lane}", stream, names.lane_filter(queue, lane), read)
+        return
+    own = names.job(queue, lane, task, "*", "*")
+    yield Shelf(f"{queue}/{lane}", stream, own, read)
+    # Published without jetjobs: no id in the subject.
+    yield Shelf(f"{queue}/{lane}/bare", stream, own.removesuffix(".*.*"), read)
+
+
+def _live_reader(queue: str, wanted: frozenset[JobState], running: Mapping[str, Any]) -> Read:
+    def read(message: StoredMessage) -> JobStatus | None:
+        try:
+            job = decode(message)
+            job_id, task = job.id, job.task
+        except MalformedJob:
+            job_id, task = f"#{message.sequence}", message.subject.split(".")[4]
+        status = live_status(message, queue, task, job_id, running.get(job_id, {}))
+        return status if status.state in wanted else None
+
+    return read
+
+
+def _done_reader(queue: str, wanted: frozenset[JobState]) -> Read:
+    def read(message: StoredMessage) -> JobStatus | None:
+        record = read_record(message.data)
+        if "state" not in record:
+            return None
+        task, job_id = message.subject.split(".")[-2:]
+        status = done_status(record, queue, task, job_id)
+        return status if status.state in wanted else None
+
+    return read
+
+
+def _read_letter(message: StoredMessage) -> JobStatus | None:
+    queue, task, job_id = message.subject.split(".")[-3:]
+    return dead_status(message, queue, task, job_id)
+
+
+def read_arguments(message: StoredMessage) -> dict[str, Any] | None:
+    """The arguments in a message's body, secrets masked; None where they are elsewhere or cannot be read."""
     try:
-        value = float(headers[name])
-    except (KeyError, ValueError):
-        return default
-    if not 0 <= value < 253402300800:
-        return default
-    return int(value) if value.is_integer() else value
+        value = read_json(message.data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    secret = message.headers.get(n.SECRET)
+    return cast("dict[str, Any]", mask(value, read_paths(secret))) if secret else value

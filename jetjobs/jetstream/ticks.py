@@ -1,18 +1,18 @@
-"""Ticks of schedules in the work streams: each placed together with the marker that says so, or not at all.
+"""Ticks of schedules in the work streams: each placed together with the mark that says so, or not at all.
 
-The marker of a schedule tells how far it has been planned. A tick and its marker are one atomic batch, in which
-the marker expects the one before it: of two leaders who plan the same slot one is refused, even after a restart of
-the server has forgotten every message id. Ticks of many schedules share a batch; if one marker is not as expected
-the batch is refused whole, and each is tried by itself.
+The mark of a schedule says how far it is planned, and by which revision of its definition. Ticks that are placed
+or taken back and their mark are one atomic batch, in which the mark expects the one before it: of two leaders that
+do the same one is refused, even after a restart of the server has forgotten every message id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TypeVar
 
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.protocol import header_lines
@@ -20,235 +20,145 @@ from jetjobs.jetstream.publisher import BATCH_SIZE, Outgoing, Publisher, Staged,
 from jetjobs.jetstream.reads import StoredMessage, delete_message, last_on, parse_time
 from jetjobs.jetstream.results import read_record
 from jetjobs.jetstream.scan import scan
-from jetjobs.jetstream.topology import queues_on
 from jetjobs.model import names as n
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.ids import JobId, new_run
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
-from jetjobs.model.planning import Change, Plan, Progress, Tick
-from jetjobs.model.schedule import Schedule, is_generation, slot_token
+from jetjobs.model.planning import Mark, Step, Tick, Waiting
+from jetjobs.model.schedule import Schedule, schedule_key, slot_of, slot_token
 
+_T = TypeVar("_T")
 BATCH_BYTES = 4 * 1024 * 1024
 TAKEN = "_taken"
 """In the place of a schedule's name: where the messages go by which ticks are taken back."""
 
 
-class Marker(NamedTuple):
-    """How far a schedule has been planned, as it stands in the work stream of its queue."""
-
-    progress: Progress | None
-    """None where there is no marker, or one that cannot be read."""
-    sequence: int
-    """What the next marker must expect; 0 for none."""
-    token: str = ""
-    """Of the placing that wrote it."""
-    written_at: float = 0.0
-
-    gone: bool = False
-    """Of a schedule that is no more, in this queue."""
-
-    @property
-    def generation(self) -> str:
-        """Of the definition it was written for; empty where there is none."""
-        return self.progress.generation if self.progress is not None else ""
-
-
-class Placing(NamedTuple):
-    """What is to be placed for one schedule, over the marker that was read."""
-
-    schedule: Schedule
-    plan: Plan
-    marker: Marker
-
-
 class Ticks:
-    """The ticks and markers of one namespace."""
+    """The ticks and marks of one namespace."""
 
     def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
         self._connection = connection
         self._publisher = publisher
         self._names = names
 
-    # Markers
+    # Reading
 
-    async def marker(self, queue: str, schedule: str) -> Marker:
+    async def mark(self, queue: str, schedule: str) -> Mark:
         """From the stream's leader. TopologyMissing when there is no such queue."""
-        message = await last_on(self._connection, self._stream(queue), self._names.tick(queue, schedule))
-        return _read(message) if message is not None else Marker(None, 0)
+        message = await last_on(self._connection, self._stream(queue), self._names.schedule_mark(queue, schedule))
+        return _read(message) if message is not None else Mark()
 
-    async def markers(self, queue: str) -> dict[str, Marker]:
+    async def marks_of(
+        self, schedule: str, queues: Iterable[str]
+    ) -> tuple[dict[str, Mark], dict[str, BrokerError]]:
+        """The marks of one schedule by queue, from the streams' leaders; and why other queues cannot be read."""
+        found, failed = await _of_each(queues, lambda queue: self.mark(queue, schedule))
+        return {queue: mark for queue, mark in found.items() if mark.sequence}, failed
+
+    async def all_marks(self, queues: Iterable[str]) -> tuple[dict[str, dict[str, Mark]], dict[str, BrokerError]]:
+        """All marks by queue and schedule, as they were a moment ago; and why other queues cannot be read."""
+        return await _of_each(queues, self.marks)
+
+    async def marks(self, queue: str) -> dict[str, Mark]:
         """All of a queue, by the name of the schedule: as they were a moment ago."""
-        found: dict[str, Marker] = {}
-        async for message in scan(self._connection, self._stream(queue), self._names.tick(queue, "*")):
+        found: dict[str, Mark] = {}
+        async for message in scan(self._connection, self._stream(queue), self._names.schedule_mark(queue, "*")):
             name = message.subject.rsplit(".", 1)[1]
-            if not name.startswith("_"):
+            if name != TAKEN:
                 found[name] = _read(message)
         return found
 
-    async def marked(self, schedule: str) -> tuple[str, ...]:
-        """The queues in which something of that schedule may be planned."""
-        queues = await queues_on(self._connection, self._names)
-        markers = await asyncio.gather(*(self.marker(queue, schedule) for queue in queues))
-        return tuple(queue for queue, marker in zip(queues, markers, strict=True) if marker.sequence)
+    async def waiting(self, queue: str, schedule: str) -> tuple[list[Waiting], datetime]:
+        """The ticks of a schedule that have not fired, and the time by the clock of the stream's leader, asked
+        for after they were read: one that is due later has not fired unseen."""
+        pattern = self._names.planned(queue, schedule_key(schedule))
+        subjects = await self._subjects(queue, pattern)
+        found = await asyncio.gather(
+            *(last_on(self._connection, self._stream(queue), subject) for subject in subjects)
+        )
+        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}")
+        ticks = [tick for message in found if message is not None and (tick := _waiting(message)) is not None]
+        return ticks, datetime.fromtimestamp(parse_time(info["ts"]), UTC)
 
-    async def forget(self, queue: str, marker: Marker) -> None:
-        """Take away the marker of a schedule that is no more."""
-        await delete_message(self._connection, self._stream(queue), marker.sequence, erase=False)
+    async def earlier(self, job: Job) -> bool:
+        """Whether a job of the same schedule is alive in its queue whose slot is before that of this one. A tick
+        in lane `later` has not fired yet."""
+        subjects = await self._subjects(job.queue, self._names.job(job.queue, "*", "*", job.key, "*"))
+        tokens = [subject.split(".") for subject in subjects]
+        return any(token[3] != n.LATER and token[-1] < job.uid for token in tokens)
 
-    # Placing
+    async def _subjects(self, queue: str, pattern: str) -> list[str]:
+        """Those that match and hold a message, by the stream's leader."""
+        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}", {"subjects_filter": pattern})
+        return sorted(info["state"].get("subjects") or {})
 
-    async def place(self, placings: Sequence[Placing], now: float, term: int) -> list[Marker | None]:
-        """Place them, all of one queue; the new marker of each, or None where another was there: read it again.
+    # Writing
+
+    async def store(self, queue: str, steps: Sequence[Step], now: datetime) -> list[Mark] | None:
+        """Carry out all of them or none; the marks that stand then. None when one of the marks or ticks is not as
+        it was read, or the answer was lost: look again.
 
         Unconfirmed when it is not known, else BrokerError; JobTooLarge before anything is sent.
         """
-        queue = placings[0].schedule.queue
-        batch: list[Staged] = []
-        ends: list[tuple[int, str]] = []
-        for one in placings:
-            token = new_run()
-            batch += [stage(self._job(one.schedule, tick, now)) for tick in one.plan.ticks]
-            batch.append(self._marker(one, token, term))
-            ends.append((len(batch), token))
+        batch = [self._take_back(queue, tick) for one in steps for tick in one.taken]
+        if batch:
+            # Nobody needs those of the batch before any more.
+            batch[0] = batch[0]._replace(lines=f"{batch[0].lines}{n.ROLLUP}: sub\r\n")
+        ends: list[int] = []
+        for one in steps:
+            assert one.schedule is not None or not one.plan.ticks
+            batch += [stage(self._job(one.schedule, tick, now)) for tick in one.plan.ticks if one.schedule]
+            batch.append(self._mark(queue, one))
+            ends.append(len(batch))
         try:
             last = await self._publisher.store_batch(self._stream(queue), batch)
         except Taken:
-            last = 0
-        if last:
-            return [
-                Marker(_settled(one), last - len(batch) + end, token, now)
-                for one, (end, token) in zip(placings, ends, strict=True)
-            ]
-        # Refused, or stored and the answer lost: the markers know.
-        there = [await self.marker(queue, one.schedule.name) for one in placings]
-        stored = [mark if mark.token == token else None for mark, (_, token) in zip(there, ends, strict=True)]
-        if any(stored) or len(placings) == 1:
-            return stored
-        return [(await self.place([one], now, term))[0] for one in placings]
+            return None
+        return [
+            one.mark._replace(sequence=last - len(batch) + end, written_at=now)
+            for one, end in zip(steps, ends, strict=True)
+            if last
+        ] or None
 
-    def _job(self, schedule: Schedule, tick: Tick, now: float) -> Outgoing:
-        due_at = tick.due.timestamp()
-        message = self._publisher.outgoing(tick_job(schedule, tick, now), due_at if due_at > now else None)
-        assert isinstance(message.headers, dict)
-        message.headers[n.GENERATION] = schedule.generation
+    async def forget(self, queue: str, mark: Mark) -> None:
+        """Remove a mark, if it still stands."""
+        await delete_message(self._connection, self._stream(queue), mark.sequence, erase=False)
+
+    def check_size(self, schedule: Schedule) -> None:
+        """JobTooLarge unless a message holds a tick of it."""
+        self._job(schedule, Tick(schedule.since, schedule.since), schedule.since)
+
+    def _job(self, schedule: Schedule, tick: Tick, now: datetime) -> Outgoing:
+        due_at = tick.due.timestamp() if tick.due > now else None
+        message = self._publisher.outgoing(tick_job(schedule, tick, now.timestamp()), due_at)
         # The server closes the connection over a message that is too large.
         self._publisher.check_size(message, self._connection.inline_limit)
         return message
 
-    def _marker(self, one: Placing, token: str, term: int) -> Staged:
-        settled = _settled(one)
-        record = {
-            "slot": settled.slot.isoformat(),
-            "generation": settled.generation,
-            "missed": settled.missed,
-            "passed": settled.passed.isoformat() if settled.passed is not None else None,
-            "since": settled.since.isoformat() if settled.since is not None else None,
-            "token": token,
-            "term": term,
-        }
-        return self._staged_marker(one.schedule.queue, one.schedule.name, record, one.marker.sequence)
-
-    async def change(
-        self,
-        queue: str,
-        schedule: Schedule,
-        change: Change,
-        over: Marker,
-        *,
-        taken: Sequence[StoredMessage],
-        gone: bool,
-        now: float,
-    ) -> bool:
-        """Let the generation of `schedule` begin in a queue, or end what was there before it: its first ticks, the
-        last ones of the definition before, the marker over the one that was read, and `taken` back. All or none:
-        False when one of those has fired meanwhile, or another marker stands there. Then look again."""
-        before, opening = schedule.predecessor, change.opening
-        batch = [self._take_back(queue, message, first=number == 0) for number, message in enumerate(taken)]
-        batch += [stage(self._job(before, tick, now)) for tick in change.closing if before is not None]
-        batch += [stage(self._job(schedule, tick, now)) for tick in opening.ticks]
-        record: dict[str, object] = {
-            "slot": (opening.upto or change.since).isoformat(),
-            "generation": schedule.generation,
-            "missed": change.missed,
-            "passed": change.passed.isoformat() if change.passed is not None else None,
-            "since": change.since.isoformat(),
-            "idle": gone or schedule.paused,
-            "gone": gone,
-            "token": new_run(),
-        }
-        batch.append(self._staged_marker(queue, schedule.name, record, over.sequence))
-        try:
-            await self._publisher.store_batch(self._stream(queue), batch)
-        except Taken:
-            return False
-        return True
-
-    @property
-    def takes_back(self) -> bool:
-        """Whether the server removes ticks as a batch says. Those before 2.14 do not, and refuse the guards."""
-        version = self._connection.nc.connected_server_version
-        return (version.major, version.minor) >= (2, 14)
-
-    def _take_back(self, queue: str, message: StoredMessage, *, first: bool) -> Staged:
-        """Removes a tick as it is stored, if that still stands there. The first does so with those
-        messages of the change before: nobody needs them any more."""
+    def _take_back(self, queue: str, tick: Waiting) -> Staged:
+        """Removes a tick, if it still stands."""
         headers = {
-            n.SCHEDULER: message.subject,
+            n.SCHEDULER: tick.subject,
             n.SCHEDULE_NEXT: "purge",
-            n.EXPECTED_LAST_SUBJECT_SEQ: str(message.sequence),
-            n.EXPECTED_LAST_SUBJECT: message.subject,
+            n.EXPECTED_LAST_SUBJECT_SEQ: str(tick.sequence),
+            n.EXPECTED_LAST_SUBJECT: tick.subject,
         }
-        if first:
-            headers[n.ROLLUP] = "sub"
-        return Staged(self._names.tick(queue, TAKEN), b"", header_lines(headers))
+        return Staged(self._names.schedule_mark(queue, TAKEN), b"", header_lines(headers))
 
-    def _staged_marker(self, queue: str, name: str, record: dict[str, object], expected: int) -> Staged:
-        headers = {n.EXPECTED_LAST_SUBJECT_SEQ: str(expected), n.ROLLUP: "sub"}
-        return Staged(self._names.tick(queue, name), json.dumps(record).encode(), header_lines(headers))
-
-    def check_size(self, schedule: Schedule) -> None:
-        """JobTooLarge unless a message holds a tick of it."""
-        self._job(schedule, Tick(schedule.since, schedule.since), 0.0)
-
-    # Looking
-
-    async def earlier(self, job: Job) -> bool:
-        """Whether a job of the same schedule is alive in its queue whose slot is before that of this one."""
-        pattern = self._names.job(job.queue, "*", "*", job.key, "*")
-        for subject in await self.subjects(job.queue, pattern):
-            lane, uid = subject.split(".")[3], subject.rsplit(".", 1)[1]
-            if uid < job.uid and (lane != n.LATER or await self._has_fired(job.queue, subject)):
-                return True
-        return False
-
-    async def _has_fired(self, queue: str, subject: str) -> bool:
-        """Whether what waits in lane `later` is a retry, and not a tick whose jitter is not over."""
-        message = await last_on(self._connection, self._stream(queue), subject)
-        return message is not None and n.GENERATION not in message.headers
-
-    async def planned(self, queue: str, key: str, after: str = "") -> list[StoredMessage]:
-        """The ticks of that key in lane `later`, of slots after that token. One that is retried is none: it has
-        fired long ago, and carries no generation any more."""
-        found = []
-        for subject in await self.subjects(queue, self._names.planned(queue, key)):
-            if subject.rsplit(".", 1)[1] > after:
-                message = await last_on(self._connection, self._stream(queue), subject)
-                if message is not None and n.GENERATION in message.headers:
-                    found.append(message)
-        return found
-
-    async def remove(self, queue: str, message: StoredMessage) -> None:
-        await delete_message(self._connection, self._stream(queue), message.sequence, erase=False)
-
-    async def now(self, queue: str) -> datetime:
-        """By the clock of the stream's leader, asked this moment. TopologyMissing when there is no such queue."""
-        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}")
-        return datetime.fromtimestamp(parse_time(info["ts"]), UTC)
-
-    async def subjects(self, queue: str, pattern: str) -> list[str]:
-        """Those that match and hold a message, by the stream's leader."""
-        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}", {"subjects_filter": pattern})
-        return sorted(info["state"].get("subjects") or {})
+    def _mark(self, queue: str, one: Step) -> Staged:
+        mark = one.mark
+        record = {
+            "revision": mark.revision,
+            "planned_until": mark.planned_until.isoformat() if mark.planned_until is not None else None,
+            "last": mark.last.isoformat() if mark.last is not None else None,
+            "missed": mark.missed,
+            "moved_to": mark.moved_to,
+        }
+        headers = {n.EXPECTED_LAST_SUBJECT_SEQ: str(mark.sequence), n.ROLLUP: "sub"}
+        return Staged(
+            self._names.schedule_mark(queue, one.name), json.dumps(record).encode(), header_lines(headers)
+        )
 
     def _stream(self, queue: str) -> str:
         return self._names.work_stream(queue)
@@ -283,13 +193,13 @@ def portion(schedule: Schedule) -> int:
     return max(1, BATCH_BYTES // (len(json.dumps(schedule.args)) + 1024))
 
 
-def batches(placings: Sequence[Placing]) -> list[list[Placing]]:
+def batches(steps: Sequence[Step]) -> list[list[Step]]:
     """In portions that one batch takes."""
-    portions: list[list[Placing]] = [[]]
+    portions: list[list[Step]] = [[]]
     count = size = 0
-    for one in placings:
-        messages = len(one.plan.ticks) + 1
-        bytes_ = messages * (len(json.dumps(one.schedule.args)) + 1024)
+    for one in steps:
+        messages = len(one.taken) + len(one.plan.ticks) + 1
+        bytes_ = messages * (len(json.dumps(one.schedule.args if one.schedule else {})) + 1024)
         if portions[-1] and (count + messages > BATCH_SIZE or size + bytes_ > BATCH_BYTES):
             portions.append([])
             count = size = 0
@@ -298,33 +208,51 @@ def batches(placings: Sequence[Placing]) -> list[list[Placing]]:
     return portions
 
 
-def _settled(one: Placing) -> Progress:
-    assert one.plan.upto is not None  # nothing is placed otherwise
-    before = one.marker.progress
-    if before is None:
-        return Progress(one.plan.upto, one.schedule.generation, one.plan.missed, one.plan.passed)
-    missed, passed = before.missed + one.plan.missed, one.plan.passed or before.passed
-    return before._replace(slot=one.plan.upto, generation=one.schedule.generation, missed=missed, passed=passed)
+async def _of_each(
+    queues: Iterable[str], read: Callable[[str], Awaitable[_T]]
+) -> tuple[dict[str, _T], dict[str, BrokerError]]:
+    found: dict[str, _T] = {}
+    failed: dict[str, BrokerError] = {}
+
+    async def one(queue: str) -> None:
+        try:
+            found[queue] = await read(queue)
+        except BrokerError as error:
+            failed[queue] = error
+
+    await asyncio.gather(*(one(queue) for queue in queues))
+    return found, failed
 
 
-def _read(message: StoredMessage) -> Marker:
+def _read(message: StoredMessage) -> Mark:
     record = read_record(message.data)
-    token = str(record.get("token", ""))
-    progress = None
+    standing = Mark(sequence=message.sequence, written_at=datetime.fromtimestamp(message.stored_at, UTC))
     try:
-        if is_generation(generation := str(record["generation"])):
-            progress = Progress(
-                _moment(record["slot"]),
-                generation,
-                int(record.get("missed", 0)),
-                _moment(record["passed"]) if record.get("passed") else None,
-                bool(record.get("idle")),
-                _moment(record["since"]) if record.get("since") else None,
-            )
+        moved_to = record.get("moved_to")
+        return standing._replace(
+            revision=int(record["revision"]),
+            planned_until=_moment(record["planned_until"]),
+            last=_moment(record["last"]) if record.get("last") else None,
+            missed=int(record.get("missed", 0)),
+            moved_to=None if moved_to is None else str(moved_to),
+        )
     except (KeyError, ValueError, TypeError, OverflowError):
-        progress = None  # written by hand: whoever plans next writes over it
-    return Marker(progress, message.sequence, token, message.stored_at, bool(record.get("gone")))
+        return standing  # written by hand: the leader writes over it
+
+
+def _waiting(message: StoredMessage) -> Waiting | None:
+    """None for what is no tick."""
+    slot = slot_of(message.subject.rsplit(".", 1)[1])
+    if slot is None:
+        return None
+    due = slot
+    with contextlib.suppress(ValueError, OverflowError):
+        due = max(slot, _moment(message.headers.get(n.SCHEDULE, "").removeprefix("@at ")))
+    return Waiting(slot, due, message.subject, message.sequence)
 
 
 def _moment(text: object) -> datetime:
-    return datetime.fromisoformat(str(text)).astimezone(UTC)
+    moment = datetime.fromisoformat(str(text))
+    if moment.utcoffset() is None:
+        raise ValueError("has no time zone")
+    return moment.astimezone(UTC)

@@ -67,17 +67,16 @@ def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas:
 
 def lanes(names: Names, queue: str, settings: QueueSettings) -> list[Wanted]:
     """The consumers of one queue."""
-    pulled = [_lane(names, queue, lane, settings) for lane in n.PULLED]
-    return [*pulled, _lost(names, queue, settings)]
+    return [_lane(names, queue, lane, settings) for lane in n.PULLED]
 
 
 def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
-    lanes = (*n.PULLED, n.LATER, n.TICK)
+    lanes = (*n.PULLED, *n.WAITING, n.MARK)
     stream = names.work_stream(queue)
     config = {
         "name": stream,
         "description": f"jetjobs queue {queue}",
-        "subjects": [*(names.lane_filter(queue, lane) for lane in lanes), names.lost_filter(queue)],
+        "subjects": [names.lane_filter(queue, lane) for lane in lanes],
         "retention": "workqueue",
         # No limit and no message TTL: the server throws no job away. (Schedules bring rollups with them, so who
         # may publish here with headers of his own may also purge: docs/operations.md.)
@@ -101,30 +100,14 @@ def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wante
         "durable_name": lane,
         "ack_policy": "explicit",
         "ack_wait": int(settings.lease.total_seconds() * NS),
-        # The worker buries at max_crashes; this stops what kills workers before they come to that. ADR 6.
+        # The worker buries at max_crashes; this stops what kills workers before they come to that. ADR 28.
         "max_deliver": settings.max_crashes + SPARE_DELIVERIES,
-        # One suspect of a queue at a time, however many workers there are. ADR 11.
-        "max_ack_pending": 1 if lane == n.LONE else settings.max_running,
+        "max_ack_pending": settings.max_running,
         "max_waiting": 2048,
         "filter_subject": names.lane_filter(queue, lane),
         "metadata": {"jetjobs.queue": queue, "jetjobs.lane": lane},
     }
     return Wanted("lane", f"lane {queue}/{lane}", stream, lane, config)
-
-
-def _lost(names: Names, queue: str, settings: QueueSettings) -> Wanted:
-    stream = names.work_stream(queue)
-    config = {
-        "durable_name": n.LOST,
-        "ack_policy": "explicit",
-        "ack_wait": int(settings.lease.total_seconds() * NS),
-        "max_deliver": -1,
-        "max_ack_pending": 1000,
-        "max_waiting": 2048,
-        "filter_subject": names.lost_filter(queue),
-        "metadata": {"jetjobs.queue": queue, "jetjobs.lane": n.LOST},
-    }
-    return Wanted("lane", f"lane {queue}/{n.LOST}", stream, n.LOST, config)
 
 
 def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Wanted:
@@ -238,7 +221,7 @@ async def _put_stream(connection: Connection, publisher: Publisher, change: Chan
     if change.action == "create":
         if wanted.pin:
             # The pin must be the first message, so no lane may take a job before it is there.
-            config["subjects"] = [s for s in config["subjects"] if f".{n.TICK}." in s]
+            config["subjects"] = [s for s in config["subjects"] if f".{n.MARK}." in s]
         await _create_stream(connection, config)
     if wanted.pin:
         await _put_pin(publisher, wanted)
@@ -276,7 +259,7 @@ async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
 async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
     subject = f"CONSUMER.CREATE.{wanted.stream}.{wanted.consumer}.{wanted.config['filter_subject']}"
     config = {"name": wanted.consumer, **wanted.config}
-    if wanted.consumer in n.PULLED and (until := await _pause_of(connection, wanted.stream)):
+    if until := await _pause_of(connection, wanted.stream):
         config["pause_until"] = until  # a lane that is made while its queue is paused
     await connection.api(subject, {"stream_name": wanted.stream, "config": config}, timeout_s=15.0, try_s=5.0)
 

@@ -1,4 +1,4 @@
-"""Wait for a job to end: told by a push to our inbox, made sure of by the `done` bucket and the dead stream."""
+"""Wait for a job to end, or follow it: told by a push to our inbox, made sure of by looks at the streams."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
-from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.dead_letters import DeadLetters, read_cause
-from jetjobs.jetstream.following import Following
-from jetjobs.jetstream.payloads import Payloads
-from jetjobs.jetstream.places import Places
-from jetjobs.jetstream.results import Results, read_record
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.dead_letters import read_cause
+from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
-    AccessDenied,
     BrokerUnavailable,
     JobCancelled,
     JobFailed,
@@ -26,8 +22,8 @@ from jetjobs.model.errors import (
     ResultExpired,
     ResultNotReady,
 )
-from jetjobs.model.job import JobStatus
-from jetjobs.model.reading import read_json
+from jetjobs.model.job import FINAL, JobState, JobStatus
+from jetjobs.model.reading import at, read_json, read_running
 from jetjobs.model.secrets import mask_result
 
 _LOOK_S = 1.0
@@ -51,21 +47,13 @@ class Asked(Protocol):
 class Waiting:
     """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        results: Results,
-        dead: DeadLetters,
-        places: Places,
-        payloads: Payloads,
-        following: Following,
-    ) -> None:
-        self._connection = connection
-        self._payloads = payloads
-        self._results = results
-        self._dead = dead
-        self._places = places
-        self._following = following
+    def __init__(self, jetstream: JetStreamClient) -> None:
+        self._names = jetstream.names
+        self._connection = jetstream.connection
+        self._payloads = jetstream.payloads
+        self._results = jetstream.results
+        self._dead = jetstream.dead
+        self._places = jetstream.places
         self._inbox = ""
         self._subscribed = False
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -76,11 +64,8 @@ class Waiting:
             self._inbox = self._connection.nc.new_inbox()
         return f"{self._inbox}.{job_id}"
 
-    async def status(self, handle: Asked) -> JobStatus:
-        return await self._places.status(handle.queue, handle.task, handle.id)
-
-    def follow(self, handle: Asked) -> AsyncIterator[JobStatus]:
-        return self._following.follow(handle.queue, handle.task, handle.id)
+    async def status(self, handle: Asked, run: str = "") -> JobStatus:
+        return await self._places.status(handle.queue, handle.task, handle.id, run)
 
     async def result(self, handle: Asked, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
         """See JobHandle.result."""
@@ -138,6 +123,7 @@ class Waiting:
         told = self._expected.setdefault(handle.id, loop.create_future())
         # A duplicate's record is pushed to whoever enqueued it first: we look, soon at first, then less often.
         pause = _FIRST_LOOK_S if handle.duplicate else _LOOK_S
+        run = handle.run
         try:
             while True:
                 record = await self._look(handle)
@@ -153,7 +139,7 @@ class Waiting:
                     told = self._expected[handle.id] = loop.create_future()  # of another life: wait on
                 pause = min(pause * 2, _LOOK_S)
                 with contextlib.suppress(BrokerUnavailable):
-                    await self._check_alive(handle)
+                    run = await self._check_alive(handle, run)
         finally:
             self._expected.pop(handle.id, None)
 
@@ -173,18 +159,53 @@ class Waiting:
             return {"state": "dead", **read_cause(letter.headers)}
         return None
 
-    async def _check_alive(self, handle: Asked) -> None:
-        """ResultExpired when the job is nowhere any more. The order of looks is that of a job's life."""
-        # Until its first move no subject holds the id of a job that was published by hand. Its run begins so;
-        # where it was asked for by its id alone, the run is not known.
+    async def _check_alive(self, handle: Asked, run: str) -> str:
+        """The job's run, if it was seen; see `Places.find_live`. ResultExpired when the job is nowhere any more.
+
+        The order of looks is that of a job's life.
+        """
         where = handle.queue, handle.task, handle.id
+        if await self._places.find_live(*where, run):
+            return run
+        running = await self._places.runs_unmoved(*where)
+        if not running and await self._ended(handle) is None:
+            raise ResultExpired(
+                f"job {handle.id} has ended and its record is gone, or cannot be read",
+                hint="or it was published without jetjobs, and is not found by this id before it runs",
+            )
+        return str(running.get("run", run))
+
+    # Following: told by the job's events, made sure of by a look at the streams each second.
+
+    async def follow(self, handle: Asked) -> AsyncIterator[JobStatus]:
+        """Each status that differs from the one before. Ends with the job, or when it is nowhere."""
+        told: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
+        sid = await self._connection.nc.listen(
+            self._names.job_event("*", handle.queue, handle.task, handle.id),
+            lambda subject, reply, data, headers: _put_newest(told, data),
+        )
+        last: JobStatus | None = None
         try:
-            by_hand = not handle.run or handle.run.startswith("s")
-            live = await (self._places.find if by_hand else self._places.find_live)(*where)
-        except AccessDenied:  # those take rights that not all have
-            live = await self._places.find_live(*where)
-        if live is None and await self._ended(handle) is None:
-            raise ResultExpired(f"job {handle.id} has ended and its record is gone, or cannot be read")
+            while True:
+                event = await _event(told, _LOOK_S) if last is not None else None
+                status = _as_told(last, event) if last is not None and event else None
+                if status is None:
+                    # A server that does not answer just now is no news.
+                    with contextlib.suppress(BrokerUnavailable):
+                        status = await self.status(handle, last.run if last is not None else "")
+                if status is None:
+                    await asyncio.sleep(_LOOK_S)
+                    continue
+                if last is None or _differs(status, last):
+                    yield status
+                last = status
+                if status.state is None or status.state in FINAL:
+                    return
+        finally:
+            with contextlib.suppress(Exception):
+                await self._connection.nc.unlisten(sid)
+
+    # Pushed records
 
     async def _subscribe(self) -> None:
         if not self._subscribed:
@@ -202,3 +223,39 @@ class Waiting:
 
 def _is_run(record: dict[str, Any], handle: Asked) -> bool:
     return "state" in record and handle.run in ("", record.get("run"))
+
+
+def _differs(status: JobStatus, last: JobStatus) -> bool:
+    """The start of a running job is worked out anew for each record, to about a microsecond: that is no change."""
+    if status.started_at and last.started_at:
+        return status._replace(started_at=last.started_at) != last
+    return status != last
+
+
+def _as_told(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
+    """The status after an event; None when that must be looked up."""
+    if event["progress"] is None:
+        return None
+    return last._replace(
+        state=JobState.RUNNING,
+        attempt=event["attempt"] or last.attempt,
+        started_at=at(event["started_at"]),
+        worker=event["worker"],
+        progress=event["progress"],
+        message=event["message"],
+    )
+
+
+async def _event(told: asyncio.Queue[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
+    try:
+        async with asyncio.timeout(wait_s):
+            return await told.get()
+    except TimeoutError:
+        return None
+
+
+def _put_newest(told: asyncio.Queue[dict[str, Any]], data: bytes) -> None:
+    """Only the newest matters: a slow reader is not to fill our memory."""
+    if told.full():
+        told.get_nowait()
+    told.put_nowait(read_running(read_record(data)))

@@ -1,267 +1,279 @@
 """Cron expressions: when a schedule is due, by the wall clock of a time zone. The only user of croniter.
 
-croniter reads the fields. Walking the calendar is done here, on wall-clock times without a zone, and the
-clock changes of the zone are applied afterwards (ADR 21).
+croniter walks the calendar on wall-clock times without a zone, and zoneinfo turns each of them into an instant.
+Expressions that croniter would read differently from their author are refused (ADR 26).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from calendar import monthrange
+import copy
+import difflib
+import re
+import zoneinfo
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from zoneinfo import ZoneInfo
 
-from jetjobs.model.cron_grammar import FIELDS, WEEKDAY, Field, check
 from jetjobs.model.errors import DefinitionError
-from jetjobs.model.zones import FIRST_YEAR, LAST_YEAR, Span, spans, zone_of
 
-__all__ = ["Cron", "zone_of"]
+if TYPE_CHECKING:
+    from croniter import croniter
 
-_LAST = "l"
+_DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
-_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-
-Values = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Calendar:
-    """The wall-clock times of an expression. Values ascend."""
-
-    months: Values
-    days: Values
-    """Of the month, and 0 for its last."""
-    weekdays: Values
-    """0 is Sunday."""
-    nth: tuple[tuple[int, int], ...]
-    """Weekday and which one of the month, 0 for the last; instead of `weekdays` if there are any."""
-    hours: Values
-    minutes: Values
-    seconds: Values
-    known: dict[tuple[int, int], Values] = field(default_factory=dict, compare=False)
-    """Days of a month by its first weekday and its length: at most 28 entries."""
-
-    def first(self, wall: datetime) -> datetime | None:
-        """The first one at or after a whole second."""
-        year, month, day = wall.year, wall.month, wall.day
-        if month in self.months:
-            days = self._days(year, month)
-            at = bisect_left(days, day)
-            if at < len(days) and days[at] == day:
-                time = self._time_from(wall.hour, wall.minute, wall.second)
-                if time is not None:
-                    return datetime(year, month, day, *time)
-                at += 1
-            if at < len(days):
-                return datetime(year, month, days[at], self.hours[0], self.minutes[0], self.seconds[0])
-        while True:
-            at = bisect_right(self.months, month)
-            year, month = (year, self.months[at]) if at < len(self.months) else (year + 1, self.months[0])
-            if year > LAST_YEAR:
-                return None
-            if days := self._days(year, month):
-                return datetime(year, month, days[0], self.hours[0], self.minutes[0], self.seconds[0])
-
-    def last(self, wall: datetime) -> datetime | None:
-        """The last one at or before a whole second."""
-        year, month, day = wall.year, wall.month, wall.day
-        if month in self.months:
-            days = self._days(year, month)
-            at = bisect_right(days, day) - 1
-            if at >= 0 and days[at] == day:
-                time = self._time_to(wall.hour, wall.minute, wall.second)
-                if time is not None:
-                    return datetime(year, month, day, *time)
-                at -= 1
-            if at >= 0:
-                return datetime(year, month, days[at], self.hours[-1], self.minutes[-1], self.seconds[-1])
-        while True:
-            at = bisect_left(self.months, month) - 1
-            year, month = (year, self.months[at]) if at >= 0 else (year - 1, self.months[-1])
-            if year < FIRST_YEAR:
-                return None
-            if days := self._days(year, month):
-                return datetime(year, month, days[-1], self.hours[-1], self.minutes[-1], self.seconds[-1])
-
-    def _time_from(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
-        hours, minutes, seconds = self.hours, self.minutes, self.seconds
-        h = bisect_left(hours, hour)
-        if h == len(hours):
-            return None
-        if hours[h] > hour:
-            return hours[h], minutes[0], seconds[0]
-        m = bisect_left(minutes, minute)
-        if m < len(minutes) and minutes[m] == minute:
-            s = bisect_left(seconds, second)
-            if s < len(seconds):
-                return hour, minute, seconds[s]
-            m += 1
-        if m < len(minutes):
-            return hour, minutes[m], seconds[0]
-        h += 1
-        return (hours[h], minutes[0], seconds[0]) if h < len(hours) else None
-
-    def _time_to(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
-        hours, minutes, seconds = self.hours, self.minutes, self.seconds
-        h = bisect_right(hours, hour) - 1
-        if h < 0:
-            return None
-        if hours[h] < hour:
-            return hours[h], minutes[-1], seconds[-1]
-        m = bisect_right(minutes, minute) - 1
-        if m >= 0 and minutes[m] == minute:
-            s = bisect_right(seconds, second) - 1
-            if s >= 0:
-                return hour, minute, seconds[s]
-            m -= 1
-        if m >= 0:
-            return hour, minutes[m], seconds[-1]
-        h -= 1
-        return (hours[h], minutes[-1], seconds[-1]) if h >= 0 else None
-
-    def _days(self, year: int, month: int) -> Values:
-        month_is = monthrange(year, month)
-        days = self.known.get(month_is)
-        if days is None:
-            days = self.known[month_is] = tuple(
-                day for day in range(1, month_is[1] + 1) if self._has(day, *month_is)
-            )
-        return days
-
-    def _has(self, day: int, first: int, length: int) -> bool:
-        """Whether it is on that day of a month whose first is that weekday, counted from Monday."""
-        if day not in self.days and not (day == length and 0 in self.days):
-            return False
-        weekday = (first + day) % 7
-        if self.nth:
-            nth = (day + 6) // 7
-            return (weekday, nth) in self.nth or (day + 7 > length and (weekday, 0) in self.nth)
-        return weekday in self.weekdays
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression that has been checked. Two are equal when they are written alike."""
+    """A cron expression that has been checked. Two are equal when they are written the same."""
 
     expression: str
-    _calendar: _Calendar = field(repr=False, compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Cron:
-        """DefinitionError, with the reason, for what cannot be read or would be misread.
+        """DefinitionError, with the reason, for an expression that is invalid or would be misread.
 
         >>> Cron.parse("0  9 * * MON-fri").expression
         '0 9 * * MON-fri'
         """
-        expression, fields = check(text)
-        return cls(expression, _expand(expression, " ".join(fields)))
+        if not isinstance(text, str):
+            raise DefinitionError(f"a cron expression must be text, not {type(text).__name__}", hint=_SHAPE)
+        if len(text) > 200 or not text.isascii():
+            raise DefinitionError("a cron expression has at most 200 characters, all of them ASCII", hint=_SHAPE)
+        expression = " ".join(text.split())
+        _walker(expression)
+        return cls(expression)
 
     def after(self, moment: datetime, zone: ZoneInfo) -> datetime | None:
-        """The first slot after `moment`, in UTC. None when there is none up to the year 9000.
+        """The first scheduled time after `moment`, in UTC. None when there is none within 50 years.
 
         >>> nightly = Cron.parse("30 2 * * *")
         >>> nightly.after(datetime(2026, 3, 29, tzinfo=UTC), zone_of("Europe/Berlin")).isoformat()
         '2026-03-29T01:30:00+00:00'
         """
-        at = max(_whole(moment) + _SECOND, datetime(FIRST_YEAR, 1, 1))
-        while at.year <= LAST_YEAR:
-            for span in spans(zone, at.year):
-                if at < span.end:
-                    slot = self._first_in(span, at)
-                    if slot is not None:
-                        return slot.replace(tzinfo=UTC)
-                    at = span.end
-        return None
+        return _after(self.expression, _whole(moment), zone)
 
     def before(self, moment: datetime, zone: ZoneInfo) -> datetime | None:
-        """The last slot at or before `moment`, in UTC. None when there is none from the year 2 on."""
-        at = min(_whole(moment), datetime(LAST_YEAR, 12, 31, 23, 59, 59))
-        while at.year >= FIRST_YEAR:
-            for span in reversed(spans(zone, at.year)):
-                if at >= span.start:
-                    slot = self._last_in(span, at)
-                    if slot is not None:
-                        return slot.replace(tzinfo=UTC)
-                    at = span.start - _SECOND
-        return None
+        """The last scheduled time at or before `moment`, in UTC. None when there is none within 50 years."""
+        return _before(self.expression, _whole(moment), zone)
 
-    def slots(self, after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-        """All slots after a moment, one by one, in UTC."""
-        slot = self.after(after, zone)
-        while slot is not None:
-            yield slot
-            slot = self.after(slot, zone)
 
-    def _from(self, span: Span) -> datetime:
-        """From when on the clock of a span counts. A repeated hour does only where every hour is meant."""
-        if span.offset < span.before and len(self._calendar.hours) < 24:
-            return span.change + (span.before - span.offset)
-        return span.start
+# Cached, since a step takes about 50 µs and schedules of one expression are asked for the same moments.
+@lru_cache(maxsize=4096)
+def _after(expression: str, moment: datetime, zone: ZoneInfo) -> datetime | None:
+    best = None
+    for wall in _walls(expression, _shown(moment, zone)[0], backwards=False):
+        for instant in _instants(expression, wall, zone):
+            if instant > moment and (best is None or instant < best):
+                best = instant
+        if best is not None and wall >= _shown(best, zone)[1]:
+            break
+    return best
 
-    def _first_in(self, span: Span, at: datetime) -> datetime | None:
-        wall = self._calendar.first(max(at, self._from(span)) + span.offset)
-        slot = None if wall is None or wall >= span.end + span.offset else wall - span.offset
-        if at < (end := min(span.end, span.change + (span.offset - span.before))):
-            # What was skipped when the clock went forward runs by the clock as it was before.
-            skipped = self._calendar.first(at + span.before)
-            if skipped is not None and skipped < end + span.before:
-                moved = skipped - span.before
-                slot = moved if slot is None else min(slot, moved)
-        return slot
 
-    def _last_in(self, span: Span, at: datetime) -> datetime | None:
-        start = max(span.start, self._from(span))
-        wall = self._calendar.last(at + span.offset)
-        slot = None if wall is None or wall < start + span.offset else wall - span.offset
-        if span.start < (end := min(span.end, span.change + (span.offset - span.before))):
-            skipped = self._calendar.last(min(at, end - _SECOND) + span.before)
-            if skipped is not None and skipped >= span.start + span.before:
-                moved = skipped - span.before
-                slot = moved if slot is None else max(slot, moved)
-        return slot
+@lru_cache(maxsize=4096)
+def _before(expression: str, moment: datetime, zone: ZoneInfo) -> datetime | None:
+    best = None
+    for wall in _walls(expression, _shown(moment, zone)[1] + _SECOND, backwards=True):
+        for instant in _instants(expression, wall, zone):
+            if instant <= moment and (best is None or instant > best):
+                best = instant
+        if best is not None and wall <= _shown(best, zone)[0]:
+            break
+    return best
+
+
+def _walls(expression: str, start: datetime, *, backwards: bool) -> Iterator[datetime]:
+    """Wall-clock times after `start`, or before it, without a zone."""
+    walker = copy.copy(_walker(expression))
+    walker.set_current(start, force=True)
+    step = walker.get_prev if backwards else walker.get_next
+    try:
+        while True:
+            yield step(datetime)
+    except (ValueError, OverflowError):  # no such date within 50 years, or past the years of datetime
+        return
+
+
+def _instants(expression: str, wall: datetime, zone: ZoneInfo) -> list[datetime]:
+    """When a time on the wall clock is run.
+
+    One that is skipped is run by the clock as it was before the change, and one that is repeated the first time:
+    both are fold=0. Where every hour is meant it is run the second time too: no pause of an hour.
+    """
+    first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    return [first, second] if second > first and _walker(expression).expanded[1] == ["*"] else [first]
+
+
+def _shown(moment: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
+    """What the clock shows, as two times: all before the first are run by then, and none after the second.
+
+    They differ only at a clock change: while a time is repeated, and while skipped times are made up for.
+    """
+    offsets = _offsets(moment.astimezone(zone))
+    earlier = (moment - _DAY).astimezone(zone).utcoffset() or timedelta(0)
+    naive = moment.replace(tzinfo=None)
+    first, second = _offsets((naive + earlier).replace(tzinfo=zone))
+    if first < second:
+        offsets = (*offsets, earlier)
+    return naive + min(offsets), naive + max(offsets)
+
+
+def _offsets(wall: datetime) -> tuple[timedelta, ...]:
+    """Before and after the clock change that skips or repeats this time; otherwise the same twice."""
+    return tuple(wall.replace(fold=fold).utcoffset() or timedelta(0) for fold in (0, 1))
 
 
 def _whole(moment: datetime) -> datetime:
-    """Naive UTC, without parts of a second. Past the ends of the calendar, the second next to it."""
-    if moment.tzinfo is None:
-        raise ValueError("a moment must have a time zone")
-    if moment.year > LAST_YEAR:
-        return datetime(LAST_YEAR + 1, 1, 1)
-    if moment.year < FIRST_YEAR:
-        return datetime(FIRST_YEAR, 1, 1) - _SECOND
-    return moment.astimezone(UTC).replace(tzinfo=None, microsecond=0)
+    if moment.tzinfo is None or not 1900 < moment.year < 9000:
+        raise ValueError("a moment must have a time zone and a year from 1901 to 8999")
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+# What is taken, and what is refused
+
+
+class _Field(NamedTuple):
+    name: str
+    low: int
+    high: int
+    words: tuple[str, ...] = ()
+    special: str = "(?!)"
+
+
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_FIELDS = (
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of month", 1, 31, special="l"),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of week", 0, 6, _DAYS, special=r"(\d|[a-z]{3})#[1-5]|l[0-7]"),
+)
+_ITEM = re.compile(r"(?!\w+/)(?:\*|(\d\d?|[a-z]{3})(?:-(\d\d?|[a-z]{3}))?)(?:/(\d{1,3}))?")
+_ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
+_SHAPE = "write five fields: minute, hour, day of month, month, day of week"
+_SHAPES = (
+    (r"@reboot.*", "enqueue the job in a lifespan of the worker"),
+    (r"@every.*", "use every() with a timedelta"),
+    (r"@.*", f"write one of {', '.join(_ALIASES)}, alone"),
+    (r"\S+=.*", "give the time zone as tz="),
+    (r"(\S+ ){5}\S+", f"{_SHAPE}; for seconds use every()"),
+    (r"(\S+ ){6}\S+", f"{_SHAPE}; instead of a year give the schedule a start and an end"),
+)
+"""Texts that do not have five fields, and what to write instead."""
+_FOREIGN = (
+    (r"[hr](\(.*|/.*)?|.*~.*", "random values are not supported: write the value, or give the schedule a jitter"),
+    (r"\?", "write * instead"),
+    (r"\d*l?w\d*", "W, the nearest weekday, is not supported: name the day of month"),
+    (r"l|l\D.*|\d+-l|\w+l", "write L as day of month for its last day, L5 as day of week for the last Friday"),
+    (rf"({'|'.join((*_DAYS, *_MONTHS))})[a-z]+", "write names with three letters"),
+    (r"\w+/\d+", "a step needs a range: write 5-59/15, or */15"),
+)
+"""Items that other programs read, or croniter with another meaning."""
+
+
+def _refuse(expression: str, reason: str, hint: str) -> NoReturn:
+    raise DefinitionError(f"cron expression {expression!r}: {reason}", hint=hint)
+
+
+def _check(expression: str, text: str) -> None:
+    fields = text.split()
+    if len(fields) != len(_FIELDS):
+        hint = next((hint for shape, hint in _SHAPES if re.fullmatch(shape, text)), _SHAPE)
+        _refuse(expression, f"it has {len(fields)} field{'s' * (len(fields) != 1)}, not five", hint)
+    for field, written in zip(_FIELDS, fields, strict=True):
+        for item in written.split(","):
+            _check_item(expression, field, written, item)
+    if fields[2] != "*" and fields[4] != "*":
+        _refuse(
+            expression,
+            "with both a day of month and a day of week, some programs want one of them to match and some both",
+            "make two schedules, or write mon#1 for the first Monday of the month",
+        )
 
 
 @lru_cache(maxsize=1024)
-def _expand(text: str, fields: str) -> _Calendar:
-    # Kept, since many schedules are written alike and croniter takes most of the time of reading one.
-    from croniter import CroniterError, croniter  # takes its time to load, and most processes have no schedule
+def _walker(expression: str) -> croniter:
+    """Kept, since reading an expression takes longer than a step. Copy it to walk."""
+    from croniter import CroniterBadDateError, CroniterError, croniter  # slow to import, and rarely needed
 
+    text = expression.lower()
+    if text not in _ALIASES:
+        _check(expression, text)
     try:
-        read, nth = croniter.expand(fields)
+        walker = croniter(text, 0.0)
+        copy.copy(walker).get_next(datetime)
+    except CroniterBadDateError:
+        _refuse(expression, "there is never such a day", "write L for the last day of the month")
     except (CroniterError, ValueError, TypeError, LookupError, AssertionError) as error:
-        raise DefinitionError(f"cron expression {text!r} cannot be read", hint=str(error)[:200]) from None
-    minutes, hours, days, months, weekdays, seconds = map(_values, FIELDS, [*read, [0]][:6])
-    if 0 not in days and min(days) > max(_LONGEST[month - 1] for month in months):
-        raise DefinitionError(
-            f"cron expression {text!r}: there is never such a day", hint="write L for the last day of the month"
+        raise DefinitionError(f"invalid cron expression {expression!r}", hint=str(error)[:200]) from None
+    return walker
+
+
+def _check_item(expression: str, field: _Field, written: str, item: str) -> None:
+    if re.fullmatch(field.special, item):
+        return
+    found = _ITEM.fullmatch(item)
+    if found is None:
+        hint = next((hint for shape, hint in _FOREIGN if re.fullmatch(shape, item)), _extent(field))
+        _refuse(expression, f"invalid {field.name} {item!r}", hint)
+    if item == "*" != written:
+        _refuse(expression, f"{written!r} is the same as *", "write * alone, or only the other values")
+    first, last, step = found.groups()
+    low = field.low if first is None else _value(expression, field, first)
+    high = field.high if first is None else low if last is None else _value(expression, field, last)
+    start = 0 if low > field.high else low  # 7 is Sunday, as 0 is
+    if last is not None and high in (low, start):
+        _refuse(expression, f"{item!r} may be one value or all of them", f"write {first}, or * for all")
+    if step is None:
+        return
+    if start > high:
+        _refuse(expression, f"{item!r} has a step and goes past the end", "write the values, with commas")
+    if not 1 <= int(step) <= min(high - start, field.high - field.low):
+        _refuse(
+            expression,
+            f"{item!r} never gets past its first {field.name}, since steps start again each time",
+            f"write one {field.name}, or use every() for an interval",
         )
-    return _Calendar(
-        months=months,
-        days=days,
-        weekdays=weekdays,
-        nth=tuple((day, 0 if which == _LAST else which) for day, several in nth.items() for which in several),
-        hours=hours,
-        minutes=minutes,
-        seconds=seconds,
-    )
 
 
-def _values(of: Field, read: list[Any]) -> Values:
-    if read == ["*"]:
-        return tuple(range(of.low, 7 if of is WEEKDAY else of.high + 1))
-    return tuple(sorted(0 if value == _LAST else int(value) for value in read))
+def _value(expression: str, field: _Field, word: str) -> int:
+    value = field.low + field.words.index(word) if word in field.words else int(word) if word.isdigit() else -1
+    if not field.low <= value <= field.high + (field.high == 6):
+        _refuse(expression, f"invalid {field.name} {word!r}", _extent(field))
+    return value
+
+
+def _extent(field: _Field) -> str:
+    words = f", or {field.words[0]} to {field.words[-1]}" if field.words else ""
+    return f"write {field.low} to {field.high}{words}"
+
+
+# Time zones
+
+_NO_ZONES = ("localtime", "posixrules", "Factory", "posix", "right")
+"""What machines differ in, and copies of all zones, some of which count leap seconds."""
+_ZONE_HINT = "name a zone of the IANA list, such as Europe/Berlin or UTC"
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The zone of that IANA name. DefinitionError when there is none."""
+    if not isinstance(name, str) or not name:
+        raise DefinitionError("a time zone must be a name", hint=_ZONE_HINT)
+    try:
+        if name.partition("/")[0] not in _NO_ZONES:
+            return ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        pass  # a folder such as America is an OSError, and a damaged file a ValueError
+    # Many remember only the city. Reads the head of some 600 files: only when a name was wrong.
+    zones = sorted(zoneinfo.available_timezones().difference(_NO_ZONES), key=len, reverse=True)
+    known = {zone.rpartition("/")[2].lower(): zone for zone in zones} | {zone.lower(): zone for zone in zones}
+    for wanted in (name[:60].lower().replace(" ", "_"), name[:60].lower().rpartition("/")[2]):
+        if close := difflib.get_close_matches(wanted, known, 1, 0.87):
+            break
+    hint = f"did you mean {known[close[0]]}?" if close else _ZONE_HINT
+    raise DefinitionError(f"unknown time zone {name[:60]!r}", hint=hint)

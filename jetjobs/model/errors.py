@@ -23,21 +23,15 @@ JetJobsError
     JobTimeout              the task ran longer than its timeout
     LeaseLost               the lease ran out under the running task
     ChildDied               the child process that ran the task is gone, or would not start
-    ChildRaised             the task raised in its child process; what it raised, as text
-    ResultNotSerializable   the task returned what JSON cannot hold
-    ResultTooLarge          the task returned more than 64 MiB
+    UnstorableValue         a result or checkpoint that JSON cannot hold, or that is over its limit
   ResultError             the result cannot be had
     ResultNotReady          the job has not ended within the time given
     ResultExpired           the job has ended and its record is gone, or was never kept
     JobFailed               the job is dead; remote type, text and traceback as strings
     JobCancelled            somebody has cancelled the job
-  JobNotFound             no job of that id: it never existed, or its record has expired
-  JobAmbiguous            two jobs have that id, in different queues or tasks
-  InvalidProgress         a fraction outside 0 to 1, or a message that is too long; also a ValueError
-  CheckpointError         a checkpoint that JSON cannot hold, or that does not fit the type it is asked for
-    CheckpointTooLarge      over 64 KiB as JSON
-  LetterNotFound          there is no dead letter of that id
-  LetterAmbiguous         there are several, of different queues or tasks
+  JobNotFound             no job or dead letter is found by that id, or its record has expired
+  JobAmbiguous            several have that id, in different queues or tasks
+  CheckpointError         a checkpoint that does not fit the type it is asked for
   ScheduleNotFound        there is no schedule of that name
   ScheduleConflict        somebody else has changed the schedule meanwhile
   WorkerNotFound          there is no live worker of that name
@@ -172,7 +166,7 @@ class ChildDied(AttemptError):
 
 
 class ChildRaised(AttemptError):
-    """The task raised in its child process. Its class is known only there, and so the child has judged it."""
+    """Internal: the task raised in its child process, where its class is known and it was judged."""
 
     def __init__(self, message: str, *, told: object, transient: bool, after_s: float | None) -> None:
         super().__init__(message)
@@ -181,12 +175,8 @@ class ChildRaised(AttemptError):
         self.after_s = after_s
 
 
-class ResultNotSerializable(AttemptError):
-    """The task returned what JSON cannot hold."""
-
-
-class ResultTooLarge(AttemptError):
-    """The task returned more than 64 MiB."""
+class UnstorableValue(AttemptError):
+    """A result or a checkpoint that JSON cannot hold, or that is over its limit. Not worth another attempt."""
 
 
 class ResultError(JetJobsError):
@@ -217,7 +207,7 @@ class JobCancelled(ResultError):
 
 
 class JobNotFound(JetJobsError):
-    """No job of that id is anywhere."""
+    """No job of that id is anywhere, or no dead letter where one is asked for."""
 
 
 class JobAmbiguous(JetJobsError):
@@ -228,33 +218,8 @@ class JobAmbiguous(JetJobsError):
         self.places = places
 
 
-class InvalidProgress(JetJobsError, ValueError):
-    """A progress that cannot be shown: outside 0 to 1, no number, or with too long a message."""
-
-
 class CheckpointError(JetJobsError):
-    """A checkpoint that JSON cannot hold, or that does not fit the type it is asked for."""
-
-
-class CheckpointTooLarge(CheckpointError):
-    """A checkpoint over the size limit."""
-
-    def __init__(self, message: str, *, size: int = 0, limit: int = 0, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.size = size
-        self.limit = limit
-
-
-class LetterNotFound(JetJobsError):
-    """There is no dead letter of that id."""
-
-
-class LetterAmbiguous(JetJobsError):
-    """Several dead letters have that id: `places` are their queues and tasks."""
-
-    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.places = places
+    """A checkpoint that does not fit the type it is asked for."""
 
 
 class ScheduleNotFound(JetJobsError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from jetjobs.model.outcome import ErrorInfo
 
@@ -54,6 +54,7 @@ class JobFinished(NamedTuple):
     retry_in_s: float = 0.0
     error: ErrorInfo | None = None
     delivery: int = 1
+    """0 for a job that the server had stopped delivering: the leader has dead-lettered it."""
     sequence: int = 0
     """Of the message in the work stream."""
     root_id: str = ""
@@ -81,28 +82,15 @@ class LeaseLostEvent(NamedTuple):
 
 
 class SettleFailed(NamedTuple):
-    """An outcome could not be stored. The delivery is not acked: the job comes again."""
+    """What a job's end writes could not be stored."""
 
     queue: str
     task: str
     job_id: str
     error: str
-
-
-class RecordDropped(NamedTuple):
-    """A job has succeeded and was acked, but storage was full: there is no record of it."""
-
-    queue: str
-    task: str
-    job_id: str
-
-
-class JobLost(NamedTuple):
-    """The server had given up delivering a job; it was found and dead-lettered."""
-
-    queue: str
-    task: str
-    job_id: str
+    kind: Literal["outcome", "record"] = "outcome"
+    """outcome: the delivery is not acked, and the job comes again. record: storage was full, so a job that has
+    succeeded was acked without a record."""
 
 
 class ConnectionLost(NamedTuple):
@@ -150,8 +138,6 @@ Event = (
     | Redelivered
     | LeaseLostEvent
     | SettleFailed
-    | RecordDropped
-    | JobLost
     | ConnectionLost
     | ConnectionRestored
     | WorkerChanged

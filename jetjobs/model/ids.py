@@ -19,6 +19,7 @@ MAX_OWN_ID = 100
 """Of an id the caller chooses: together with a key token it must stay within the 128 of any id."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _KEYED = re.compile(r"(k[a-z2-7]{26})-(.+)", re.ASCII)
+_PLACE = re.compile(r"s[0-9a-f]{14}-([1-9][0-9]{0,18})", re.ASCII)
 
 # One generator a process, reseeded after a fork: two children must not mint the same ids.
 _random = random.SystemRandom()
@@ -76,14 +77,15 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def adopted_id(message_id: str) -> str:
-    """The id of a hand-made job that gave a `Nats-Msg-Id`: itself, or its hash where it is no token."""
-    if is_id(message_id):
-        return message_id
-    return "h" + hashlib.sha256(message_id.encode()).hexdigest()[:40]
+def place_id(stored_at: float, sequence: int) -> str:
+    """The id of a job published without an id: when, to the microsecond, and where its first message was stored.
+
+    It is the same on every delivery, and another one in a stream that was deleted and created again.
+    """
+    return f"s{round(stored_at * 1e6):014x}-{sequence}"
 
 
-def sequence_id(stream_created: str, sequence: int) -> str:
-    """The id of a hand-made job that gave none: the same on every delivery, unique over re-created streams."""
-    era = hashlib.sha256(stream_created.encode()).hexdigest()[:10]
-    return f"s{era}-{sequence}"
+def sequence_in(job_id: str) -> int | None:
+    """The sequence in an id that `place_id` made; None in any other."""
+    made = _PLACE.fullmatch(job_id)
+    return int(made[1]) if made else None

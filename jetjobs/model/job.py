@@ -96,7 +96,7 @@ class JobStatus(NamedTuple):
 
     id: str
     state: JobState | None
-    """None: it never existed, or its record has expired or cannot be read."""
+    """None: it is not found by this id, or its record has expired or cannot be read."""
     queue: str
     task: str
     attempt: int = 0

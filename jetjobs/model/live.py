@@ -1,18 +1,17 @@
-"""What is told of jobs and workers while it happens, as it goes over the wire; and what a watcher wants of it."""
+"""What is told of jobs and workers while it happens, as it goes over the wire, and on which subjects."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
-from jetjobs.model.names import PROGRESS, check_token
+from jetjobs.model.names import PROGRESS, Names, check_token
 from jetjobs.model.presence import iso
-from jetjobs.model.reading import read_json
+from jetjobs.model.reading import number, read_json, seconds, whole
 
 KINDS = (
     "job.started", "job.progress", "job.succeeded", "job.retried", "job.snoozed", "job.released", "job.suspected",
@@ -23,10 +22,10 @@ WATCH = "watch"
 """The control word by which a watcher announces itself."""
 ANNOUNCE_S = 2.0
 WATCHED_S = 10.0
-"""Workers tell for so long after an announcement."""
+"""Workers tell of jobs for so long after an announcement."""
 _MOST_TEXT = 300
-_LAST_MOMENT = 253_000_000_000.0
-"""Beyond this a time has no date."""
+_TEXTS = ("worker", "queue", "task", "job_id", "reason", "error_type", "error", "message", "detail")
+_SPANS = ("wait_s", "run_s", "retry_in_s")
 
 
 class LiveEvent(NamedTuple):
@@ -51,7 +50,7 @@ class LiveEvent(NamedTuple):
     message: str = ""
     detail: str = ""
     skipped: int = 0
-    """So many events of this worker were left out before this one, because there were too many a second."""
+    """So many events of this kind and task were left out before this one: there were too many a second."""
 
     def to_wire(self) -> bytes:
         """What has its default is left out, and the kind stands in the subject."""
@@ -64,42 +63,25 @@ class LiveEvent(NamedTuple):
         return {**self._asdict(), "at": iso(self.at)}
 
 
-class Wish(NamedTuple):
-    """What a watcher wants to hear of. With a queue or a task it is of jobs only."""
+def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Sequence[str] | str) -> list[str]:
+    """What a watcher subscribes to. With a queue or a task it hears of jobs only.
 
-    queue: str = ""
-    task: str = ""
-    kinds: tuple[str, ...] = ()
-    """Patterns such as `job.*`; none for all."""
-
-    def wants(self, kind: str, queue: str, task: str) -> bool:
-        if (self.queue and queue != self.queue) or (self.task and task != self.task):
-            return False
-        return not self.kinds or any(fnmatchcase(kind, pattern) for pattern in self.kinds)
-
-
-def make_wish(queue: str | None, task: str | None, kinds: Sequence[str] | str) -> Wish:
-    """ConfigError for a pattern that matches no kind, DefinitionError for a name that is none."""
-    patterns = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    for pattern in patterns:
-        if not any(fnmatchcase(kind, pattern) for kind in KINDS):
-            raise ConfigError(f"no kind of event matches {pattern!r}", hint=f"there are {', '.join(KINDS)}")
+    ConfigError for a pattern that matches no kind, DefinitionError for a name that is none.
+    """
     for what, token in (("queue", queue), ("task", task)):
         if token is not None:
             check_token(what, token)
-    return Wish(queue or "", task or "", patterns)
-
-
-def read_wish(request: Mapping[str, Any]) -> tuple[Wish, float]:
-    """The wish of an announcement, and for how long. ValueError for one that cannot be read."""
-    kinds = request.get("kinds") or []
-    lasting = request.get("for_s", WATCHED_S)
-    if not isinstance(kinds, list) or len(kinds) > 50 or not isinstance(lasting, int | float):
-        raise ValueError("kinds is a list, for_s a number")
-    if not math.isfinite(lasting):
-        raise ValueError("for_s is not finite")
-    wish = Wish(str(request.get("queue") or ""), str(request.get("task") or ""), tuple(str(k) for k in kinds))
-    return wish, min(float(lasting), 3 * WATCHED_S)
+    wanted = {"job.*", "worker.*"} if not kinds else set[str]()
+    for pattern in (kinds,) if isinstance(kinds, str) else kinds:
+        matching = {kind for kind in KINDS if fnmatchcase(kind, pattern)}
+        if not matching:
+            raise ConfigError(f"no kind of event matches {pattern!r}", hint=f"there are {', '.join(KINDS)}")
+        wanted |= matching
+    words = [kind.split(".") for kind in sorted(wanted)]
+    jobs = [names.job_event(word, queue or "*", task or "*", "*") for of, word in words if of == "job"]
+    if queue or task:
+        return jobs
+    return [*jobs, *(names.worker_event(word, "*") for of, word in words if of == "worker")]
 
 
 def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
@@ -126,32 +108,15 @@ def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
     """An event as it came, perhaps from a newer worker. None for what cannot be read."""
     try:
         told = read_json(data)
-        if kind == f"job.{PROGRESS}":
-            told = {**told, "job_id": told.get("id"), "at": now}
-        event = LiveEvent(
-            kind=kind, at=float(told.get("at") or now), worker=_text(told, "worker"), queue=_text(told, "queue"),
-            task=_text(told, "task"), job_id=_text(told, "job_id"), attempt=int(told.get("attempt") or 0),
-            wait_s=_number(told, "wait_s"), run_s=_number(told, "run_s"), retry_in_s=_number(told, "retry_in_s"),
-            reason=_text(told, "reason"), error_type=_text(told, "error_type"), error=_text(told, "error"),
-            progress=_number(told, "progress"), message=_text(told, "message"), detail=_text(told, "detail"),
-            skipped=int(told.get("skipped") or 0),
-        )  # fmt: skip
-        if not 0 < event.at < _LAST_MOMENT:
-            return None
-    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+    except ValueError:
         return None
-    return event
-
-
-def _text(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
-    return "" if value is None else str(value)
-
-
-def _number(told: Mapping[str, Any], key: str) -> float | None:
-    value = told.get(key)
-    if value is None:
+    if not isinstance(told, dict):
         return None
-    if not abs(number := float(value)) < _LAST_MOMENT:  # NaN too: nothing takes that long
-        raise ValueError(f"{key} is no number of seconds")
-    return number
+    if kind == f"job.{PROGRESS}":
+        told["job_id"] = told.get("id")
+    fields: dict[str, Any] = {key: str(told[key]) for key in _TEXTS if told.get(key) is not None}
+    fields |= {key: seconds(told[key]) for key in _SPANS if told.get(key) is not None}
+    fraction = number(told.get("progress"), -1.0)
+    fields["progress"] = fraction if 0.0 <= fraction <= 1.0 else None
+    fields |= {key: whole(told.get(key)) for key in ("attempt", "skipped")}
+    return LiveEvent(kind, seconds(told.get("at")) or now, **{"worker": "", **fields})

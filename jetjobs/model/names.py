@@ -13,18 +13,19 @@ from jetjobs.model.ids import JobId
 WIRE_VERSION: Final = "1"
 
 LATER: Final = "later"
-TICK: Final = "tick"
-WAIT: Final = "wait"
-LOST: Final = "lost"
+"""Jobs that have never been delivered and wait for their time."""
+RETRY: Final = "retry"
+"""Jobs that were delivered and wait again: after a failure, a snooze, or parked. ADR 32."""
+WAITING: Final = (LATER, RETRY)
+"""Lanes whose jobs the server moves when they are due. No consumer reads them."""
+MARK: Final = "mark"
+"""What is no job: the pin, and how far schedules are planned. No consumer reads it."""
 BACK: Final = "back"
-"""Jobs that a worker gave back: served before all others, so that they do not wait behind the backlog. ADR 12."""
-LONE: Final = "lone"
-"""Jobs that were in hand at one crash too many to run beside others. ADR 11."""
-RESERVED_LANES: Final = frozenset({LATER, TICK, WAIT, LOST, BACK, LONE})
-DETOURS: Final = frozenset({BACK, LONE})
-"""Lanes a job only passes through; its own is in a header meanwhile."""
+"""Jobs that a worker gave back: served before all others, so that they do not wait behind the backlog. ADR 12.
+The lane a job is for is in a header while it is here."""
+RESERVED_LANES: Final = frozenset({*WAITING, MARK, BACK})
 PRIORITIES: Final = ("high", "normal", "low")
-PULLED: Final = (*PRIORITIES, BACK, LONE)
+PULLED: Final = (*PRIORITIES, BACK)
 """Every lane that workers take jobs from."""
 
 # Headers of ours. What is absent has its default: a hand-made job has none of them.
@@ -37,7 +38,7 @@ LANE: Final = "Jetjobs-Lane"
 CRASHES: Final = "Jetjobs-Crashes"
 DEADLINE: Final = "Jetjobs-Deadline"
 MAX_ATTEMPTS: Final = "Jetjobs-Max-Attempts"
-RETRY: Final = "Jetjobs-Retry"
+RETRY_POLICY: Final = "Jetjobs-Retry"
 REPLY: Final = "Jetjobs-Reply"
 ERRORS: Final = "Jetjobs-Errors"
 PRODUCER: Final = "Jetjobs-Producer"
@@ -53,8 +54,6 @@ REPLAY: Final = "Jetjobs-Replay"
 OF_SCHEDULE: Final = "Jetjobs-Schedule"
 SLOT: Final = "Jetjobs-Slot"
 OVERLAP: Final = "Jetjobs-Overlap"
-GENERATION: Final = "Jetjobs-Generation"
-QUEUE: Final = "Jetjobs-Queue"
 
 # Headers of the server's.
 MSG_ID: Final = "Nats-Msg-Id"
@@ -77,6 +76,9 @@ LEADER: Final = "leader"
 
 # Words of events.
 PROGRESS: Final = "progress"
+
+MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*"
+"""Published by the server when it stops delivering a message, for every stream and consumer of the account."""
 
 OWN_PREFIXES: Final = ("nats-", "jetjobs-")
 """Headers that begin so (in any case) are the server's or ours: dropped and rebuilt at every move."""
@@ -207,28 +209,16 @@ class Names:
         """Matches any live job of that key."""
         return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"
 
-    def made_by_hand(self, queue: str, task: str) -> str:
-        """Matches jobs that were published by hand and have not moved, and what stands in lane `tick`."""
-        return f"{self.namespace}.work.{queue}.*.{task}"
-
     def pin(self, queue: str) -> str:
-        return f"{self.namespace}.work.{queue}.{TICK}._pin"
+        return f"{self.namespace}.work.{queue}.{MARK}._pin"
 
-    def replay_mark(self, queue: str, run: str) -> str:
-        """Stored together with a replayed job; each part may be `*`. ADR 17."""
-        return f"{self.namespace}.work.{queue}.{TICK}._replay.{run}"
-
-    def tick(self, queue: str, schedule: str) -> str:
+    def schedule_mark(self, queue: str, schedule: str) -> str:
         """How far a schedule has been planned; `*` for all of the queue."""
-        return f"{self.namespace}.work.{queue}.{TICK}.{schedule}"
+        return f"{self.namespace}.work.{queue}.{MARK}.schedule.{schedule}"
 
     def planned(self, queue: str, key: str) -> str:
         """Matches the jobs of that key that wait in lane `later`, of whatever task."""
         return self.job(queue, LATER, "*", key, "*")
-
-    def lost_filter(self, queue: str) -> str:
-        """What the server says when it gives a message up: stored by the work stream itself."""
-        return f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{self.work_stream(queue)}.>"
 
     # Where jobs end.
 

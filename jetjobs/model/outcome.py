@@ -14,12 +14,11 @@ from jetjobs.model.errors import (
     InvalidArguments,
     MalformedJob,
     Reject,
-    ResultNotSerializable,
-    ResultTooLarge,
     Retry,
     Signal,
     Snooze,
     UnknownTask,
+    UnstorableValue,
 )
 from jetjobs.model.job import Job
 from jetjobs.model.retry import RetryPolicy, delay_s
@@ -79,9 +78,8 @@ class Released(NamedTuple):
 
 
 class Suspected(NamedTuple):
-    """In hand at one crash less than the limit: it goes to lane `lone`, for a run with nothing new beside it."""
+    """One crash short of the limit: it goes to lane `back` with its count, to run with nothing new beside it."""
 
-    crashes: int
     name: str = "suspected"
 
 
@@ -142,7 +140,8 @@ def decide(
 
 def worth_another(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
     """The task's own lists go before the app's verdict; a task that asks for a retry gets it."""
-    if isinstance(error, (Reject, *_PERMANENT)):
+    # A result that cannot be kept: another run would do the work twice and return the same.
+    if isinstance(error, (Reject, UnstorableValue)):
         return False
     if isinstance(error, Retry):
         return True
@@ -172,10 +171,6 @@ _REASONS: dict[type[BaseException], DeadReason] = {
     UnknownTask: DeadReason.UNKNOWN_TASK,
     InvalidArguments: DeadReason.INVALID_ARGUMENTS,
 }
-
-
-# The task has run to its end: another run would do its work twice and return the same.
-_PERMANENT = (ResultNotSerializable, ResultTooLarge)
 
 
 def describe(error: BaseException) -> ErrorInfo:

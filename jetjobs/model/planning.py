@@ -1,43 +1,47 @@
-"""Which ticks of a schedule are to be placed: a pure function of its definition, how far it got, and the time."""
+"""What the leader does for a schedule: a pure function of its definition, its marks, its ticks, and the time."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from jetjobs.model.schedule import MAX_CATCH_UP, Schedule
+from jetjobs.model.schedule import EPOCH, Schedule
 
 AHEAD = timedelta(seconds=60)
-"""Ticks are placed so far ahead: the server fires them, whoever leads by then."""
+"""Ticks are placed this far ahead: the server fires them, whichever worker leads by then."""
 GRACE = timedelta(seconds=10)
-"""A slot that is planned so late is not missed yet: its tick runs whatever the misfire policy."""
-
-
+"""A slot that is planned this late is not missed yet: its tick runs whatever the misfire policy."""
 MARGIN = timedelta(seconds=2)
-"""So long before it is due a tick may already be on its way: it is neither taken back nor placed anew."""
-
+"""A tick this close to its time may already be firing: it is neither taken back nor placed again."""
+MAX_CATCH_UP = 100
+"""With misfire="all": the newest slots that were missed, at most this many."""
 MOST_COUNTED = 1000
 """Of the slots that were missed: a schedule of every second may have missed a million."""
+MOST_TAKEN = 900
+"""Ticks that one batch takes back: the server's limit is a thousand messages."""
 _INSTANT = timedelta(microseconds=1)
 
 
-class Progress(NamedTuple):
-    """How far a schedule has been planned."""
+class Mark(NamedTuple):
+    """How far a schedule is planned in a queue, as the mark in its stream says. `Mark()`: there is none."""
 
-    slot: datetime
-    """The last slot that was placed, or passed over."""
-    generation: str
+    revision: int = 0
+    """Of the definition that it was written for; 0 also where the mark cannot be read."""
+    planned_until: datetime | None = None
+    """Slots up to here are settled: placed, or passed over."""
+    last: datetime | None = None
+    """The newest slot that was placed and had come when the mark was written."""
     missed: int = 0
     """Slots that were passed over so far, because nobody could plan them in time."""
-    passed: datetime | None = None
-    """The last of those."""
-    idle: bool = False
-    """Nothing is planned for this generation: it is paused, or no more."""
-    since: datetime | None = None
-    """Slots up to here are those of the generations before this one."""
+    moved_to: str | None = None
+    """Set where nothing is planned any more: the schedule's new queue, or empty for one that is deleted."""
+
+    sequence: int = 0
+    """What the next mark must expect; 0 for none."""
+    written_at: datetime = EPOCH
 
 
 class Tick(NamedTuple):
@@ -45,6 +49,15 @@ class Tick(NamedTuple):
 
     slot: datetime
     due: datetime
+
+
+class Waiting(NamedTuple):
+    """A tick that was placed and has not fired."""
+
+    slot: datetime
+    due: datetime
+    subject: str
+    sequence: int
 
 
 class Plan(NamedTuple):
@@ -67,14 +80,28 @@ class Plan(NamedTuple):
         if len(self.ticks) <= number:
             return self
         last = self.ticks[number - 1].slot
-        return self._replace(ticks=self.ticks[:number], upto=last, following=self.ticks[number].slot, look_at=last)
+        return self._replace(
+            ticks=self.ticks[:number], upto=last, following=self.ticks[number].slot, look_at=EPOCH
+        )
 
 
-def plan(schedule: Schedule, progress: Progress | None, now: datetime) -> Plan:
+class Step(NamedTuple):
+    """What one batch does for one schedule in one queue: take ticks back, place others, write the mark."""
+
+    name: str
+    mark: Mark
+    """The mark to write, over the one of its sequence."""
+    plan: Plan = Plan()
+    taken: tuple[Waiting, ...] = ()
+    schedule: Schedule | None = None
+    """Whose ticks are placed; None where none are."""
+
+
+def plan(schedule: Schedule, mark: Mark, now: datetime) -> Plan:
     """All that is due or soon will be, and was not settled before."""
     if schedule.paused:
         return Plan()
-    base = settled(schedule, progress)
+    base = settled(schedule, mark)
     overdue = _Overdue.of(schedule, base, now)
     coming = [*_slots(schedule, max(base, now), now + AHEAD)]
     ticks = tuple(Tick(slot, schedule.due(slot)) for slot in [*overdue.kept, *coming])
@@ -84,81 +111,90 @@ def plan(schedule: Schedule, progress: Progress | None, now: datetime) -> Plan:
     return Plan(ticks, upto, overdue.missed, overdue.passed, following, look_at)
 
 
-def settled(schedule: Schedule, progress: Progress | None) -> datetime:
+def settled(schedule: Schedule, mark: Mark) -> datetime:
     """Up to where nothing is left to plan."""
-    if progress is not None and progress.generation == schedule.generation:
-        return progress.slot
-    return schedule.since
+    return max(schedule.since, mark.planned_until or schedule.since)
 
 
-class Change(NamedTuple):
-    """How the generations of a schedule before this one end in a queue, and it begins."""
-
-    since: datetime
-    """Slots up to here are those of the generations before, slots after it are its own."""
-    closing: tuple[Tick, ...] = ()
-    """Of the definition before: slots that are its own, and that nobody had planned."""
-    opening: Plan = Plan()
-    missed: int = 0
-    """Slots that were passed over in all, so far."""
-    passed: datetime | None = None
-    """The last of those."""
-
-
-def change(
-    schedule: Schedule,
-    before: Schedule | None,
-    progress: Progress | None,
-    now: datetime,
-    after: datetime | None = None,
-    *,
-    gone: bool = False,
-) -> Change:
-    """From `before`, which had come as far as `progress` says, to `schedule`.
-
-    `after` is up to where the slots are those of another queue, which it has left; `gone`: it leaves this one.
-    """
-    missed, passed = (progress.missed, progress.passed) if progress is not None else (0, None)
-    live = progress is not None and not progress.idle
-    closing = Plan()
-    if live and before is not None and progress is not None and before.generation == progress.generation:
-        closing = plan(before, progress, now)
-    if schedule.paused:  # at once: all that has not fired is taken back, and what nobody had planned is not run
-        late = [tick.slot for tick in closing.ticks if tick.slot <= now]
-        passed = late[-1] if late else closing.passed or passed
-        return Change(now, missed=missed + closing.missed + len(late), passed=passed)
-    since = now + MARGIN if live else after or _begun(schedule, now)
-    for other in (after, progress.since if progress is not None else None):
-        if other is not None and since < other <= now + AHEAD:  # what is further ahead was written by hand
-            since = other
-    opening = Plan() if gone else plan(schedule, Progress(since, schedule.generation), now)
-    return Change(
-        since,
-        tuple(tick for tick in closing.ticks if tick.slot <= since),
-        opening,
-        missed + closing.missed + opening.missed,
-        opening.passed or closing.passed or passed,
+def step(schedule: Schedule, mark: Mark, todo: Plan, now: datetime) -> Step:
+    """Carry out a plan over the mark that it was made from."""
+    due = [tick.slot for tick in todo.ticks if tick.slot <= now]
+    last = due[-1] if due else last_slot(schedule, mark, now)
+    until, missed = todo.upto or mark.planned_until, mark.missed + todo.missed
+    return Step(
+        schedule.name, mark._replace(planned_until=until, last=last, missed=missed), todo, schedule=schedule
     )
 
 
-def _begun(schedule: Schedule, now: datetime) -> datetime:
-    """From when on there is nothing to be found of what was planned: from its definition, if that is new. Older
-    than that, what had been planned is not known any more, and nothing is run again."""
-    return schedule.since if timedelta(0) <= now - schedule.since <= MARGIN else now
+def begin(
+    schedule: Schedule,
+    revision: int,
+    mark: Mark,
+    waiting: Sequence[Waiting],
+    now: datetime,
+    others: Iterable[Mark] = (),
+    most: int = MOST_COUNTED,
+) -> Step:
+    """Bring a queue in line with a definition that its mark does not know, `most` ticks at once.
+
+    `waiting` must have been read after the mark and before `now`, so that none of them has fired unseen. `others`
+    are the marks that it left in other queues: it goes on from there.
+    """
+    if schedule.paused:
+        return _stop(schedule.name, mark, waiting, now, mark._replace(revision=revision, moved_to=None), True)
+    cut = now + MARGIN
+    left = max(others, key=_planned, default=Mark())
+    # It was planned here, but nobody knows how far.
+    lost = mark.planned_until is None and (mark.sequence or (waiting and not left.sequence))
+    base = max(schedule.since, cut if lost else min(_planned(mark), cut), _planned(left))
+    if _planned(left) > _planned(mark):
+        mark = mark._replace(last=left.last, missed=left.missed)
+    aligned = mark._replace(revision=revision, planned_until=base, moved_to=None)
+    taken = tuple(tick for tick in waiting if tick.slot > cut)
+    return step(schedule, aligned, plan(schedule, aligned, now).first(most), now)._replace(taken=taken)
 
 
-def last_slot(schedule: Schedule, progress: Progress | None, now: datetime) -> datetime | None:
-    """Slot of the newest tick that is due; None when there was none, or it was passed over."""
-    own = progress is not None and progress.generation == schedule.generation
-    last = schedule.before(min(now, settled(schedule, progress)))
-    if last is not None and last > (progress.since if own and progress and progress.since else schedule.since):
-        return None if progress and progress.passed and last <= progress.passed else last
-    if own and progress and progress.since and (old := schedule.predecessor) is not None:
-        # The last slots of the definition before fire after this one was written.
-        last = old.before(min(now, progress.since))
-        if last is not None and last > schedule.since:
-            return last
-    return schedule.last
+def to_end(marks: Mapping[str, Mark], home: str) -> dict[str, Mark]:
+    """The marks in other queues that do not say yet that the schedule is in `home` (empty: that it is deleted).
+
+    First those of queues that it was to move to before: another leader may be about to begin there, over the mark
+    that stands there or none, and only a new mark refuses that. Where there is none, the new one goes on from the
+    mark that names the queue: nothing was planned there.
+    """
+    named = [mark for mark in sorted(marks.values(), key=_planned) if mark.moved_to and mark.moved_to != home]
+    first = {mark.moved_to: marks.get(mark.moved_to, mark._replace(sequence=0)) for mark in named if mark.moved_to}
+    return first | {queue: mark for queue, mark in marks.items() if home not in (queue, mark.moved_to)}
+
+
+def end(
+    name: str, mark: Mark, waiting: Sequence[Waiting], now: datetime, moved_to: str, *, at_once: bool = False
+) -> Step:
+    """Plan no more in a queue: the schedule has moved to another, or is deleted (empty). `at_once`: ticks are
+    taken back whose slot has come too, while they wait for the end of their jitter."""
+    return _stop(name, mark, waiting, now, mark._replace(moved_to=moved_to), at_once or not moved_to)
+
+
+def _stop(name: str, mark: Mark, waiting: Sequence[Waiting], now: datetime, ended: Mark, at_once: bool) -> Step:
+    cut = now + MARGIN
+    until = min(mark.planned_until or cut, cut)
+    taken = tuple(tick for tick in waiting if (tick.due if at_once else tick.slot) > cut)
+    if len(taken) > MOST_TAKEN:  # the rest in another batch: until then the mark keeps what it says
+        return Step(name, mark._replace(planned_until=until), taken=taken[:MOST_TAKEN])
+    return Step(name, ended._replace(planned_until=until), taken=taken)
+
+
+def last_slot(schedule: Schedule, mark: Mark, now: datetime) -> datetime | None:
+    """Slot of the newest tick that has come; None when there was none. Right after a change of the rule it may be
+    an older one."""
+    # What came after the mark was written, or shortly before, was not passed over.
+    slot = schedule.before(min(now, mark.planned_until)) if mark.planned_until is not None else None
+    if slot is not None and slot > max(schedule.since, mark.written_at - GRACE):
+        return slot
+    return mark.last
+
+
+def _planned(mark: Mark) -> datetime:
+    return mark.planned_until or EPOCH
 
 
 class _Overdue(NamedTuple):
@@ -179,7 +215,7 @@ class _Overdue(NamedTuple):
         if schedule.misfire == "skip":
             kept = _newest(schedule, max(base, now - GRACE - _INSTANT), now, MAX_CATCH_UP)
         else:
-            kept = _newest(schedule, base, now, schedule.misfire_limit if schedule.misfire == "all" else 1)
+            kept = _newest(schedule, base, now, MAX_CATCH_UP if schedule.misfire == "all" else 1)
         missed = itertools.takewhile(lambda slot: not kept or slot < kept[0], _slots(schedule, base, now))
         count = sum(1 for _ in itertools.islice(missed, MOST_COUNTED))
         passed = schedule.before(kept[0] - _INSTANT) if kept else last

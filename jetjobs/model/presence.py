@@ -30,7 +30,7 @@ class WorkerRecord(NamedTuple):
     """One live worker, as it last described itself."""
 
     key: str
-    """Its name in the registry, by which it is addressed: the worker's own, unless two share one."""
+    """Its name in the registry, by which it is addressed: the worker's own and a token."""
     name: str
     host: str
     pid: int
@@ -48,8 +48,6 @@ class WorkerRecord(NamedTuple):
     """How long its event loop stood still at the worst since the last beat."""
     memory_bytes: int
     started_at: float
-    token: str = ""
-    """Tells workers of one name apart."""
     seen_at: float = 0.0
     """When the server got this, by the server's clock."""
 
@@ -74,7 +72,6 @@ class WorkerRecord(NamedTuple):
             "lag_s": round(self.lag_s, 3),
             "memory_bytes": self.memory_bytes,
             "started_at": round(self.started_at, 3),
-            "token": self.token,
         }
 
     def summary(self) -> dict[str, Any]:
@@ -131,7 +128,6 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
         lag_s=seconds(value.get("lag_s")),
         memory_bytes=whole(value.get("memory_bytes")),
         started_at=seconds(value.get("started_at")),
-        token=str(value.get("token", "")),
         seen_at=seen_at,
     )
 

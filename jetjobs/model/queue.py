@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,35 +21,54 @@ class Pause(NamedTuple):
 
 
 class LaneState(NamedTuple):
-    """One lane: what waits, what is with workers, and how many pull requests are open."""
+    """The consumer of one lane at one moment, by the server's clock."""
 
     lane: str
+    at: float
     queued: int
     running: int
+    delivered: int
+    """Stream sequence of the last job it has delivered for the first time."""
+    deliveries: int
     waiting_pulls: int
+    paused_until: float
+    """0 for a lane that is not paused."""
+    full: bool = False
+    """As many jobs are delivered and not acked as may be."""
+
+    @property
+    def came(self) -> int:
+        """Rises with every job that comes into the lane."""
+        return self.queued + self.deliveries
+
+    @property
+    def went(self) -> int:
+        """Rises with every job that leaves it. A delivery that is made again counts too; that is rare."""
+        return self.deliveries - self.running
 
 
 class QueueState(NamedTuple):
-    """One queue at one moment."""
+    """One queue at one moment: counts are asked of the server one after another, and jobs move in between."""
 
     queue: str
     at: float
     """The moment, by the server's clock."""
     pause: Pause | None
     lanes: tuple[LaneState, ...]
-    later: int
-    """Jobs for later, scheduled and retrying together."""
+    scheduled: int
+    """Jobs that wait for their time and were never delivered."""
     retrying: int
-    retrying_exact: bool
-    """False when there were too many jobs for later to look at all: then there are at least so many retrying."""
+    """Jobs that were delivered and wait again."""
     dead: int
     oldest_s: float | None
     """How long the job that waits longest in front of its lane has been due; None when none waits."""
-    in_per_s: float | None
-    out_per_s: float | None
+    bytes: int
+    """Of the work stream."""
     workers: int
     busy: int
     slots: int
+    in_per_s: float | None = None
+    out_per_s: float | None = None
 
     @property
     def queued(self) -> int:
@@ -61,8 +79,9 @@ class QueueState(NamedTuple):
         return sum(lane.running for lane in self.lanes)
 
     @property
-    def scheduled(self) -> int:
-        return max(0, self.later - self.retrying)
+    def demand(self) -> int:
+        """What workers are needed for: jobs of a paused lane wait for the end of its pause."""
+        return sum(lane.queued + lane.running for lane in self.lanes if not lane.paused_until)
 
     @property
     def starts_in_s(self) -> float | None:
@@ -91,7 +110,6 @@ class QueueState(NamedTuple):
             "running": self.running,
             "scheduled": self.scheduled,
             "retrying": self.retrying,
-            "retrying_exact": self.retrying_exact,
             "dead": self.dead,
             "oldest_s": _rounded(self.oldest_s),
             "in_per_s": _rounded(self.in_per_s),
@@ -109,61 +127,23 @@ class QueueState(NamedTuple):
             "pause": None
             if pause is None
             else {"until": iso(pause.until), "reason": pause.reason, "by": pause.by, "since": iso(pause.at)},
-            "lanes": [lane._asdict() for lane in self.lanes],
+            "lanes": [
+                {"lane": x.lane, "queued": x.queued, "running": x.running, "waiting_pulls": x.waiting_pulls}
+                for x in self.lanes
+            ],
         }
 
 
-class Spread(NamedTuple):
-    """How long things took: the median, the time that 95 of 100 stayed below, the longest."""
-
-    p50_s: float
-    p95_s: float
-    max_s: float
-
-
-class TaskStats(NamedTuple):
-    """How the jobs of one task ended within a time."""
-
-    task: str
-    succeeded: int
-    dead: int
-    wait: Spread | None
-    run: Spread | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "task": self.task,
-            "succeeded": self.succeeded,
-            "dead": self.dead,
-            "wait": None if self.wait is None else self.wait._asdict(),
-            "run": None if self.run is None else self.run._asdict(),
-        }
-
-
-class QueueStats(NamedTuple):
-    """What the records and dead letters of a queue tell of a time."""
-
-    queue: str
-    since: float
-    complete: bool
-    """False when there were more records than are looked at: then only the newest count."""
-    tasks: tuple[TaskStats, ...]
-
-
-def spread(values: Sequence[float]) -> Spread | None:
-    """None of nothing.
-
-    >>> spread([0.1, 0.2, 0.4])
-    Spread(p50_s=0.2, p95_s=0.4, max_s=0.4)
-    """
-    if not values:
-        return None
-    ordered = sorted(values)
-
-    def share(part: float) -> float:
-        return round(ordered[math.ceil(part * len(ordered)) - 1], 6)
-
-    return Spread(share(0.5), share(0.95), round(ordered[-1], 6))
+def rates(before: Sequence[LaneState], after: Sequence[LaneState]) -> tuple[float | None, float | None]:
+    """Jobs that came into the lanes and left them, a second; None where nothing can be compared."""
+    earlier = {lane.lane: lane for lane in before}
+    pairs = [(earlier[lane.lane], lane) for lane in after if lane.lane in earlier]
+    if not pairs:
+        return None, None
+    came = sum(second.came - first.came for first, second in pairs)
+    went = sum(second.went - first.went for first, second in pairs)
+    took_s = max(0.001, sum(second.at - first.at for first, second in pairs) / len(pairs))
+    return max(0, came) / took_s, max(0, went) / took_s
 
 
 def _rounded(value: float | None) -> float | None:

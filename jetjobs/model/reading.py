@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from jetjobs.model.names import is_token
 
-LAST_MOMENT = 253_402_300_800.0
-"""The year 10000: beyond it a time has no date."""
+LAST_MOMENT = 253_402_214_400.0
+"""A day before the year 10000: beyond it a time has no date in some time zones."""
 
 
 def read_json(text: str | bytes) -> Any:
@@ -77,3 +77,25 @@ def read_running(record: Mapping[str, Any]) -> dict[str, Any]:
         "progress": fraction if 0.0 <= fraction <= 1.0 else None,
         "message": text_or_none(record.get("message")),
     }
+
+
+def write_json(value: Any, *, ensure_ascii: bool = True, default: Callable[[Any], Any] | None = None) -> str:
+    """As JSON; what has no form in it is text, as in the arguments of jobs.
+
+    >>> write_json({"rate": [float("nan"), float("-inf"), 0.5]})
+    '{"rate": ["NaN", "-Infinity", 0.5]}'
+    """
+    try:
+        return json.dumps(value, ensure_ascii=ensure_ascii, default=default, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=ensure_ascii, default=default)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {_finite(name): _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
@@ -29,15 +28,12 @@ from jetjobs.model.names import check_schedule_name, check_token
 MAX_ARGUMENTS = 64 * 1024
 MAX_JITTER = timedelta(hours=1)
 MAX_EVERY = timedelta(days=3660)
-MAX_CATCH_UP = 500
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = EPOCH
 _LAST = datetime(2261, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _INSTANT = timedelta(microseconds=1)
-_GENERATION = re.compile(r"\d{16}", re.ASCII)
-_LAST_GENERATION = "4102444800000000"
-"""The year 2100: no clock is so wrong."""
+_SLOT_TOKEN = "%Y%m%dT%H%M%SZ"
 
 Misfire = Literal["last", "all", "skip"]
 Overlap = Literal["allow", "skip"]
@@ -62,16 +58,6 @@ def _moment(value: datetime) -> datetime:
     if not _FIRST <= utc <= _LAST:
         raise ValueError("is not within the years 1970 to 2260")
     return utc
-
-
-def is_generation(text: str) -> bool:
-    return _GENERATION.fullmatch(text) is not None and text <= _LAST_GENERATION
-
-
-def check_generation(text: str) -> str:
-    if text and not is_generation(text):
-        raise ValueError("is no generation")
-    return text
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
@@ -102,20 +88,19 @@ class Calendar(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Every so often, counted from an anchor in both directions. By elapsed time: clock changes do not matter."""
+    """Every so often, counted from 1970. By elapsed time: clock changes do not matter."""
 
     every: timedelta
-    anchor: datetime
 
     def after(self, moment: datetime) -> datetime | None:
-        return self._slot((moment - self.anchor) // self.every + 1)
+        return self._slot((moment - EPOCH) // self.every + 1)
 
     def before(self, moment: datetime) -> datetime | None:
-        return self._slot((moment - self.anchor) // self.every)
+        return self._slot((moment - EPOCH) // self.every)
 
     def _slot(self, number: int) -> datetime | None:
         try:
-            return self.anchor + number * self.every
+            return EPOCH + number * self.every
         except OverflowError:
             return None
 
@@ -134,8 +119,6 @@ class Schedule(BaseModel):
     priority: Literal["high", "normal", "low"] = "normal"
     cron: str | None = None
     every: Duration | None = None
-    anchor: Moment | None = None
-    """From where `every` counts; 1970 by default, so that all hours of the day stay what they are."""
     tz: str = "UTC"
     """IANA name of the time zone that `cron` speaks of."""
     start: Moment | None = None
@@ -145,9 +128,7 @@ class Schedule(BaseModel):
     jitter: Duration = timedelta(0)
     """Each tick is due up to so much after its slot: the same for the same slot."""
     misfire: Misfire = "last"
-    """Of slots that nobody could plan in time: only the last, all up to the limit, or none."""
-    misfire_limit: int = Field(default=100, ge=1, le=MAX_CATCH_UP)
-    """With misfire="all": so many of them at most, the newest."""
+    """Of slots that nobody could plan in time: only the last, the newest hundred, or none."""
     overlap: Overlap = "allow"
     """skip: a tick that comes to run while an earlier one of the schedule is alive is cancelled."""
     paused: bool = False
@@ -159,16 +140,8 @@ class Schedule(BaseModel):
     """Which of the arguments are secret."""
     declared_by: str = ""
     """The app whose code declares it; empty for one that was made at run time."""
-    generation: Annotated[str, AfterValidator(check_generation)] = ""
-    """Rises with each change of the definition. Ticks that were planned for an older one are taken back."""
     since: Moment = _FIRST
-    """When this generation was made."""
-    left: tuple[Annotated[str, AfterValidator(lambda token: check_token("queue", token))], ...] = ()
-    """Other queues in which generations before this one may have something planned."""
-    replaced: dict[str, Any] | None = Field(default=None, repr=False)
-    """The definition that this one took the place of: until then the slots are its own."""
-    last: Moment | None = None
-    """Slot of the last tick before this generation."""
+    """When it was created, last resumed, or got its rule: nothing scheduled before that is planned or missed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -177,15 +150,11 @@ class Schedule(BaseModel):
             raise DefinitionError(f"{of}give either cron or every")
         if self.cron is not None:
             _named(of, Cron.parse, self.cron)
-            if self.anchor is not None:
-                raise DefinitionError(f"{of}anchor goes with every, not with cron")
         _named(of, zone_of, self.tz)
         if self.every is not None:
             _check_every(of, self.every)
             if self.tz != "UTC":
                 raise DefinitionError(f"{of}tz goes with cron, not with every")
-        if self.anchor is not None and self.anchor.microsecond:
-            raise DefinitionError(f"{of}anchor must be a whole second")
         if not timedelta(0) <= self.jitter <= MAX_JITTER:
             raise DefinitionError(f"{of}jitter must be from nothing to one hour")
         if self.start is not None and self.end is not None and self.end < self.start:
@@ -199,7 +168,7 @@ class Schedule(BaseModel):
     @cached_property
     def rule(self) -> Rule:
         if self.every is not None:
-            return Interval(self.every, self.anchor or EPOCH)
+            return Interval(self.every)
         assert self.cron is not None
         return Calendar(Cron.parse(self.cron), zone_of(self.tz))
 
@@ -218,17 +187,6 @@ class Schedule(BaseModel):
         """The last slot at the moment or before it, within start and end."""
         slot = self.rule.before(moment if self.end is None else min(moment, self.end))
         return slot if slot is not None and (self.start is None or slot >= self.start) else None
-
-    @cached_property
-    def predecessor(self) -> Schedule | None:
-        """The definition before this one; None for none, for one that was paused, and one that cannot be read."""
-        if self.replaced is None:
-            return None
-        try:
-            there = Schedule.model_validate(self.replaced)
-        except (ValidationError, DefinitionError, RecursionError):
-            return None
-        return None if there.paused or there.name != self.name else there
 
     def due(self, slot: datetime) -> datetime:
         """When the tick of a slot is to run."""
@@ -249,7 +207,15 @@ class Schedule(BaseModel):
         return self._said() == other._said()
 
     def _said(self) -> dict[str, Any]:
-        return self.model_dump(exclude={"paused", "generation", "since", "last", "left", "replaced"})
+        return self.model_dump(exclude={"paused", "since"})
+
+    def over(self, before: Schedule | None, now: datetime) -> Schedule:
+        """As it is stored over `before`. It goes on from there, unless it is resumed or its rule is another."""
+        goes_on = before is not None and before._rule() == self._rule() and (self.paused or not before.paused)
+        return self.model_copy(update={"since": before.since if goes_on and before is not None else now})
+
+    def _rule(self) -> tuple[object, ...]:
+        return self.cron, self.every, self.tz, self.start, self.end
 
 
 def make_schedule(values: dict[str, Any]) -> Schedule:
@@ -264,12 +230,12 @@ def make_schedule(values: dict[str, Any]) -> Schedule:
 
 
 def read_schedule(data: bytes) -> Schedule | None:
-    """A stored definition; None for what is none, or cannot be used any more. Each of ours has a generation."""
+    """A stored definition; None for what is none, or cannot be used any more. Each of ours says since when."""
     try:
         schedule = Schedule.model_validate_json(data)
     except (ValidationError, DefinitionError, RecursionError):
         return None
-    return schedule if schedule.generation else None
+    return schedule if "since" in schedule.model_fields_set else None
 
 
 def schedule_key(name: str) -> str:
@@ -283,7 +249,15 @@ def slot_token(slot: datetime) -> str:
     >>> slot_token(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
     '20260329T013000Z'
     """
-    return slot.strftime("%Y%m%dT%H%M%SZ")
+    return slot.strftime(_SLOT_TOKEN)
+
+
+def slot_of(token: str) -> datetime | None:
+    """The other way round; None for what is no such token."""
+    try:
+        return datetime.strptime(token, _SLOT_TOKEN).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _named(of: str, check: Any, value: str) -> None:

@@ -96,20 +96,3 @@ def hides(place: Sequence[str], paths: Iterable[Path]) -> bool:
     (True, False)
     """
     return any(all(a in (b, "*") for a, b in zip(path, place, strict=False)) for path in paths)
-
-
-def concerns(where: Iterable[int | str], paths: Iterable[Path], *, at_all: bool = False) -> bool:
-    """Whether what is said of that place is about a secret: it lies in one, or around one. `at_all`: whether it is
-    of an argument that has one anywhere."""
-    place = [str(token) for token in where]
-    return any(_inside(place, path) or _around(place[:1] if at_all else place, path) for path in paths)
-
-
-def _inside(place: list[str], path: Path) -> bool:
-    """A place may have steps more than the path: pydantic names the choices of a union too."""
-    steps = iter(place)
-    return all(any(wanted in (token, "*") for token in steps) for wanted in path)
-
-
-def _around(place: list[str], path: Path) -> bool:
-    return len(place) <= len(path) and all(a in (b, "*") for a, b in zip(path, place, strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -12,6 +13,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.names import check_token
+
+# To the last @, for a password may hold one, or a slash; the scheme may be missing.
+_LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
 
 
 def _duration(value: Any) -> Any:
@@ -45,6 +49,11 @@ def check_urls(value: str) -> str:
         if not found:
             raise ValueError("no URL of a server: write nats://HOST:PORT, several with commas")
     return value
+
+
+def show_url(url: str) -> str:
+    """The URL, or several, without user, password and token."""
+    return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
 
 
 def _namespace(value: str) -> str:
@@ -93,14 +102,12 @@ class QueueSettings(_Group):
     max_crashes: int = Field(default=3, ge=1)
     """Deliveries that ended with no word from the worker before the job is dead-lettered unrun."""
     dead_max_age: Positive = timedelta(days=30)
-    publish_timeout: Positive = timedelta(seconds=15)
-    """How long a publish is repeated under one message id before its outcome is called unknown."""
 
 
 class WorkerSettings(_Group):
     """How a worker runs jobs."""
 
-    slots: int = Field(default=10, ge=1, le=10_000)
+    slots: int = Field(default=10, ge=0, le=10_000)
     processes: int = Field(default=1, ge=1, le=256)
     stop_timeout: Duration = timedelta(seconds=30)
     timeout: Positive = timedelta(minutes=5)
@@ -108,8 +115,6 @@ class WorkerSettings(_Group):
     provision: Literal["apply", "verify", "off"] = "apply"
     http: str = "off"
     """HOST:PORT of /livez, /readyz and /metrics, or off."""
-    max_stuck_threads: int = Field(default=10, ge=1, le=64)
-    """With so many threads that a timeout gave up on and that still run, the worker ends to be started anew."""
 
 
 class ObserveSettings(_Group):

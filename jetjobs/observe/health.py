@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from jetjobs.model.errors import ConfigError
 
 BLOCKED_AFTER_S = 30.0
+LISTENING = "JETJOBS_CHILD_PORT"
+"""Variable that tells one of several processes the descriptor of the socket it listens on."""
 
 _log = logging.getLogger("jetjobs.health")
 
@@ -47,15 +50,27 @@ class Health:
         """Serve on HOST:PORT; the address in use is returned, for port 0."""
         host, _, port = address.rpartition(":")
         try:
-            self._server = make_server(
-                host or "127.0.0.1", int(port), self._answer, server_class=_Server, handler_class=_Quiet
-            )
-        except (OSError, ValueError, OverflowError) as error:
+            if int(port) > 65535:
+                raise ValueError("a port is at most 65535")
+            listening = socket.create_server((host or "127.0.0.1", int(port)))
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"cannot serve HTTP on {address!r}: {error}", hint="--http HOST:PORT, or off"
             ) from error
-        threading.Thread(target=self._server.serve_forever, name="jetjobs-http", daemon=True).start()
-        return f"{self._server.server_address[0]!s}:{self._server.server_port}"
+        self.start_on(listening)
+        return "{}:{}".format(*listening.getsockname())
+
+    def start_on(self, listening: socket.socket) -> None:
+        """Serve on a socket that listens already: the one that a supervisor has left us."""
+        listening.set_inheritable(False)  # not for processes that tasks start
+        server = _Server(listening.getsockname(), _Quiet, bind_and_activate=False)
+        server.socket.close()
+        server.socket = listening
+        server.server_name, server.server_port = listening.getsockname()
+        server.setup_environ()
+        server.set_app(self._answer)
+        self._server = server
+        threading.Thread(target=server.serve_forever, name="jetjobs-http", daemon=True).start()
 
     def stop(self) -> None:
         if self._server is not None:

@@ -18,11 +18,9 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
-    JobLost,
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
-    RecordDropped,
     Redelivered,
     SettleFailed,
     ThreadStuck,
@@ -33,31 +31,41 @@ _log = logging.getLogger("jetjobs.worker")
 
 # Attributes of every record; whatever else is there came by `extra`.
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_LEVELS = {
-    "succeeded": logging.INFO,
-    "retried": logging.INFO,
-    "snoozed": logging.INFO,
-    "released": logging.INFO,
-    "cancelled": logging.INFO,
-    "suspected": logging.WARNING,
-    "dead_lettered": logging.ERROR,
+# Level and mark of an attempt's end.
+_OUTCOMES = {
+    "succeeded": (logging.INFO, "✓"),
+    "retried": (logging.INFO, "↻"),
+    "snoozed": (logging.INFO, "☾"),
+    "released": (logging.INFO, "↩"),
+    "cancelled": (logging.INFO, "⊘"),
+    "suspected": (logging.WARNING, "?"),
+    "dead_lettered": (logging.ERROR, "✗"),
 }
+_OTHER = (logging.INFO, "·")
 # Control characters, line separators and marks that turn the direction of writing: whoever may put one into
 # an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 # Facts that are the same on every line of a terminal.
 _UNTOLD = frozenset({"event", "worker", "worker_id", "app"})
-_MARKS = {
-    "succeeded": "✓",
-    "retried": "↻",
-    "snoozed": "☾",
-    "released": "↩",
-    "cancelled": "⊘",
-    "suspected": "?",
-    "dead_lettered": "✗",
-}
-
 JobFields = Callable[[], Mapping[str, Any]]
+# Level, event and text of every other event; its fields are told with it.
+_LINES: dict[type[Event], tuple[int, str, str]] = {
+    JobStarted: (logging.DEBUG, "job.started", "job.started"),
+    JobEnqueued: (logging.DEBUG, "job.enqueued", "job.enqueued"),
+    EnqueueFailed: (logging.WARNING, "job.enqueue_failed", "a job was not stored"),
+    Redelivered: (logging.WARNING, "job.redelivered", "a job comes again that was handed out before"),
+    LeaseLostEvent: (logging.WARNING, "job.lease_lost", "lease lost"),
+    SettleFailed: (logging.ERROR, "job.settle_failed", "the outcome of a job cannot be stored now"),
+    ConnectionLost: (logging.WARNING, "nats.lost", "connection lost"),
+    ConnectionRestored: (logging.WARNING, "nats.restored", "connection restored"),
+    LaneTrouble: (logging.WARNING, "lane.trouble", "lane cannot be pulled"),
+    ThreadStuck: (
+        logging.WARNING,
+        "worker.thread_stuck",
+        "a thread does not end: give the task time limits of its own, or isolation",
+    ),
+}
+_RECORD_DROPPED = (logging.ERROR, "job.record_dropped", "storage is full: a job succeeded without a record")
 
 
 def log_event(event: Event) -> None:
@@ -65,46 +73,17 @@ def log_event(event: Event) -> None:
     if type(event) is JobStarted and not _log.isEnabledFor(logging.DEBUG):
         return
     if isinstance(event, JobFinished):
-        level = _LEVELS.get(event.outcome, logging.INFO)
+        level, _ = _OUTCOMES.get(event.outcome, _OTHER)
         if _log.isEnabledFor(level):
             _log_finished(event, level)
-    elif isinstance(event, JobStarted | JobEnqueued):
-        if _log.isEnabledFor(logging.DEBUG):
-            kind = "job.started" if isinstance(event, JobStarted) else "job.enqueued"
-            _log.debug(kind, extra={"event": kind, **event._asdict()})
-    elif isinstance(event, EnqueueFailed):
-        _log.warning("a job was not stored", extra={"event": "job.enqueue_failed", **event._asdict()})
-    elif isinstance(event, Redelivered):
-        extra = {"event": "job.redelivered", **event._asdict()}
-        _log.warning("a job comes again that was handed out before", extra=extra)
-    elif isinstance(event, LeaseLostEvent):
-        _log.warning("lease lost", extra={"event": "job.lease_lost", **event._asdict()})
-    elif isinstance(event, SettleFailed):
-        _log.error(
-            "the outcome of a job cannot be stored now", extra={"event": "job.settle_failed", **event._asdict()}
-        )
-    elif isinstance(event, RecordDropped):
-        _log.error(
-            "storage is full: a job succeeded without a record",
-            extra={"event": "job.record_dropped", **event._asdict()},
-        )
-    elif isinstance(event, JobLost):
-        _log.error(
-            "a job the server had given up was dead-lettered", extra={"event": "job.lost", **event._asdict()}
-        )
-    elif isinstance(event, ConnectionLost):
-        _log.warning("connection lost", extra={"event": "nats.lost", "error": event.error})
-    elif isinstance(event, ConnectionRestored):
-        extra = {"event": "nats.restored", "outage_s": round(event.outage_s, 3), "server": event.server}
-        _log.warning("connection restored", extra=extra)
-    elif isinstance(event, LaneTrouble):
-        _log.warning("lane cannot be pulled", extra={"event": "lane.trouble", **event._asdict()})
-    elif isinstance(event, ThreadStuck):
-        extra = {"event": "worker.thread_stuck", **event._asdict()}
-        _log.warning("a thread does not end: give the task time limits of its own, or isolation", extra=extra)
     elif isinstance(event, WorkerChanged):
         level = logging.WARNING if event.phase == "recycling" else logging.INFO
         _log.log(level, f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
+    else:
+        dropped = isinstance(event, SettleFailed) and event.kind == "record"
+        level, kind, text = _RECORD_DROPPED if dropped else _LINES[type(event)]
+        if _log.isEnabledFor(level):
+            _log.log(level, text, extra={"event": kind, **event._asdict()})
 
 
 def _log_finished(event: JobFinished, level: int) -> None:
@@ -121,6 +100,8 @@ def _log_finished(event: JobFinished, level: int) -> None:
         "run_s": round(event.run_s, 6),
         "wait_s": round(event.wait_s, 6),
     }
+    if not event.delivery:
+        extra |= {"event": "job.lost"}
     if event.max_attempts:
         extra["max_attempts"] = event.max_attempts
     if event.reason:
@@ -152,16 +133,7 @@ class JsonFormatter(logging.Formatter):
             return json.dumps(line, default=str, allow_nan=False)
         except Exception:
             # A key that is no text, a ring, NaN, a `__str__` that raises: such a value must not cost the line.
-            return json.dumps({str(k): _json_value(v) for k, v in line.items()})
-
-
-def _json_value(value: Any) -> Any:
-    """The value if JSON can hold it, else how it looks."""
-    try:
-        json.dumps(value, allow_nan=False)
-        return value
-    except Exception:
-        return _look(value)
+            return json.dumps({str(k): v if isinstance(v, str | int) else _look(v) for k, v in line.items()})
 
 
 def _look(value: Any) -> str:
@@ -210,7 +182,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
-    line = f"{_MARKS.get(outcome, '·')} {extra['task']} {extra['job_id']} {outcome.replace('_', '-')}"
+    line = f"{_OUTCOMES.get(outcome, _OTHER)[1]} {extra['task']} {extra['job_id']} {outcome.replace('_', '-')}"
     line += f" in {show_duration(extra['run_s'])}"
     if extra["attempt"] > 1 or outcome == "retried":
         most = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""

@@ -16,6 +16,7 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
+from prometheus_client.parser import text_string_to_metric_families
 
 from jetjobs.model.events import (
     ConnectionRestored,
@@ -23,22 +24,29 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
-    JobLost,
     LeaseLostEvent,
-    RecordDropped,
     Redelivered,
     SettleFailed,
 )
 from jetjobs.model.outcome import DeadReason
-from jetjobs.model.queue_counts import QueueCounts
-from jetjobs.observe.queue_gauges import queue_families
-from jetjobs.observe.schedule_gauges import schedule_family
+from jetjobs.model.presence import QueueSlots
+from jetjobs.model.queue import QueueState
 
 _RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
 RUN_BUCKETS = tuple(map(float, _RUN))
 """All floats: every job is compared with some of them, and with an int that takes twice as long."""
 ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 UNKNOWN = "unknown"
+MOST_SCHEDULES = 1000
+"""Series at the most: there may be ten thousand schedules, and it is the late ones that matter."""
+_STATES = ("queued", "running", "scheduled", "retrying", "dead")
+_QUEUE_GAUGES: tuple[tuple[str, str, Callable[[QueueState], float]], ...] = (
+    ("queue_oldest_job_age_seconds", "How long the oldest queued job has been due", lambda q: q.oldest_s or 0.0),
+    ("queue_paused", "Whether the queue is paused", lambda q: q.pause is not None),
+    ("queue_demand", "Queued and running jobs; 0 while paused", lambda q: q.demand),
+    ("queue_bytes", "Bytes of the queue's stream", lambda q: q.bytes),
+    ("workers", "Workers that take jobs of the queue", lambda q: q.workers),
+)
 _OUTCOMES = {"suspected": "released"}
 """What is no outcome of the closed set: a suspect is given back unspent, for a run alone."""
 
@@ -47,19 +55,17 @@ class Watched(Protocol):
     """What a worker can be asked at a scrape. Called from another thread than its loop's."""
 
     @property
-    def running_jobs(self) -> Mapping[str, int]: ...
-    @property
-    def slots_of(self) -> Mapping[str, int]: ...
+    def queue_slots(self) -> Mapping[str, QueueSlots]: ...
     @property
     def stuck_threads(self) -> int: ...
     @property
-    def queue_counts(self) -> Collection[QueueCounts]: ...
-    @property
-    def queue_workers(self) -> Mapping[str, int]: ...
+    def queue_states(self) -> Collection[QueueState]: ...
     @property
     def count_errors(self) -> int: ...
     @property
     def schedule_lateness(self) -> Mapping[str, float]: ...
+    @property
+    def loop_lag_s(self) -> float: ...
 
 
 class _Histogram:
@@ -111,7 +117,6 @@ class Metrics:
         declared: Callable[[], Collection[tuple[str, str]]] = tuple,
         connected: Callable[[], bool] = lambda: True,
         worker: Watched | None = None,
-        loop_lag: Callable[[], float] | None = None,
     ) -> None:
         """`declared` is each task with its queue: of no other queue does an enqueue that fails make a label."""
         self._tasks = tasks
@@ -119,22 +124,21 @@ class Metrics:
         self._version = version
         self._connected = connected
         self._worker = worker
-        self._loop_lag = loop_lag
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._enqueue_s: defaultdict[str, _Histogram] = defaultdict(lambda: _Histogram(ENQUEUE_BUCKETS))
         self._ended: dict[str, dict[str, dict[str, _Ended]]] = {}
         """By queue, the task's label and outcome."""
         self._dead: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-        self._by_queue: dict[type[Any], defaultdict[str, int]] = {
-            kind: defaultdict(int) for kind in (LeaseLostEvent, Redelivered, SettleFailed, RecordDropped)
-        }
+        self._by_queue: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        """By the name of the metric, then by queue."""
         self._reconnects = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             JobEnqueued: self._on_enqueued,
             EnqueueFailed: self._on_enqueue_failed,
-            JobLost: self._on_lost,
             ConnectionRestored: self._on_restored,
-            **dict.fromkeys(self._by_queue, self._on_queue_event),
+            LeaseLostEvent: lambda event: self._count("leases_lost", event.queue),
+            Redelivered: lambda event: self._count("unexpected_redeliveries", event.queue),
+            SettleFailed: lambda event: self._count(_SETTLE_FAILED[event.kind], event.queue),
         }
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -186,11 +190,8 @@ class Metrics:
         if event.took_s:
             self._enqueue_s[queue].add(event.took_s)
 
-    def _on_queue_event(self, event: LeaseLostEvent | Redelivered | SettleFailed | RecordDropped) -> None:
-        self._by_queue[type(event)][event.queue] += 1
-
-    def _on_lost(self, event: JobLost) -> None:
-        self._dead[event.queue, self._label(event.task), "crashed"] += 1
+    def _count(self, name: str, queue: str) -> None:
+        self._by_queue[name][queue] += 1
 
     def _on_restored(self, event: ConnectionRestored) -> None:
         self._reconnects += 1
@@ -207,18 +208,15 @@ class Metrics:
         by_queue = [((queue,), seconds) for queue, seconds in self._enqueue_s.copy().items()]
         yield _histogram("enqueue_duration_seconds", "How long storing took", ("queue",), by_queue)
         yield from self._collect_attempts()
-        queues = self._worker.slots_of if self._worker is not None else {}
+        queues = self._worker.queue_slots if self._worker is not None else {}
         # From zero on: the first of a series that begins with one would be no increase to Prometheus.
         dead = dict.fromkeys(self._deaths(queues), 0) | self._dead.copy()
         yield _counter("dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), dead.items())
-        for name, text, kind in _BY_QUEUE:
-            rows = dict.fromkeys(queues, 0) | self._by_queue[kind].copy()
+        for name, text in _BY_QUEUE:
+            rows = dict.fromkeys(queues, 0) | self._by_queue[name].copy()
             yield _counter(name, text, ("queue",), [((queue,), count) for queue, count in rows.items()])
         if self._worker is not None:
             yield from _worker_families(self._worker)
-        if self._loop_lag is not None:
-            text = "Longest time in 10 s that the event loop did not turn"
-            yield GaugeMetricFamily("jetjobs_event_loop_lag_seconds", text, self._loop_lag())
         yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected())
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
         versions = {"version": self._version, "python": platform.python_version()}
@@ -249,29 +247,72 @@ class Metrics:
         yield _histogram("queue_wait_seconds", "From due to start", ("queue",), waited.items())
 
 
-_BY_QUEUE: tuple[tuple[str, str, type[Any]], ...] = (
-    ("leases_lost", "Leases that ran out under a job", LeaseLostEvent),
-    ("unexpected_redeliveries", "Deliveries of a job that was out already", Redelivered),
-    ("settle_errors", "Outcomes that could not be stored", SettleFailed),
-    ("records_dropped", "Successes acked without a record", RecordDropped),
+class JoinedPages:
+    """The pages of several processes as one, each sample with the number of its process. ADR 33."""
+
+    def __init__(self, pages: Callable[[], Iterable[tuple[int, str]]]) -> None:
+        self._pages = pages
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        joined: dict[str, Metric] = {}
+        for process, text in self._pages():
+            for family in text_string_to_metric_families(text):
+                whole = joined.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    whole.add_sample(sample.name, {**sample.labels, "process": str(process)}, sample.value)
+        return joined.values()
+
+
+_BY_QUEUE = (
+    ("leases_lost", "Leases that ran out under a job"),
+    ("unexpected_redeliveries", "Deliveries of a job that was out already"),
+    ("settle_errors", "Outcomes that could not be stored"),
+    ("records_dropped", "Successes acked without a record"),
 )
+_SETTLE_FAILED = {"outcome": "settle_errors", "record": "records_dropped"}
 
 
 def _worker_families(worker: Watched) -> Iterator[Metric]:
     running = GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", labels=("queue",))
     slots = GaugeMetricFamily("jetjobs_slots", "Jobs of the queue that may run at once", labels=("queue",))
-    busy = worker.running_jobs
-    for queue, count in worker.slots_of.items():
-        running.add_metric((queue,), busy.get(queue, 0))
-        slots.add_metric((queue,), count)
+    for queue, of in worker.queue_slots.items():
+        running.add_metric((queue,), of.busy)
+        slots.add_metric((queue,), of.total)
     yield running
     yield slots
     text = "Threads that run on past their time limit"
     yield GaugeMetricFamily("jetjobs_stuck_threads", text, worker.stuck_threads)
-    yield from queue_families(worker.queue_counts, worker.queue_workers)
+    yield from _queue_families(worker.queue_states)
     text = "Queues that the leader could not count"
     yield CounterMetricFamily("jetjobs_scrape_errors", text, worker.count_errors)
-    yield schedule_family(worker.schedule_lateness)
+    yield _schedule_family(worker.schedule_lateness)
+    text = "Longest time in 10 s that the event loop did not turn"
+    yield GaugeMetricFamily("jetjobs_event_loop_lag_seconds", text, worker.loop_lag_s)
+
+
+def _queue_families(queues: Collection[QueueState]) -> Iterator[Metric]:
+    """Only the leader has counts to show. Without them the families are there, and empty."""
+    jobs = GaugeMetricFamily("jetjobs_queue_jobs", "Jobs by state", labels=("queue", "state"))
+    for queue in queues:
+        for state in _STATES:
+            jobs.add_metric((queue.queue, state), getattr(queue, state))
+    yield jobs
+    for name, text, value in _QUEUE_GAUGES:
+        family = GaugeMetricFamily(f"jetjobs_{name}", text, labels=("queue",))
+        for queue in queues:
+            family.add_metric((queue.queue,), value(queue))
+        yield family
+
+
+def _schedule_family(lateness: Mapping[str, float]) -> GaugeMetricFamily:
+    text = "How long a slot is due that is not placed"
+    family = GaugeMetricFamily("jetjobs_schedule_lateness_seconds", text, labels=("schedule",))
+    # By name among equals, so that not others are shown at each scrape.
+    for name, late_s in sorted(lateness.items(), key=lambda one: (-one[1], one[0]))[:MOST_SCHEDULES]:
+        family.add_metric((name,), late_s)
+    return family
 
 
 def _histogram(

@@ -116,7 +116,7 @@ async def _until_done(
                 await worker.slots.idle()  # what has just ended is in the report by then
                 if not retries:
                     return
-                # A retry that fell due meanwhile is no longer in `later`, but something has changed then.
+                # A retry that fell due meanwhile is no longer among them, but something has changed then.
                 if not await _try_again(client, queues, drained) and await _look_at(client, queues) == seen:
                     return
     except TimeoutError:

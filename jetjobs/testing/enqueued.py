@@ -12,6 +12,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import decode
 from jetjobs.jetstream.reads import StoredMessage
 from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.statuses import WAITING_STATES
 from jetjobs.jetstream.topology import queues_on
 from jetjobs.model import names as n
 from jetjobs.model.errors import DeliveryError
@@ -19,7 +20,7 @@ from jetjobs.model.job import Job, JobState
 from jetjobs.model.reading import at, read_json
 from jetjobs.model.secrets import read_paths
 from jetjobs.testing.aside import ask
-from jetjobs.testing.matching import Wanted, differences, effective_arguments, shown_argument, shown_delay, want
+from jetjobs.testing.matching import Wanted, differences, effective_arguments, shown_argument, want
 
 SHOWN = 5
 """So many of the nearest jobs are shown in full."""
@@ -55,8 +56,6 @@ class EnqueuedJob(NamedTuple):
         due = ""
         if self.due_at is not None and self.state is not JobState.QUEUED:
             due = f" for {self.due_at:%Y-%m-%d %H:%M:%S} UTC"
-            if self.state is JobState.SCHEDULED:
-                due = f" after {shown_delay(self.job.due_at - self.job.enqueued_at)}{due}"
         return f"{call}  {self.state}{due} in queue {self.queue!r}, id {self.id}"
 
 
@@ -132,24 +131,22 @@ async def _read(client: JetStreamClient) -> list[tuple[Job, str]]:
 async def _job_in(client: JetStreamClient, message: StoredMessage) -> tuple[Job, str] | None:
     """The job and the lane it stands in; None for what is no job."""
     lane = message.subject.split(".")[3]
-    if lane not in (*n.PULLED, n.LATER):
+    if lane not in (*n.PULLED, *n.WAITING):
         return None
     try:
-        job = decode(message, "")
+        job = decode(message)
         if job.payload:
             job = job._replace(body=await client.payloads.get(job.payload))
     except DeliveryError:
         return None
-    if lane == n.LATER:
+    if lane in n.WAITING:
         target = message.headers.get(n.SCHEDULE_TARGET, "").split(".")
         job = job._replace(lane=target[3] if len(target) > 3 else "normal")
     return job, lane
 
 
 def _shown(app: JetJobs, job: Job, lane: str) -> EnqueuedJob:
-    state = JobState.QUEUED
-    if lane == n.LATER:
-        state = JobState.RETRYING if job.attempt > 1 else JobState.SCHEDULED
+    state = WAITING_STATES.get(lane, JobState.QUEUED)
     task = app.tasks.get(job.task)
     arguments = _raw(job.body) if task is None else effective_arguments(task, job.body)
     if task is not None and task.own_headers:  # a hand-made job does not say what is secret in it

@@ -11,7 +11,6 @@ from jetjobs.app import JetJobs
 from jetjobs.define.checkpoint import encode
 from jetjobs.define.context import Context, Desk, enter_job
 from jetjobs.define.depends import Scope
-from jetjobs.define.middleware import compose
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.registry import Router
 from jetjobs.define.task import Task, TaskCall
@@ -20,6 +19,8 @@ from jetjobs.model.ids import new_run, new_uid
 from jetjobs.model.job import Job
 from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
+from jetjobs.worker.runner import call
+from jetjobs.worker.runner import encode as encode_result
 from jetjobs.worker.threads import Threads
 
 P = ParamSpec("P")
@@ -79,16 +80,16 @@ class Inline:
 
     async def run(self, task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if isinstance(task, TaskCall):
-            call, options = task.task, task.options
+            whole, options = task.task, task.options
         else:
-            call, options = task, EnqueueOptions()
-        app = self._app or _app_of(call)
-        given = {name: kwargs[name] for name in call.signature.dependencies if name in kwargs}
+            whole, options = task, EnqueueOptions()
+        app = self._app or _app_of(whole)
+        given = {name: kwargs[name] for name in whole.signature.dependencies if name in kwargs}
         sent = {name: value for name, value in kwargs.items() if name not in given}
-        body = call.request(options, args, sent).body
-        job = self._job(call, options, body)
+        body = whole.request(options, args, sent).body
+        job = self._job(whole, options, body)
         # A task of its own: the job's context ends with it.
-        attempt = _attempt(app, call, job, self._delivery, self._desk, given)
+        attempt = _attempt(app, whole, job, self._delivery, self._desk, given)
         return cast(R, await asyncio.create_task(attempt))
 
     def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
@@ -129,21 +130,13 @@ async def _attempt(
     enter_job(context)
     arguments = task.signature.decode(job.body)
     threads = Threads(1, lambda event: None)
-
-    async def innermost() -> Any:
-        if task.is_async:
-            return await task.function(**arguments)
-        return await threads.run(context, task, arguments)
-
     try:
-        async with asyncio.timeout(limit_s) as limit, Scope() as of_worker, Scope(of_worker) as of_job:
-            for name, dependency in task.signature.dependencies.items():
-                arguments[name] = given[name] if name in given else await of_job.get(dependency)
-            value = await compose(app.middlewares, context, innermost)()
+        async with asyncio.timeout(limit_s) as limit, Scope() as of_worker:
+            value = await call(context, task, arguments, app.middlewares, threads, of_worker, given)
     except TimeoutError:
         if not limit.expired():
             raise
         raise JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s") from None
     finally:
         threads.close()
-    return task.signature.decode_result(task.signature.encode_result(value)) if task.store_result else None
+    return task.signature.decode_result(encode_result(task, value)) if task.store_result else None

@@ -1,21 +1,25 @@
-"""Jobs in lane `later`: brought forward, as if time had passed for them."""
+"""Jobs that wait for their time: brought forward, as if time had passed for them, without waiting."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
 
+from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.publisher import Outgoing, Taken
 from jetjobs.jetstream.reads import StoredMessage, at_sequence, parse_time
-from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.scan import scan_waiting
+from jetjobs.jetstream.statuses import due_time
+from jetjobs.jetstream.topology import queues_on
 from jetjobs.model import names as n
+from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.ids import new_run
-from jetjobs.worker.overdue import due_time
+from jetjobs.testing.aside import ask
+from jetjobs.worker.sweeps import fired
 
 FIRING_S = 2.0
 """So shortly before a job is due the server may be moving it already: then it is left to do so. Within as much, a
@@ -24,23 +28,29 @@ _FIRED_S = 30.0
 _MOMENTS = (n.ENQUEUED_AT, n.DUE_AT, n.DEADLINE)
 
 
-class Waiting(NamedTuple):
-    """A job in lane `later` and when it is due, by the server's clock."""
+class Clock:
+    """The time of the jobs that wait on an app's server: delayed, retrying or snoozed, in all queues."""
 
-    message: StoredMessage
-    due_at: float
+    def __init__(self, app: JetJobs) -> None:
+        self._app = app
 
+    def advance(self, by: timedelta | str) -> int:
+        """As if `by` had passed for them: what is due by then is queued when this returns, and how many those are.
 
-async def waiting_in(client: JetStreamClient, queue: str) -> tuple[list[Waiting], float]:
-    """The jobs that wait in a queue, the first due first; and the time by the server's clock."""
-    stream = client.names.work_stream(queue)
-    found = [
-        Waiting(message, due_at)
-        async for message in scan(client.connection, stream, client.names.lane_filter(queue, n.LATER))
-        if (due_at := due_time(message)) is not None
-    ]
-    info = await client.connection.api(f"STREAM.INFO.{stream}")
-    return sorted(found, key=lambda one: one.due_at), parse_time(info["ts"])
+        Everything else waits for so much less. Their deadline and age move along. Nothing else does: not the clock
+        of this process, not the deadline of a queued job, not the time that a result is kept.
+        """
+        if not isinstance(by, str | timedelta):
+            raise TypeError(f"advance takes a timedelta or text such as '90m', not {by!r}")
+        by_s = (parse_duration(by) if isinstance(by, str) else by).total_seconds()
+        if by_s < 0:
+            raise ValueError("time does not go back")
+
+        async def everywhere(client: JetStreamClient) -> int:
+            queues = await queues_on(client.connection, client.names)
+            return sum([await bring_forward(client, queue, by_s) for queue in queues])
+
+        return ask(self._app, everywhere)
 
 
 async def bring_forward(
@@ -53,40 +63,38 @@ async def bring_forward(
 
     Returns how many those are. The others wait for less time. None: as long as each has to wait.
     """
-    jobs, now = await waiting_in(client, queue)
     stream = client.names.work_stream(queue)
-    fired = 0
-    firing: list[Waiting] = []
-    for one in jobs:
-        if not which(one.message):
-            continue
-        passed_s = max(0.0, one.due_at - now) if by_s is None else by_s
-        if one.due_at - now <= FIRING_S:
-            firing.append(one)
-        elif one.due_at - passed_s <= now + FIRING_S:
-            fired += await _store(client, stream, _now(one, passed_s))
+    jobs = [
+        (due_at, message)
+        async for message in scan_waiting(client.connection, client.names, queue)
+        if which(message) and (due_at := due_time(message.headers)) is not None
+    ]
+    now = parse_time((await client.connection.api(f"STREAM.INFO.{stream}"))["ts"])
+    moved = 0
+    firing: list[StoredMessage] = []
+    for due_at, message in sorted(jobs, key=lambda one: one[0]):
+        passed_s = max(0.0, due_at - now) if by_s is None else by_s
+        if due_at - now <= FIRING_S:
+            firing.append(message)
+        elif due_at - passed_s <= now + FIRING_S:
+            moved += await _store(client, stream, _now(message, passed_s))
         else:
-            await _store(client, stream, _sooner(one, passed_s))
-    for one in firing:
-        await _gone(client, stream, one)
-    return fired + len(firing)
+            await _store(client, stream, _sooner(message, due_at, passed_s))
+    for message in firing:
+        await _gone(client, stream, message)
+    return moved + len(firing)
 
 
-def _now(one: Waiting, by_s: float) -> Outgoing:
-    """Into its lane and out of `later`, in one step of the server's."""
-    message = one.message
+def _now(message: StoredMessage, by_s: float) -> Outgoing:
+    due = fired(message)
+    assert isinstance(due.headers, dict)
+    return due._replace(headers=due.headers | _shifted(message, by_s))
+
+
+def _sooner(message: StoredMessage, due_at: float, by_s: float) -> Outgoing:
     headers = _shifted(message, by_s)
-    headers[n.SCHEDULER] = message.subject
-    headers[n.SCHEDULE_NEXT] = "purge"
-    headers[n.EXPECTED_LAST_SUBJECT] = message.subject
-    return Outgoing(message.headers[n.SCHEDULE_TARGET], message.data, headers)
-
-
-def _sooner(one: Waiting, by_s: float) -> Outgoing:
-    message = one.message
-    headers = _shifted(message, by_s)
-    due_at = datetime.fromtimestamp(one.due_at - by_s, UTC)
-    headers[n.SCHEDULE] = f"@at {due_at.isoformat(timespec='microseconds').replace('+00:00', 'Z')}"
+    at = datetime.fromtimestamp(due_at - by_s, UTC).isoformat(timespec="microseconds")
+    headers[n.SCHEDULE] = f"@at {at.replace('+00:00', 'Z')}"
     headers[n.SCHEDULE_TARGET] = message.headers[n.SCHEDULE_TARGET]
     return Outgoing(message.subject, message.data, headers)
 
@@ -110,10 +118,10 @@ async def _store(client: JetStreamClient, stream: str, message: Outgoing) -> boo
         return False  # it has moved meanwhile
 
 
-async def _gone(client: JetStreamClient, stream: str, one: Waiting) -> None:
+async def _gone(client: JetStreamClient, stream: str, message: StoredMessage) -> None:
     """Wait until the server has moved it. Due within two seconds, so that is soon."""
     give_up = time.monotonic() + _FIRED_S
-    while await at_sequence(client.connection, stream, one.message.sequence) is not None:
+    while await at_sequence(client.connection, stream, message.sequence) is not None:
         if time.monotonic() > give_up:
-            raise JetJobsError(f"the server has not moved {one.message.subject}, though it is due")
+            raise JetJobsError(f"the server has not moved {message.subject}, though it is due")
         await asyncio.sleep(0.02)

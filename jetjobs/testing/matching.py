@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jetjobs.define.options import EnqueueOptions
@@ -15,10 +14,13 @@ from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import DeliveryError, InvalidArguments
 from jetjobs.model.ids import key_token
 from jetjobs.model.job import Job
-from jetjobs.model.secrets import MASK, Path, concerns, mask
+from jetjobs.model.secrets import MASK, Path, mask
 
 DELAY_TOLERANCE_S = 2.0
 """A delay is reckoned from a server's answer, and that takes a moment."""
+
+MOST_SHOWN = 300
+"""Characters of a value."""
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _MISSING = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
@@ -66,12 +68,7 @@ def want(
     elif isinstance(task, str):
         task = registry.find(task)
     registry.find(task.name)
-    names, parameters = task.signature.names, task.signature.parameters
-    positional = [name for name in names if parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY]
-    if len(args) > len(positional):
-        problem = f"takes {len(positional)} positional arguments, got {len(args)}"
-        raise InvalidArguments(f"task {task.name!r} {problem}", task=task.name, problems=[("", problem)])
-    given = {**dict(zip(positional, args, strict=False)), **kwargs}
+    given = task.signature.by_name(args, kwargs)
     for name, value in given.items():
         _check_argument(task, name, value)
     return Wanted(task, given, options)
@@ -122,22 +119,22 @@ def effective_arguments(task: Task[Any, Any], body: bytes) -> dict[str, Any]:
 def differences(wanted: Wanted, job: Job, arguments: Mapping[str, Any]) -> list[str]:
     """A line for each thing that is not as wanted; none for a job that fits."""
     found = list(_option_differences(wanted.options, job))
-    for name, value in wanted.args.items():
-        found += _argument_differences(wanted.task, name, value, arguments)
+    found += [line for name in wanted.args if (line := _argument_difference(wanted, name, arguments))]
     return found
 
 
-def _argument_differences(
-    task: Task[Any, Any] | None, name: str, wanted: Any, arguments: Mapping[str, Any]
-) -> list[str]:
-    actual = arguments.get(name, _MISSING)
-    if _equal(wanted, actual):
-        return []
+def _argument_difference(wanted: Wanted, name: str, arguments: Mapping[str, Any]) -> str | None:
+    task, value, actual = wanted.task, wanted.args[name], arguments.get(name, _MISSING)
+    if _equal(value, actual):
+        return None
     assert task is not None
-    plain_wanted, plain_actual = _as_json(task, arguments, name, wanted), _as_json(task, arguments, name, actual)
-    if _equal(plain_wanted, plain_actual):
-        return []
-    return list(_Differences(task.signature.secrets).find(name, (name,), plain_wanted, plain_actual))
+    plain, found = _as_json(task, arguments, name, value), _as_json(task, arguments, name, actual)
+    if _equal(plain, found):
+        return None
+    shown = [shown_argument(name, one, task.signature.secrets) for one in (plain, found)]
+    if shown[0] == shown[1]:
+        return f"{name}: not as wanted, in a part that is secret or cut off here"
+    return f"{name}: wanted {shown[0]}, found {shown[1]}"
 
 
 def _as_json(task: Task[Any, Any], arguments: Mapping[str, Any], name: str, value: Any) -> Any:
@@ -154,28 +151,6 @@ def _equal(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:  # an array, for one, does not say yes or no
         return False
-
-
-class _Differences:
-    """Where two values differ, a line for each place; what is secret is not shown."""
-
-    def __init__(self, secrets: Collection[Path]) -> None:
-        self._secrets = secrets
-
-    def find(self, path: str, where: tuple[str, ...], wanted: Any, actual: Any) -> Iterator[str]:
-        if isinstance(wanted, dict) and isinstance(actual, dict):
-            for key in [*wanted, *(key for key in actual if key not in wanted)]:
-                one, other = wanted.get(key, _MISSING), actual.get(key, _MISSING)
-                if not _equal(one, other):
-                    yield from self.find(f"{path}.{key}", (*where, str(key)), one, other)
-        elif isinstance(wanted, list) and isinstance(actual, list) and len(wanted) == len(actual):
-            for index, (one, other) in enumerate(zip(wanted, actual, strict=True)):
-                if not _equal(one, other):
-                    yield from self.find(f"{path}[{index}]", (*where, str(index)), one, other)
-        elif concerns(where, self._secrets):
-            yield f"{path}: not as wanted; it is secret"
-        else:
-            yield _line(path, wanted, actual)
 
 
 def shown_argument(name: str, value: Any, secrets: Iterable[Path]) -> str:
@@ -202,8 +177,8 @@ def _option_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
             yield _line(name, wanted, actual)
     if "key" in options and key_token(options["key"]) != job.key:
         yield f"key: wanted {options['key']!r}, found {'another' if job.id != job.uid else 'none'}"
-    if "retry" in options and options["retry"].to_header() != job.headers.get(n.RETRY):
-        yield _line("retry", options["retry"].to_header(), job.headers.get(n.RETRY))
+    if "retry" in options and options["retry"].to_header() != job.headers.get(n.RETRY_POLICY):
+        yield _line("retry", options["retry"].to_header(), job.headers.get(n.RETRY_POLICY))
     for name, value in options.get("headers", {}).items():
         if job.headers.get(name) != value:
             yield _line(f"header {name}", value, job.headers.get(name))
@@ -216,21 +191,13 @@ def _time_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
         # After a retry the due time says nothing of the delay it was enqueued with.
         actual = job.due_at - job.enqueued_at if job.due_at and job.attempt == 1 else None
         if actual is None or abs(actual - wanted) > DELAY_TOLERANCE_S:
-            shown = "none" if actual is None else shown_delay(actual)
+            # Rounded: it is found a little shorter or longer than it was given, and 7 days must not be 6d23h.
+            shown = "none" if actual is None else show_duration(max(0.0, round(actual, 1)))
             yield f"delay: wanted {show_duration(wanted)}, found {shown}"
     if "run_at" in options and abs(options["run_at"].timestamp() - job.due_at) > 0.001:
         yield _line("run_at", options["run_at"].timestamp(), job.due_at or None)
     if "deadline" in options and abs(options["deadline"].timestamp() - job.deadline) > 0.001:
         yield _line("deadline", options["deadline"].timestamp(), job.deadline or None)
-
-
-def shown_delay(seconds: float) -> str:
-    """A delay is found a little shorter or longer than it was given: 7 days must not be 6d23h.
-
-    >>> shown_delay(7 * 86400 - 0.001), shown_delay(0.25)
-    ('7d0h', '250 ms')
-    """
-    return show_duration(round(seconds) if seconds >= 60 else max(0.0, seconds))
 
 
 def short(value: Any) -> str:
@@ -239,4 +206,4 @@ def short(value: Any) -> str:
         text = repr(value)
     except Exception:
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= 120 else f"{text[:117]}…"
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"

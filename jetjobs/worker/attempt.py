@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
+from typing import TypeVar
 
 from jetjobs.jetstream.checkpoints import Kept
-from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.puller import Delivery
+from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.job import Job
 
+T = TypeVar("T")
+
+LOOK_AGAIN_S = 1.0
 STOPPING_S = 2.0
 """So long a child process may take to stop a job that is cancelled; then it is killed."""
 
@@ -39,6 +44,7 @@ class Attempt:
     """Held from delivery until settled. Times are of the monotonic clock."""
 
     __slots__ = (
+        "alone",
         "ask_child",
         "beat_at",
         "delivery",
@@ -65,6 +71,8 @@ class Attempt:
         self.queue = queue
         self.lane = lane
         """The lane it was delivered from, which may be a detour from the job's own."""
+        self.alone = False
+        """Whether it is a suspect, one crash short of the limit: it runs with nothing new beside it. ADR 29."""
         self.place = (queue, delivery.sequence)
         self.job: Job | None = None
         self.received_at = now
@@ -90,6 +98,17 @@ class Attempt:
     def owned(self) -> bool:
         """Whether the lease is still ours, by our own clock: a worker that was frozen learns it here first."""
         return self.interrupt is not Interrupt.LEASE_LOST and time.monotonic() < self.leased_until
+
+    async def patiently(self, look: Callable[[], Awaitable[T]]) -> T:
+        """What `look` finds. A server that does not answer is asked again while the lease is ours: to give up
+        would count as a crash of the job."""
+        while True:
+            try:
+                return await look()
+            except BrokerUnavailable:
+                if not self.owned():
+                    raise
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def stop_running(self, why: Interrupt) -> None:
         """Cancel the task's code; kill it, in a child process. The first reason stays, and it is cancelled once:

@@ -48,10 +48,11 @@ async def _declare(jetstream: JetStreamClient, wanted: Schedule, there: Definiti
                 return
             wanted = wanted.model_copy(update={"paused": there.schedule.paused})
         try:
-            await jetstream.schedule_edits.put(wanted, there)
+            await jetstream.schedules.check(wanted)
+            await jetstream.schedules.put(wanted, there)
             return
         except ScheduleConflict:
-            # Another worker does the same, or there is a trace of a deleted one.
+            # Another worker does the same, or one was deleted.
             there = await jetstream.schedules.get(wanted.name)
     _warn(wanted, "others kept changing it")
 
@@ -61,7 +62,7 @@ async def _drop(jetstream: JetStreamClient, name: str, app: str) -> None:
     if definition is None or not _is_of(definition, app):
         return
     try:
-        await jetstream.schedule_edits.delete(definition)
+        await jetstream.schedules.delete(definition)
     except ScheduleConflict:
         return  # another worker was first
     _log.info("a schedule that the code dropped is deleted", extra={"event": "schedule.deleted", "schedule": name})

@@ -1,4 +1,4 @@
-"""Heartbeats from a thread and connection of their own, so that a task that blocks the loop keeps its lease."""
+"""Heartbeats and the worker's record from a thread and connection of their own, which no task can block."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Mapping
 
+from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.connection import Connection
+from jetjobs.jetstream.registry import new_key
 from jetjobs.model.errors import BrokerError
+from jetjobs.worker.control import Control, Spawn
 from jetjobs.worker.leases import TICK_S, Leases
 from jetjobs.worker.presence import Presence
+from jetjobs.worker.slots import Slots
 
 BLOCKED_S = 1.0
 """A loop that has not turned for this long is reported."""
+REGISTER_S = 1.0
+"""How long a start waits for the registry: whoever asks all workers is to know of one before it has jobs."""
 _RETRY_S = 2.0
 
 _log = logging.getLogger("jetjobs.worker")
@@ -33,17 +40,12 @@ class LeaseKeeper:
         self._leases = leases
         self._presence = presence
         self._loop = asyncio.get_running_loop()
-        self._turned_at = time.monotonic()
-        self._blocked_since = 0.0
+        self._told_of = 0.0
         self._own_loop = asyncio.new_event_loop()
         self._stop = threading.Event()
         self._woken = asyncio.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="jetjobs-keeper", daemon=True)
-        self.watching = True
-        """Whether a loop that does not turn is worth a word."""
-        self.lag_s = 0.0
-        """How long the loop had not turned at the last look."""
 
     def start(self) -> None:
         self._thread.start()
@@ -58,10 +60,6 @@ class LeaseKeeper:
         """Look at once: something has changed that others are to see."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._own_loop.call_soon_threadsafe(self._woken.set)
-
-    def turned(self) -> None:
-        """Called by the worker's loop at every tick."""
-        self._turned_at = time.monotonic()
 
     # In the thread
 
@@ -98,9 +96,9 @@ class LeaseKeeper:
             self._leases.show_late(now, connection)
         if connection is not None and connection.closed.is_set():
             self._connection = None
-        self._watch_loop(now)
+        self._watch_loop()
         if connection is not None and connection.connected:
-            self._presence.look(now, connection, self.lag_s if self.watching else 0.0)
+            self._presence.look(now, connection)
 
     async def _connect(self) -> Connection | None:
         connection = self._jetstream.beside("keeper")
@@ -114,13 +112,11 @@ class LeaseKeeper:
             return None
         return connection
 
-    def _watch_loop(self, now: float) -> None:
-        self.lag_s = now - self._turned_at
-        if self.lag_s < BLOCKED_S:
-            self._blocked_since = 0.0
-        elif self.watching and self._blocked_since != self._turned_at:
-            self._blocked_since = self._turned_at  # once for each time it is blocked
-            extra = {"event": "worker.loop_blocked", "task": self._blocker(), "lag_s": round(self.lag_s, 3)}
+    def _watch_loop(self) -> None:
+        turned_at, silent_s = self._leases.turned_at, self._leases.silent_s
+        if silent_s >= BLOCKED_S and self._told_of != turned_at:
+            self._told_of = turned_at  # once for each time it is blocked
+            extra = {"event": "worker.loop_blocked", "task": self._blocker(), "lag_s": round(silent_s, 3)}
             _log.warning("the event loop is blocked: run blocking code in a plain `def` task", extra=extra)
 
     def _blocker(self) -> str:
@@ -130,3 +126,37 @@ class LeaseKeeper:
             if attempt.runner is running and attempt.job is not None:
                 return attempt.job.task
         return "unknown"
+
+
+class Membership:
+    """The keeper's thread with the worker's record, and the control requests. Inert until `open`."""
+
+    def __init__(self, jetstream: JetStreamClient, name: str, leases: Leases, spawn: Spawn) -> None:
+        self._name = name
+        self._key = new_key(name)
+        self._jetstream = jetstream
+        self._leases = leases
+        self._keeper: LeaseKeeper | None = None
+        self.control = Control(jetstream.connection, jetstream.names, self._key, spawn)
+
+    async def open(
+        self,
+        stack: contextlib.AsyncExitStack,
+        registry: Router,
+        queues: Mapping[str, int | None],
+        slots: Slots,
+        phase: Callable[[], str],
+    ) -> None:
+        """Until the stack is closed: then the record goes first, and nothing is answered any more."""
+        presence = Presence(self._jetstream, self._key, self._name, registry, queues, slots, self._leases, phase)
+        stack.push_async_callback(self.control.close)
+        await self.control.open()
+        self._keeper = LeaseKeeper(self._jetstream, self._leases, presence)
+        stack.push_async_callback(self._keeper.stop)
+        self._keeper.start()
+        await asyncio.to_thread(presence.registered.wait, REGISTER_S)
+
+    def changed(self) -> None:
+        """The worker has entered another phase: the registry is told at once."""
+        if self._keeper is not None:
+            self._keeper.wake()

@@ -16,7 +16,6 @@ from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.settings import Settings
 from jetjobs.worker.dispatch import Dispatcher
 from jetjobs.worker.leases import Leases
-from jetjobs.worker.lost import LostJobs, LostLane
 
 FAILOVER_S = 15.0
 """How long a cluster may take to find new leaders: a worker that starts meanwhile waits for them."""
@@ -39,19 +38,13 @@ class Lanes:
         self._leases = leases
         self._spawn = spawn
         self._pullers: list[LanePuller] = []
-        self._lost: list[LostLane] = []
         self._mending: set[LanePuller] = set()
         self._open = True
         self._full: Callable[[], bool] = lambda: False
-        self.created: dict[str, str] = {}
-        """When each queue's stream was made: part of the id of a hand-made job."""
 
     async def learn(self) -> None:
         """What the server says of the queues. The lease is that of the lanes: others may have provisioned them."""
         connection, names = self._jetstream.connection, self._jetstream.names
-        for queue in self._queues:
-            info = await connection.api(f"STREAM.INFO.{names.work_stream(queue)}", timeout_s=FAILOVER_S)
-            self.created[queue] = info["created"]
         for queue in self._queues:
             for lane in n.PULLED:
                 try:
@@ -61,7 +54,7 @@ class Lanes:
                     return  # not allowed to ask: the settings must do
                 self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / NS)
 
-    async def open(self, dispatcher: Dispatcher, lost: LostJobs) -> None:
+    async def open(self, dispatcher: Dispatcher) -> None:
         connection, names = self._jetstream.connection, self._jetstream.names
         self._pullers = [
             LanePuller(
@@ -70,27 +63,26 @@ class Lanes:
             for queue in self._queues
             for lane in n.PULLED
         ]
-        dispatcher.use(self._pullers)
+        dispatcher.use(self._pullers, self.mend, self.start_anew)
         self._full = lambda: dispatcher.full
         for puller in self._pullers:
             await puller.open()
-        for queue in self._queues:
-            lane = LostLane(self._jetstream, queue, lost, self._spawn, self.mend)
-            self._lost.append(lane)
-            await lane.open()
 
     async def close(self) -> None:
         """Drop every request. When this returns, all that was delivered has been handed over."""
         self._open = False
-        for puller in self._all():
+        for puller in self._pullers:
             await puller.close()
 
-    def _all(self) -> list[LanePuller]:
-        return [*self._pullers, *(lane.puller for lane in self._lost)]
+    async def reconnected(self) -> None:
+        """First hear what was cancelled meanwhile, then ask for jobs again."""
+        with contextlib.suppress(BrokerError):
+            await self._jetstream.cancel_marks.load()
+        self.start_anew()
 
     def start_anew(self) -> None:
-        """After a reconnect: what was asked for on the old connection is forgotten."""
-        for puller in self._all():
+        """What was asked for so far is forgotten."""
+        for puller in self._pullers:
             self._spawn(puller.reset())
 
     def doubt(self, since: float) -> None:
@@ -110,7 +102,7 @@ class Lanes:
             while self._open:
                 await asyncio.sleep(MEND_S)
                 try:
-                    info = await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
+                    await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
                     await self._restore(puller.queue)
                     if self._full():
                         # It will not be asked for now, and so could not tell that it is well again.
@@ -118,7 +110,6 @@ class Lanes:
                             await self._jetstream.connection.api(f"CONSUMER.INFO.{puller.stream}.{puller.lane}")
                 except BrokerError:
                     continue
-                self.created[puller.queue] = info["created"]
                 break
         finally:
             self._mending.discard(puller)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import Callable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.delivery import Delivery
+from jetjobs.jetstream.puller import Delivery
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.events import LeaseLostEvent, Observer
@@ -18,6 +19,7 @@ from jetjobs.model.names import kv_subject
 from jetjobs.worker.attempt import Attempt, Interrupt, Report
 
 TICK_S = 0.25
+LAG_WINDOW_S = 10.0
 SHOWN_AFTER_S = 0.25
 EARLY_BEAT_S = 0.5
 BLOCKED_AFTER_S = 1.5 * TICK_S
@@ -42,6 +44,8 @@ class Leases:
         self._beating: set[asyncio.Task[None]] = set()
         self.turned_at = time.monotonic()
         """When the loop last came by; it does so every TICK_S unless it is blocked, or the process frozen."""
+        self._tending = False
+        self._lags: deque[float] = deque(maxlen=round(LAG_WINDOW_S / TICK_S))
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = float("inf")
 
@@ -132,11 +136,14 @@ class Leases:
         loop has not turned for long: since when.
         """
         self.turned_at = time.monotonic()  # however long the start took, nothing was asked for before
+        self._tending = True
         try:
             while True:
-                await asyncio.sleep(min(TICK_S, self.lease_s / 6))
+                pause = min(TICK_S, self.lease_s / 6)
+                await asyncio.sleep(pause)
                 now = time.monotonic()
                 since, self.turned_at = self.turned_at, now
+                self._lags.append(max(0.0, now - since - pause))
                 if now - since > STANDSTILL_S:
                     stood_still(since)
                 for attempt in self.held:
@@ -147,8 +154,20 @@ class Leases:
                     self._show_running(now)
                 each_tick()
         finally:
+            self._tending = False
             if self._timer is not None:
                 self._timer.cancel()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the loop has not turned; 0 while `tend` does not run. For any thread."""
+        return time.monotonic() - self.turned_at if self._tending else 0.0
+
+    @property
+    def lag_s(self) -> float:
+        """The longest time in the last ten seconds that the loop was late, the present one included. For any
+        thread: a blocked loop cannot hide it."""
+        return max(self.silent_s - TICK_S, 0.0, *tuple(self._lags))
 
     def lose(self, attempt: Attempt) -> None:
         """Nothing of it is ours any more: stop it, and settle nothing."""

@@ -1,13 +1,15 @@
 """The leader plans: it knows all schedules and places their ticks up to a minute ahead. The server fires them.
 
-Definitions are read once and heard of as they change; a heap tells which is to be looked at next, so ten thousand
-of them cost nothing while none is near. What it knows may be out of date: the marker in the stream decides.
+Only the leader writes ticks and marks. It compares every definition with its mark when it takes over, on a change,
+after a reconnect and every minute; where they differ it brings the queue in line. What it knows may be out of
+date: the mark in the stream decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import time
 from collections import defaultdict
@@ -16,28 +18,30 @@ from datetime import datetime, timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.schedules import Definition
-from jetjobs.jetstream.ticks import Marker, Placing, batches, portion
+from jetjobs.jetstream.ticks import batches, portion
 from jetjobs.model.errors import (
     BrokerError,
     BrokerUnavailable,
     JetJobsError,
     JobTooLarge,
-    ScheduleConflict,
     StorageFull,
     TopologyMissing,
 )
-from jetjobs.model.planning import Plan, plan
-from jetjobs.worker.agenda import Agenda
-from jetjobs.worker.changes import Changes
-from jetjobs.worker.old_markers import tidy
+from jetjobs.model.names import is_schedule_name
+from jetjobs.model.planning import Mark, Step, plan, step
+from jetjobs.worker.alignment import Alignment, Known
 
 IDLE_S = 0.25
 AGAIN = timedelta(seconds=2)
 """After something failed."""
-TIDY_S = 300.0
-BUCKET_S = 10.0
-"""How often to look whether the bucket is still there, and the one that was read. Nobody tells us otherwise."""
-_AT_ONCE = 500
+COMPARE_S = 60.0
+_AT_ONCE = 100
+_BREATH = 50
+"""After so many schedules others on the event loop have their turn: each takes up to a millisecond."""
+_SLOW_S = 1.0
+"""After that the others do not wait for a queue."""
+_LOOKS_S = (0.0, 0.1, 1.0, 5.0)
+"""A write is heard of when it is sent. It may be stored a little later, or never: look more than once."""
 
 _log = logging.getLogger("jetjobs.schedules")
 
@@ -58,14 +62,19 @@ class Planner:
         self._clock = jetstream.server_clock
         self._term = term
         self._sync = sync
-        self._failing = False
-        self._agenda = Agenda()
+        self._alignment = Alignment(jetstream, term)
+        self._known: dict[str, Known] = {}
+        self._looks: list[tuple[float, str]] = []
+        """Which schedules may have changed, in a heap by the time to look at them."""
+        self._compare_at = 0.0
+        self._woken = asyncio.Event()
         self._told: set[str] = set()
-        """Of those that are not in the agenda: whose trouble was told."""
+        """Of which schedules trouble was reported; the empty name stands for all."""
         self._names: set[str] = set()
         """What stood in the bucket when all of it was read last."""
-        self._changes = Changes()
         self._now: datetime | None = None
+        self._placing: dict[str, asyncio.Task[None]] = {}
+        """By queue: it has not answered yet."""
 
     # For the metrics, from another thread
 
@@ -77,7 +86,7 @@ class Planner:
             return {}
         return {
             name: max(0.0, (now - known.following).total_seconds()) if known.following is not None else 0.0
-            for name, known in tuple(self._agenda.known.items())
+            for name, known in tuple(self._known.items())
         }
 
     # Life
@@ -89,218 +98,252 @@ class Planner:
                 if self._term():
                     await self._lead()
             except BrokerError as error:
-                extra = {"event": "schedule.unknown", "error": str(error)}
-                told = self._failing or isinstance(error, BrokerUnavailable)  # that is told of by the connection
-                level = logging.DEBUG if told else logging.WARNING
-                _log.log(level, "schedules cannot be planned just now; it is tried again", extra=extra)
-                self._failing = self._failing or not told
+                if not isinstance(error, BrokerUnavailable):  # that is reported by the connection
+                    extra = {"event": "schedule.unknown", "error": str(error)}
+                    self._complain("", "schedules cannot be planned just now; it is tried again", extra)
                 await asyncio.sleep(AGAIN.total_seconds())
             except Exception as error:
-                _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
+                _fault(error)
                 await asyncio.sleep(AGAIN.total_seconds())
             await asyncio.sleep(IDLE_S)
 
     async def _lead(self) -> None:
-        jetstream = self._jetstream
-        self._agenda, self._changes, self._names = Agenda(), Changes(), set()
-        self._told.clear()
-        created = await jetstream.schedules.created()
-        sid = await jetstream.schedules.listen(self._changes.hear)
-        forget = jetstream.connection.on_reconnect(self._changes.missed_something)
+        connection = self._jetstream.connection
+        self._known, self._looks, self._names = {}, [], set()
+        sid = await self._jetstream.schedules.listen(self._hear)
+        forget = connection.on_reconnect(self._reconnected)
         try:
+            await self._compare()
+            self._told.discard("")
             await self._sync()
-            await self._load()
-            self._failing = False
-            tidy_at, look_at = time.monotonic() + TIDY_S, time.monotonic() + BUCKET_S
             while self._term():
-                await self._take_in()
+                self._woken.clear()
+                if time.monotonic() >= self._compare_at:
+                    await self._compare()
+                await self._look_at_changes()
                 await self._plan_due()
-                if time.monotonic() >= look_at:
-                    if await self._is_another(created):
-                        return  # and begin anew, with what our code declares
-                    look_at = time.monotonic() + BUCKET_S
-                if time.monotonic() >= tidy_at:
-                    await self._load()
-                    await tidy(jetstream, self._agenda)
-                    tidy_at = time.monotonic() + TIDY_S
-                await self._wait()
+                # Not wait_for: before Python 3.12 it may swallow a cancellation.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(IDLE_S):
+                        await self._woken.wait()
         finally:
-            self._agenda, self._now = Agenda(), None
+            self._known, self._now = {}, None
+            for task in self._placing.values():
+                task.cancel()
+            await asyncio.gather(*self._placing.values(), return_exceptions=True)
+            self._placing.clear()
             forget()
             with contextlib.suppress(Exception):
-                await jetstream.connection.nc.unlisten(sid)
+                await connection.nc.unlisten(sid)
 
-    async def _is_another(self, created: str) -> bool:
-        """Whether the bucket was deleted and made again. TopologyMissing when it was deleted only: what is known
-        must not be planned for ever."""
-        try:
-            if await self._jetstream.schedules.created() == created:
-                return False
-        except BrokerUnavailable:
-            return False  # not known: the ticks can go on
-        extra = {"event": "schedule.bucket_new"}
-        _log.warning("the bucket of schedules was made anew; what our code declares is stored again", extra=extra)
-        return True
+    def _hear(self, name: str) -> None:
+        for delay_s in _LOOKS_S:
+            self._look_in(name, delay_s)
+        self._woken.set()
 
-    async def _wait(self) -> None:
-        self._changes.woken.clear()
-        if self._changes:
-            return
-        wait_s, following = IDLE_S, self._agenda.next_look
-        if following is not None:
-            wait_s = (following - await self._clock.now()).total_seconds()
-        # Not wait_for: before Python 3.12 it may swallow a cancellation.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(max(wait_s, 0.02), IDLE_S)):
-                await self._changes.woken.wait()
+    def _reconnected(self) -> None:
+        """What was changed while we were disconnected was not heard."""
+        self._compare_at = 0.0
+        self._woken.set()
 
-    # What there is
+    def _look_in(self, name: str, delay_s: float) -> None:
+        heapq.heappush(self._looks, (time.monotonic() + delay_s, name))
 
-    async def _load(self) -> None:
-        """Read all definitions and markers."""
-        definitions = await self._jetstream.schedules.all()
-        queues = {d.schedule.queue for d in definitions if d.schedule is not None}
-        markers: dict[str, dict[str, Marker]] = {}
-        for queue in queues:
-            try:
-                markers[queue] = await self._jetstream.ticks.markers(queue)
-            except BrokerError:
-                if not self._jetstream.connection.connected:
-                    raise
-                # Only this one is out of reach: its schedules are told of.
-        for definition in definitions:
+    # Definitions and their marks
+
+    async def _compare(self) -> None:
+        """Read all definitions and marks. Those that differ are to be looked at."""
+        self._compare_at = time.monotonic() + COMPARE_S
+        definitions = {one.name: one for one in await self._jetstream.schedules.all()}
+        gone = (self._names | self._known.keys()) - definitions.keys()
+        self._names = {*definitions}
+        marks = await self._alignment.all_marks()
+        unknown = [one for one in definitions.items() if not self._has(one[1])]
+        for number, (name, definition) in enumerate(unknown, 1):
+            if number % _BREATH == 0:
+                await asyncio.sleep(0)
             schedule = definition.schedule
-            if schedule is None:
-                extra = {"event": "schedule.unreadable", "schedule": definition.name}
-                _log.warning("a schedule cannot be read; it is not planned", extra=extra)
-                continue
-            marker = markers.get(schedule.queue, {}).get(schedule.name)
-            if marker is None or marker.generation != schedule.generation:
-                self._changes.add({schedule.name})  # one of the two is old: ask the leaders
-            elif marker.progress is not None and marker.progress.idle and not self._agenda.has(schedule):
-                self._changes.add({schedule.name})  # whoever paused it may have died over that
-            elif not self._agenda.has(schedule):  # what is known came from the stream's leader
-                self._agenda.add(schedule, marker)
-        names = {definition.name for definition in definitions}
-        gone = (self._names | self._agenda.known.keys()) - names
-        self._names = names
-        self._changes.add(gone)
+            mark = marks.get(schedule.queue, {}).get(name, Mark()) if schedule is not None else Mark()
+            if schedule is not None and mark.revision == definition.revision and mark.moved_to is None:
+                self._known[name] = Known(schedule, definition.revision, mark)
+            else:
+                self._look_in(name, 0.0)
+        for queue, found in marks.items():
+            for name, mark in found.items():
+                if not is_schedule_name(name):  # written by hand, and nothing was planned for it
+                    await self._jetstream.ticks.forget(queue, mark)
+                elif self._is_stray(definitions.get(name), name, queue):
+                    if name in self._known:
+                        self._known[name].stray = True
+                    self._look_in(name, 0.0)
+        for name in gone:
+            self._look_in(name, 0.0)
         for name in gone:
             if await self._jetstream.schedules.get(name) is None:
-                # Not deleted by any of us, who leave a trace: somebody has emptied the bucket.
+                # A deleted one leaves a trace: somebody has emptied the bucket, or made another.
+                _log.warning("definitions of schedules are gone", extra={"event": "schedule.bucket_new"})
                 await self._sync()
-                break
-
-    async def _take_in(self) -> None:
-        """Those that were changed, as they stand with the bucket's leader."""
-        if self._changes.fall_due():
-            await self._load()
-        for _ in range(min(len(self._changes), _AT_ONCE)):
-            if not self._term():
                 return
-            name = self._changes.take()
-            try:
-                definition = await self._jetstream.schedules.get(name)
-            except BrokerError:
-                self._changes.add({name})
-                raise
-            try:
-                await self._look(name, definition)
-            except Exception as error:
-                if not self._jetstream.connection.connected:
-                    raise
-                # The others must not wait for it.
-                if not isinstance(error, JetJobsError | ValueError):
-                    _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
-                self._changes.add_later(name, AGAIN.total_seconds())
-                if definition is not None and definition.schedule is not None:
-                    self._agenda.hold(definition.schedule, self._now or await self._clock.now())
-                self._complain(name, error)
 
-    async def _look(self, name: str, definition: Definition | None) -> None:
-        jetstream = self._jetstream
-        schedule = definition.schedule if definition is not None else None
-        if definition is None or schedule is None:
-            self._agenda.forget(name)
-            if definition is not None and definition.deleted:
-                await jetstream.schedule_edits.finish_delete(definition)
-            return
-        if self._agenda.has(schedule):
-            return
-        marker = await jetstream.changeover.to(schedule)
-        if marker.generation > schedule.generation:
-            # The bucket is older than the stream: from a backup, perhaps. What it says counts from now on.
-            with contextlib.suppress(ScheduleConflict):
-                await jetstream.schedule_edits.put(schedule, definition, marker.generation)
-            return
-        self._agenda.add(schedule, marker)
+    def _is_stray(self, definition: Definition | None, name: str, queue: str) -> bool:
+        """Whether a mark stands where its schedule is not: that has moved, or is deleted."""
+        if definition is None:
+            return True
+        schedule = self._known[name].schedule if self._has(definition) else definition.schedule
+        # One that we cannot read a newer version may have written.
+        return schedule is not None and schedule.queue != queue
+
+    def _has(self, definition: Definition | None) -> bool:
+        """Whether it is known as it is, and no mark of it is elsewhere."""
+        known = self._known.get(definition.name) if definition is not None else None
+        if definition is None or known is None or known.stray:
+            return False
+        return known.revision == definition.revision
+
+    async def _look_at_changes(self) -> None:
+        """Some of them: those that are due to be planned must not wait for all."""
+        names: set[str] = set()
+        while self._looks and self._looks[0][0] <= time.monotonic() and len(names) < _AT_ONCE:
+            names.add(heapq.heappop(self._looks)[1])
+        found = await asyncio.gather(*(self._look(name) for name in names if is_schedule_name(name)))
+        await self._place_all([one for one in found if one is not None], await self._clock.now())
+        if len(names) == _AT_ONCE:
+            self._woken.set()
+
+    async def _look(self, name: str) -> Step | None:
+        """What is to be stored for it, if anything is."""
+        definition = None
+        try:
+            definition = await self._jetstream.schedules.get(name)
+            if self._has(definition):
+                return None
+            aligned = await self._alignment.align(name, self._known.get(name))
+        except Exception as error:
+            self._look_in(name, AGAIN.total_seconds())
+            if not self._jetstream.connection.connected:
+                raise
+            # The others must not wait for it.
+            if not isinstance(error, JetJobsError | ValueError):
+                _fault(error)
+            # What is known of it is planned on, as its mark says.
+            if name not in self._known and definition is not None and definition.schedule is not None:
+                following = definition.schedule.after(await self._clock.now())
+                self._known[name] = Known(definition.schedule, 0, Mark(), following=following)
+            self._unplaced(name, error)
+            return None
+        if aligned is None:
+            self._look_in(name, _LOOKS_S[1])
+            return None
+        if aligned.definition is None or aligned.definition.schedule is None:
+            self._known.pop(name, None)
+            if aligned.definition is not None:
+                extra = {"event": "schedule.unreadable", "schedule": name}
+                self._complain(name, "a schedule cannot be read; it is not planned", extra)
+            return None
+        following = self._known[name].following if name in self._known else None
+        self._known[name] = Known(
+            aligned.definition.schedule, aligned.definition.revision, aligned.mark, following=following
+        )
+        return aligned.step
 
     # Planning
 
     async def _plan_due(self) -> None:
-        """Plan all that are to be looked at by now."""
+        """Plan all that are to be planned by now."""
         self._now = now = await self._clock.now()
-        by_queue: dict[str, list[Placing]] = defaultdict(list)
-        for known in self._agenda.due(now, _AT_ONCE):
-            schedule = known.schedule
-            todo = plan(schedule, known.marker.progress, now).first(portion(schedule))
-            known.following = todo.following
-            if todo.upto is None:
-                if todo.look_at is not None:
-                    self._agenda.look_at(schedule.name, todo.look_at)
-                continue
-            by_queue[schedule.queue].append(Placing(schedule, todo, known.marker))
-        for queue, placings in by_queue.items():
-            for together in batches(placings):
-                await self._place(queue, together, now)
+        steps = []
+        for number, known in enumerate([one for one in self._known.values() if self._is_due(one, now)], 1):
+            if number % _BREATH == 0:
+                await asyncio.sleep(0)
+            todo = plan(known.schedule, known.mark, now).first(portion(known.schedule))
+            known.following, known.look_at = todo.following, todo.look_at
+            if todo.upto is not None:
+                steps.append(step(known.schedule, known.mark, todo, now))
+        await self._place_all(steps, now)
 
-    async def _place(self, queue: str, placings: list[Placing], now: datetime) -> None:
-        try:
-            stored = await self._jetstream.ticks.place(placings, now.timestamp(), self._term())
-        except (BrokerError, JobTooLarge, ValueError) as error:
-            if len(placings) > 1 and not isinstance(error, BrokerUnavailable | StorageFull | TopologyMissing):
-                # One of them is refused; the others must not wait for it.
-                for one in placings:
-                    await self._place(queue, [one], now)
-                return
-            for one in placings:
-                self._complain(one.schedule.name, error)
-                self._agenda.known[one.schedule.name].following = _first_of(one.plan)
-                self._agenda.look_at(one.schedule.name, now + AGAIN)
-            return
-        for one, marker in zip(placings, stored, strict=True):
-            if marker is None:
-                # Another has placed it, or the definition is another by now: see what stands there.
-                self._agenda.forget(one.schedule.name)
-                self._changes.add({one.schedule.name})
+    def _is_due(self, known: Known, now: datetime) -> bool:
+        if not known.revision or known.mark.revision != known.revision:
+            return False  # it is to be looked at first
+        return known.look_at is not None and known.look_at <= now and known.schedule.queue not in self._placing
+
+    async def _place_all(self, steps: list[Step], now: datetime) -> None:
+        """Each queue by itself: one that does not answer must not hold up the others."""
+        by_queue: dict[str, list[Step]] = defaultdict(list)
+        for one in steps:
+            queue = self._known[one.name].schedule.queue
+            if queue in self._placing:
+                self._look_again(one.name, AGAIN.total_seconds())
             else:
-                self._placed(one, marker)
+                by_queue[queue].append(one)
+        begun = {queue: asyncio.create_task(self._place_in(queue, some, now)) for queue, some in by_queue.items()}
+        self._placing |= begun
+        if begun:
+            await asyncio.wait(begun.values(), timeout=_SLOW_S)
 
-    def _placed(self, one: Placing, marker: Marker) -> None:
-        name, todo = one.schedule.name, one.plan
-        known = self._agenda.known.get(name)
-        if known is None or known.schedule is not one.schedule:
-            return
-        known.marker, known.complained = marker, False
-        extra = {"event": "schedule.ticked", "schedule": name, "count": len(todo.ticks)}
-        _log.debug("ticks placed", extra=extra)
-        if todo.missed:
-            extra = {"event": "schedule.missed", "schedule": name, "count": todo.missed}
-            _log.warning("slots of a schedule were missed and are passed over", extra=extra)
-        if todo.look_at is not None:
-            self._agenda.look_at(name, todo.look_at)
+    async def _place_in(self, queue: str, steps: list[Step], now: datetime) -> None:
+        try:
+            for together in batches(steps):
+                if self._term():
+                    await self._place(queue, together, now)
+        except Exception as error:
+            _fault(error)
+        finally:
+            self._placing.pop(queue, None)
 
-    def _complain(self, name: str, error: Exception) -> None:
-        known = self._agenda.known.get(name)
-        if name in self._told or (known is not None and known.complained):
-            return
-        if known is not None:
-            known.complained = True
+    async def _place(self, queue: str, steps: list[Step], now: datetime) -> None:
+        try:
+            stored = await self._jetstream.ticks.store(queue, steps, now)
+        except (BrokerError, JobTooLarge, ValueError) as error:
+            if len(steps) == 1 or isinstance(error, BrokerUnavailable | StorageFull | TopologyMissing):
+                for one in steps:
+                    if (known := self._known.get(one.name)) is None:
+                        continue  # it was deleted meanwhile
+                    self._unplaced(one.name, error)
+                    known.following = one.plan.ticks[0].slot if one.plan.ticks else one.plan.upto
+                    known.look_at = now + AGAIN
+                    if known.mark.revision != known.revision:
+                        self._look_again(one.name, AGAIN.total_seconds())
+                return
+            stored = None
+        if stored is not None:
+            for one, mark in zip(steps, stored, strict=True):
+                self._told.discard(one.name)
+                _report(one)
+                if (known := self._known.get(one.name)) is not None:
+                    known.mark = mark
+                    if mark.revision != known.revision:  # there is more to take back
+                        self._look_again(one.name, 0.0)
+        elif len(steps) > 1:
+            # One of them is refused; the others must not wait for it.
+            for one in steps:
+                await self._place(queue, [one], now)
         else:
-            self._told.add(name)
+            # Another leader was first, or the mark is gone: see what stands there.
+            self._look_again(steps[0].name, _LOOKS_S[1])
+
+    def _look_again(self, name: str, delay_s: float) -> None:
+        """It is not planned until then."""
+        if name in self._known:
+            self._known[name].revision = 0
+        self._look_in(name, delay_s)
+
+    def _unplaced(self, name: str, error: Exception) -> None:
         extra = {"event": "schedule.unplaced", "schedule": name, "error": str(error)}
-        _log.warning("ticks of a schedule cannot be placed; it is tried again", extra=extra)
+        self._complain(name, "ticks of a schedule cannot be placed; it is tried again", extra)
+
+    def _complain(self, name: str, text: str, extra: dict[str, str]) -> None:
+        """Once, until it is planned again."""
+        _log.log(logging.DEBUG if name in self._told else logging.WARNING, text, extra=extra)
+        self._told.add(name)
 
 
-def _first_of(todo: Plan) -> datetime | None:
-    return todo.ticks[0].slot if todo.ticks else todo.upto
+def _fault(error: Exception) -> None:
+    _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
+
+
+def _report(one: Step) -> None:
+    ticked = {"event": "schedule.ticked", "schedule": one.name, "count": len(one.plan.ticks)}
+    _log.debug("ticks placed", extra=ticked)
+    if one.plan.missed:
+        missed = {"event": "schedule.missed", "schedule": one.name, "count": one.plan.missed}
+        _log.warning("slots of a schedule were missed and are passed over", extra=missed)

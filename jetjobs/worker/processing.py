@@ -1,4 +1,4 @@
-"""One delivery from its start to its end: run it, settle what came of it, tell the observers."""
+"""One delivery from its start to its end: read it, run it, settle what came of it, tell the observers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ import time
 from collections.abc import Callable
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.errors import BrokerError, StorageFull
+from jetjobs.jetstream.codec import decode, salvage
+from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job, line_of
 from jetjobs.model.names import PARENT
-from jetjobs.model.outcome import DeadLettered, LetGo, Outcome, Released, Retried, Snoozed
+from jetjobs.model.outcome import (
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    LetGo,
+    Outcome,
+    Released,
+    Retried,
+    Snoozed,
+    Suspected,
+    refuse,
+)
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.runner import Runner
@@ -34,9 +46,12 @@ class Processing:
         leases: Leases,
         observe: Observer,
         on_stuck: Callable[[int, int], None],
+        max_crashes: int,
     ) -> None:
         """`on_stuck` is told how many outcomes cannot be stored now, and how many of them for want of storage."""
         self._connection = jetstream.connection
+        self._places = jetstream.places
+        self._max_crashes = max_crashes
         self._on_stuck = on_stuck
         self._stuck = self._full = 0
         self._runner = runner
@@ -47,7 +62,12 @@ class Processing:
     async def process(self, attempt: Attempt) -> None:
         """Run a delivery and settle it."""
         try:
-            job, outcome = await self._runner.run(attempt)
+            job, early = self._read(attempt)
+            if early is None and (attempt.delivery.delivered > 1 or job.crashes):
+                early = await self._look_back(attempt, job)
+                if early is None and attempt.alone:
+                    await self._places.mark_alone(job)
+            outcome = early or await self._runner.run(attempt, job)
             ended_at = time.monotonic()
             outcome = self._runner.if_cancelled(job, outcome)
             if attempt.report is not None:
@@ -58,15 +78,51 @@ class Processing:
             self._tell(attempt, job, outcome, ended_at)
         except Exception as error:
             self._settle_failed(attempt, error)
+        finally:
+            self._leases.let_go(attempt)
 
     async def give_back(self, attempt: Attempt) -> None:
-        """Give back a delivery that never started. One that cannot be read is buried: it would only come again."""
-        job, refused = self._runner.read(attempt)
+        """Give back a delivery that never started. One that cannot be read is buried: it would only come again. So
+        is a suspect that has crashed: as a new message it would get another run."""
+        job, early = self._read(attempt)
         try:
-            outcome = await self._settle(attempt, job, refused or Released())
+            if early is None and attempt.alone and attempt.delivery.delivered > 1:
+                early = await self._look_back(attempt, job)
+            outcome = await self._settle(attempt, job, early or Released())
             self._tell(attempt, job, outcome)
         except Exception as error:
             self._settle_failed(attempt, error)
+        finally:
+            self._leases.let_go(attempt)
+
+    def _read(self, attempt: Attempt) -> tuple[Job, Outcome | None]:
+        """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
+        try:
+            attempt.job = job = decode(attempt.delivery)
+        except MalformedJob as error:
+            return salvage(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
+        return job, None
+
+    async def _look_back(self, attempt: Attempt, job: Job) -> Outcome | None:
+        """What follows without a run, if anything, of a job that was delivered before."""
+        early = await attempt.patiently(lambda: self._after_crash(attempt, job))
+        if early is None and not attempt.owned():
+            return LetGo(ack=False)  # the look outlasted the lease: another may run it by now
+        return early
+
+    async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
+        """Perhaps only the ack was lost; perhaps the job kills its workers. Deliveries may have gone to workers
+        that never read them, so only a crash in a run alone says that it does. ADR 29."""
+        if await self._places.has_moved_on(job):
+            return LetGo(ack=True)
+        again = attempt.delivery.delivered - 1
+        crashes = job.crashes + again
+        if not attempt.alone and self._max_crashes > 1:
+            return Suspected() if crashes >= self._max_crashes - 1 else None
+        if attempt.alone and not (again and await self._places.ran_alone(job)):
+            return None
+        text = f"{crashes} deliveries ended without a word from the worker"
+        return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
 
     async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
         """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the

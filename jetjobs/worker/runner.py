@@ -1,4 +1,4 @@
-"""One delivery -> one outcome: decode, find, check, run, decide. Touches nothing on the server but reads."""
+"""One job -> one outcome: find, check, run, decide. Touches nothing on the server but reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from jetjobs.define.context import Context, enter_job
 from jetjobs.define.depends import Scope
@@ -17,7 +17,6 @@ from jetjobs.define.middleware import Middleware, compose
 from jetjobs.define.registry import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import decode, salvage
 from jetjobs.jetstream.payloads import MAX_OBJECT
 from jetjobs.model import names as n
 from jetjobs.model.errors import (
@@ -26,7 +25,7 @@ from jetjobs.model.errors import (
     DeliveryError,
     JobTimeout,
     MalformedJob,
-    ResultTooLarge,
+    UnstorableValue,
 )
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
@@ -49,13 +48,10 @@ from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.verdict import Classifier, classify
 from jetjobs.worker.asking import answer
 from jetjobs.worker.attempt import Attempt, Interrupt
-from jetjobs.worker.caution import Caution, patiently
 from jetjobs.worker.children import Children, Encoded
 from jetjobs.worker.desk import WorkerDesk
 from jetjobs.worker.leases import Leases
 from jetjobs.worker.threads import Threads
-
-T = TypeVar("T")
 
 FETCH_AGAIN_S = 5.0
 
@@ -69,10 +65,7 @@ class RunConfig:
     worker: str
     slots: int
     timeout_s: float
-    max_crashes: int
     classifiers: Mapping[type[BaseException], Classifier]
-    streams_created: Mapping[str, str]
-    """Creation time of each queue's stream: part of the id of a hand-made job."""
 
 
 class Runner:
@@ -94,10 +87,9 @@ class Runner:
         self._places = jetstream.places
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
-        self._caution = Caution(jetstream.places, jetstream.ticks, config.max_crashes)
+        self._ticks = jetstream.ticks
         self._observe = observe
         self._config = config
-        self._created = config.streams_created
         self.threads = Threads(config.slots, observe)
         self._children = Children(config.slots, registry, config.classifiers)
         self._desk = WorkerDesk(jetstream.checkpoints, config.worker)
@@ -109,19 +101,12 @@ class Runner:
         if any(task.isolated and task.queue in queues for task in self._tasks.values()):
             await self._children.check()
 
-    async def run(self, attempt: Attempt) -> tuple[Job, Outcome]:
-        """The job of this delivery and what became of it. Never raises for what a job or task does."""
-        delivery = attempt.delivery
-        job, refused = self.read(attempt)
-        if refused is not None:
-            return job, refused
-        suspicious = delivery.delivered > 1 or job.crashes
-        if suspicious and (early := await self._caution.before(attempt, job)) is not None:
-            return job, early
+    async def run(self, attempt: Attempt, job: Job) -> Outcome:
+        """What became of the job of this delivery. Never raises for what a job or task does."""
         now = time.time()
         if job.deadline and now >= job.deadline:
             late = ErrorInfo("Expired", f"not started by its deadline, {now - job.deadline:.1f} s ago")
-            return job, DeadLettered(DeadReason.EXPIRED, late)
+            return DeadLettered(DeadReason.EXPIRED, late)
         task = self._tasks.get(job.task)
         try:
             if task is None:
@@ -130,27 +115,33 @@ class Runner:
             if job.payload:
                 fetched = await self._fetch(attempt, job)
                 if not isinstance(fetched, bytes):
-                    return job, fetched
+                    return fetched
                 body = fetched
             arguments = task.signature.decode(body)
         except DeliveryError as error:
-            return job, refuse(error)
+            return refuse(error)
         if self._marks and self._marks.find(job.id, job.run) is not None:
-            return job, self._cancelled(job)
-        if n.OVERLAP in job.headers and await self._caution.gives_way(attempt, job):
-            return job, Cancelled("schedule", "an earlier tick of the schedule is still alive")
+            return self._cancelled(job)
+        if n.OVERLAP in job.headers and await self._gives_way(attempt, job):
+            return Cancelled("schedule", "an earlier tick of the schedule is still alive")
         wait_s = max(0.0, now - (job.due_at or job.enqueued_at))
-        self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
-        return job, await self._attempt(attempt, job, task, arguments, body)
+        self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, attempt.delivery.delivered, wait_s))
+        return await self._attempt(attempt, job, task, arguments, body)
+
+    async def _gives_way(self, attempt: Attempt, job: Job) -> bool:
+        """Whether a tick must give way to an earlier one. Asked of ticks that have not begun: those that have are
+        moved without the header. What a worker took with it when it died is asked of again: it may not have begun,
+        and two must not run at once."""
+        return job.attempt == 1 and await attempt.patiently(lambda: self._ticks.earlier(job))
 
     async def _fetch(self, attempt: Attempt, job: Job) -> bytes | Outcome:
         """The body from the object store. Gone with a job that has ended is no fault, and a store that does not
         answer is none of the job's: it comes again later, no attempt spent."""
         try:
             try:
-                body = await patiently(attempt, lambda: self._payloads.get(job.payload))
+                body = await attempt.patiently(lambda: self._payloads.get(job.payload))
             except MalformedJob:
-                if await patiently(attempt, lambda: self._places.has_moved_on(job)):
+                if await attempt.patiently(lambda: self._places.has_moved_on(job)):
                     return LetGo(ack=True)
                 raise
         except BrokerError as error:
@@ -169,15 +160,6 @@ class Runner:
     def _cancelled(self, job: Job, how: str = "") -> Cancelled:
         mark = self._marks.find(job.id, job.run)
         return Cancelled(mark.by, mark.why, how) if mark is not None else Cancelled("", "", how)
-
-    def read(self, attempt: Attempt) -> tuple[Job, DeadLettered | None]:
-        """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
-        created = self._created[attempt.queue]
-        try:
-            attempt.job = job = decode(attempt.delivery, created)
-        except MalformedJob as error:
-            return salvage(attempt.delivery, attempt.queue, attempt.lane, created), refuse(error)
-        return job, None
 
     def most_attempts(self, job: Job) -> int:
         """How many attempts the job may have; 0 of a task that nobody knows."""
@@ -205,7 +187,7 @@ class Runner:
             elif task.isolated:
                 value = await self._in_child(attempt, context, task, body)
             else:
-                value = await self._call(context, task, arguments)
+                value = await call(context, task, arguments, self._middlewares, self.threads, self.scope)
         except asyncio.CancelledError as cancelled:
             attempt.running = False
             if (ended := self._interrupted(attempt, job)) is not None:
@@ -229,7 +211,7 @@ class Runner:
             if not task.store_result:
                 return Succeeded(None)
             try:
-                return Succeeded(self._encode(task, value))
+                return Succeeded(encode(task, value))
             except Exception as unusable:
                 error = unusable
         verdict = classify(error, self._config.classifiers)
@@ -249,31 +231,6 @@ class Runner:
         if why is Interrupt.CANCEL:
             return self._cancelled(job, "killed" if attempt.ask_child is not None else "stopped")
         return None
-
-    def _encode(self, task: Task[Any, Any], value: Any) -> bytes:
-        result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
-        if len(result) > MAX_OBJECT:
-            raise ResultTooLarge(
-                f"task {task.name!r} returned {len(result):,} bytes, too large to keep (limit {MAX_OBJECT:,})"
-            )
-        return result
-
-    async def _call(self, context: Context, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
-        dependencies = task.signature.dependencies
-        if not dependencies:
-            return await self._through_middleware(context, task, arguments)
-        async with Scope(self.scope) as scope:
-            for name, dependency in dependencies.items():
-                arguments[name] = await scope.get(dependency)
-            return await self._through_middleware(context, task, arguments)
-
-    async def _through_middleware(self, context: Context, task: Task[Any, Any], arguments: dict[str, Any]) -> Any:
-        async def innermost() -> Any:
-            if task.is_async:
-                return await task.function(**arguments)
-            return await self.threads.run(context, task, arguments)
-
-        return await compose(self._middlewares, context, innermost)()
 
     async def _in_child(self, attempt: Attempt, context: Context, task: Task[Any, Any], body: bytes) -> Any:
         """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
@@ -304,6 +261,42 @@ class Runner:
             self.threads.close()
 
 
+async def call(
+    context: Context,
+    task: Task[Any, Any],
+    arguments: dict[str, Any],
+    middlewares: Sequence[Middleware],
+    threads: Threads,
+    of_worker: Scope,
+    given: Mapping[str, Any] = {},
+) -> Any:
+    """The function in the loop or a thread, inside of middleware, inside of its dependencies. Those in `given` are
+    not made: a test has brought them."""
+
+    async def innermost() -> Any:
+        if task.is_async:
+            return await task.function(**arguments)
+        return await threads.run(context, task, arguments)
+
+    dependencies = task.signature.dependencies
+    if not dependencies:
+        return await compose(middlewares, context, innermost)()
+    async with Scope(of_worker) as scope:
+        for name, dependency in dependencies.items():
+            arguments[name] = given[name] if name in given else await scope.get(dependency)
+        return await compose(middlewares, context, innermost)()
+
+
+def encode(task: Task[Any, Any], value: Any) -> bytes:
+    """A result as it is kept. UnstorableValue when it cannot be."""
+    result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
+    if len(result) > MAX_OBJECT:
+        raise UnstorableValue(
+            f"task {task.name!r} returned {len(result):,} bytes, too large to keep (limit {MAX_OBJECT:,})"
+        )
+    return result
+
+
 def _in_step_of(attempt: Attempt) -> bool:
     """Whether the attempt's own task runs now. It does not when its coroutine is closed from outside."""
     try:
@@ -314,7 +307,7 @@ def _in_step_of(attempt: Attempt) -> bool:
 
 def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
     """The task's policy, with what the job says of its own. One that cannot be read does not cost the job."""
-    text = job.headers.get(n.RETRY)
+    text = job.headers.get(n.RETRY_POLICY)
     if text is None:
         return task.retry
     try:

@@ -11,13 +11,13 @@ from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.codec import with_error
 from jetjobs.jetstream.dead_letters import Letter
-from jetjobs.jetstream.objects import labels_of
+from jetjobs.jetstream.payloads import labels_of
 from jetjobs.jetstream.publisher import Taken
 from jetjobs.jetstream.reads import last_on
 from jetjobs.jetstream.results import CANCELLED_TTL_S, cancelled_record, read_record, success_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
-from jetjobs.model.events import Observer, RecordDropped
+from jetjobs.model.events import Observer, SettleFailed
 from jetjobs.model.ids import new_run
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -71,7 +71,7 @@ class Settlement:
         elif isinstance(outcome, Retried | Snoozed):
             outcome = await self._again(attempt, job, outcome)
         elif isinstance(outcome, Released | Suspected):
-            await self._detour(attempt, job, outcome)
+            await self._return(attempt, job)
         elif isinstance(outcome, DeadLettered):
             await self._bury(attempt, job, outcome)
         elif isinstance(outcome, Cancelled):
@@ -116,9 +116,9 @@ class Settlement:
             return
         try:
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
-        except StorageFull:
+        except StorageFull as error:
             # The work is done, so ack without its record; then space can come free.
-            self._observe(RecordDropped(job.queue, job.task, job.id))
+            self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
         if job.reply:
             self._jetstream.results.tell(job, record)
 
@@ -133,8 +133,8 @@ class Settlement:
         try:
             await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
             standing = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
-        except StorageFull:
-            self._observe(RecordDropped(job.queue, job.task, job.id))
+        except StorageFull as error:
+            self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
             return
         if read_record(standing).get("result_object") != name:
             # Another delivery of this run has ended before us, and its record stays.
@@ -156,8 +156,8 @@ class Settlement:
             if isinstance(outcome, Retried):
                 await self._retry(attempt, job, outcome)
             else:
-                await self._later(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
-        except (IdTaken, Taken) as error:
+                await self._wait(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
+        except IdTaken as error:
             # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
             apart = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
             cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
@@ -180,23 +180,18 @@ class Settlement:
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())
         moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
-        await self._later(attempt, moved, outcome.delay_s)
+        await self._wait(attempt, moved, outcome.delay_s)
 
-    async def _detour(self, attempt: Attempt, job: Job, outcome: Released | Suspected) -> None:
-        """Back to the queue, past its backlog: lane `lone` for a suspect, `back` for all others."""
-        if isinstance(outcome, Suspected):
-            lane, crashes = n.LONE, outcome.crashes
-        elif attempt.lane == n.LONE:
-            lane, crashes = n.LONE, job.crashes
-        else:
-            lane, crashes = n.BACK, job.crashes + attempt.delivery.delivered - 1
-        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, lane)
+    async def _return(self, attempt: Attempt, job: Job) -> None:
+        """Back to the queue, past its backlog. A suspect that is given back was not charged with a crash."""
+        crashes = job.crashes if attempt.alone else job.crashes + attempt.delivery.delivered - 1
+        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, n.BACK)
 
-    async def _later(self, attempt: Attempt, job: Job, delay_s: float) -> None:
-        """To lane `later`, due by the server's clock, which is the one that brings it back."""
+    async def _wait(self, attempt: Attempt, job: Job, delay_s: float) -> None:
+        """To lane `retry`, due by the server's clock, which is the one that brings it back."""
         stream = self._jetstream.names.work_stream(job.queue)
-        due_at = await self._jetstream.publisher.server_now(stream, time.time()) + delay_s
-        await self._move(attempt, job._replace(due_at=due_at), due_at)
+        due_at = await self._jetstream.server_clock.seconds(stream) + delay_s
+        await self._move(attempt, job._replace(due_at=due_at), due_at, n.RETRY)
 
     async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
         now = time.time()
@@ -215,39 +210,39 @@ class Settlement:
             with contextlib.suppress(BrokerError):
                 await self._jetstream.checkpoints.forget(job.id, job.run)
 
-    async def _move(self, attempt: Attempt, job: Job, due_at: float | None, detour: str = "") -> None:
+    async def _move(self, attempt: Attempt, job: Job, due_at: float | None, lane: str) -> None:
         publisher = self._jetstream.publisher
-        message = publisher.outgoing(job, due_at, None, detour)
+        message = publisher.outgoing(job, due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
             # One byte over, and the server would close the connection. The history goes first, then the body
             # goes to the object store: a job is never cut.
             headers = {k: v for k, v in job.headers.items() if k != n.ERRORS}
-            message = publisher.outgoing(job._replace(headers=headers), due_at, None, detour)
+            message = publisher.outgoing(job._replace(headers=headers), due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
             name = job.payload or n.body_object(job.id, job.run)
             if not job.payload:
                 await self._jetstream.payloads.put(name, job.body, labels_of(job), owned=attempt.owned)
-            message = publisher.outgoing(job._replace(body=b"", payload=name), due_at, None, detour)
+            message = publisher.outgoing(job._replace(body=b"", payload=name), due_at, None, lane)
         stream = self._jetstream.names.work_stream(job.queue)
         wire = message.headers
         assert isinstance(wire, dict)
         if due_at is not None:
             # One schedule a subject: what is there must not be replaced, unless it is this job's own.
-            wire[n.EXPECTED_LAST_SUBJECT_SEQ] = str(await self._own_schedule(stream, message.subject, job))
-        while not await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned):
+            wire[n.EXPECTED_LAST_SUBJECT_SEQ] = "0"
+        while True:
+            try:
+                if await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned):
+                    return
+            except Taken:
+                there = await last_on(self._jetstream.connection, stream, message.subject)
+                if there is not None and there.headers.get(n.RUN) != job.run:
+                    raise IdTaken(f"another live job has the id {job.id}") from None
+                wire[n.EXPECTED_LAST_SUBJECT_SEQ] = str(there.sequence if there is not None else 0)
+                continue
             # Called a duplicate: our own resend, or somebody used our message id. Only the first is a move made.
             if await self._jetstream.places.has_moved_on(job._replace(hop=job.hop - 1)):
                 return
             wire[n.MSG_ID] = f"{job.message_id}.{new_run()}"
-
-    async def _own_schedule(self, stream: str, subject: str, job: Job) -> int:
-        """Sequence of this job's own message on the subject, or 0. IdTaken when it is another job's."""
-        there = await last_on(self._jetstream.connection, stream, subject)
-        if there is None:
-            return 0
-        if there.headers.get(n.RUN) != job.run:
-            raise IdTaken(f"another live job has the id {job.id}")
-        return there.sequence
 
 
 def _started_at(attempt: Attempt, now: float) -> float:

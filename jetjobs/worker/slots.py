@@ -9,11 +9,11 @@ from collections.abc import Mapping
 class Slots:
     """`total` slots for all queues together, and optionally fewer for single queues."""
 
-    def __init__(self, total: int, caps: Mapping[str, int]) -> None:
+    def __init__(self, total: int, caps: Mapping[str, int | None]) -> None:
         self.total = total
-        self.caps = dict(caps)
+        self.caps = {queue: cap for queue, cap in caps.items() if cap is not None}
         self.busy = 0
-        self._busy_of: dict[str, int] = dict.fromkeys(caps, 0)
+        self._busy_of: dict[str, int] = dict.fromkeys(self.caps, 0)
         self._idle = asyncio.Event()
         self._idle.set()
 

@@ -1,96 +1,130 @@
-"""Jobs that stand in a lane and that no consumer will deliver again: what even lane `lost` has missed. ADR 6.
+"""Jobs that the server has stopped delivering: found in their lanes and dead-lettered. ADR 28.
 
-The server's word that it gave a message up is sent once and may get lost. Then nothing tells of the message but a
-count: the lane holds more than its consumer has still to deliver and has delivered.
+The server reports such a job once, by an advisory on core NATS that anybody can miss or forge. So an advisory only
+says where to look first; whether a job is stranded is read from the stream and its consumer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import decode
-from jetjobs.jetstream.reads import StoredMessage, last_on
-from jetjobs.jetstream.scan import count_on, scan
+from jetjobs.jetstream.codec import decode, salvage, with_error
+from jetjobs.jetstream.dead_letters import Letter
+from jetjobs.jetstream.inspection import given_up
+from jetjobs.jetstream.puller import ACK
+from jetjobs.jetstream.reads import StoredMessage, at_sequence
 from jetjobs.model import names as n
-from jetjobs.model.errors import MalformedJob
-from jetjobs.model.names import kv_stream, kv_subject
-from jetjobs.worker.lost import LostJobs
+from jetjobs.model.errors import AccessDenied, BrokerError, MalformedJob
+from jetjobs.model.events import JobFinished, Observer
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, refuse
+from jetjobs.model.reading import read_json
+from jetjobs.worker.duties import Swept
 
-MOST = 10_000
-"""Delivered messages looked at in one lane at the most."""
+MOST_HINTS = 1_000
+_TIMEOUT_S = 15.0
+_WHY = "the server has stopped delivering it: the worker crashed or lost its lease during every delivery"
 
 
-class _Look(NamedTuple):
-    at: float
-    sequences: frozenset[int]
+class _Place(NamedTuple):
+    queue: str
+    lane: str
+    sequence: int
 
 
-class StrandedSweep:
-    """Looks at every lane of a queue. What it finds twice, two leases apart, is buried."""
+class StrandedJobs:
+    """Dead-letters what is found stranded at two looks: two leases apart, or one for what an advisory names."""
 
-    def __init__(self, jetstream: JetStreamClient, lost: LostJobs, lease_s: float) -> None:
+    def __init__(self, jetstream: JetStreamClient, worker: str, lease_s: float, observe: Observer) -> None:
         self._jetstream = jetstream
-        self._lost = lost
-        self._apart_s = 2 * lease_s
-        self._looks: dict[tuple[str, str], _Look] = {}
+        self._worker = worker
+        self._lease_s = lease_s
+        self._observe = observe
+        self._seen: dict[_Place, float] = {}
+        """When each was first found."""
+        self._hints: set[_Place] = set()
 
-    async def sweep(self, queue: str) -> int:
-        """One look at a queue; how many jobs were buried."""
+    def hint(self, data: bytes) -> bool:
+        """Note the message that an advisory names. False when there is nothing to look at."""
+        try:
+            value = read_json(data)
+            stream, lane, sequence = value["stream"], value["consumer"], value["stream_seq"]
+        except (ValueError, KeyError, TypeError):
+            return False
+        queue = self._jetstream.names.queue_of(stream) if isinstance(stream, str) else None
+        if lane not in n.PULLED or type(sequence) is not int or not n.is_token(queue):
+            return False
+        if len(self._hints) < MOST_HINTS:
+            self._hints.add(_Place(queue, lane, sequence))
+        return True
+
+    async def check_hints(self) -> Swept:
+        """Look at what advisories have named since."""
         buried = 0
+        for queue, lane in {(place.queue, place.lane) for place in self._hints}:
+            hinted = {place for place in self._hints if place[:2] == (queue, lane)}
+            try:
+                found = await self._look(queue, lane)
+            except AccessDenied:
+                found = set()  # not ours to look after
+            ripe = self._ripe(hinted & found, self._lease_s)
+            buried += await self._bury(ripe)
+            self._hints -= (hinted - found) | set(ripe)
+        return Swept(buried, self._lease_s if self._hints else None)
+
+    async def sweep(self, queue: str) -> Swept:
+        """Look at every lane of a queue."""
+        buried, left = 0, False
         for lane in n.PULLED:
-            buried += await self._lane(queue, lane)
-        return buried
+            found = await self._look(queue, lane)
+            ripe = self._ripe(found, 2 * self._lease_s)
+            buried += await self._bury(ripe)
+            left = left or len(found) > len(ripe)
+        return Swept(buried, 2 * self._lease_s if left else None)
 
-    async def _lane(self, queue: str, lane: str) -> int:
-        place, now = (queue, lane), time.monotonic()
-        missing = await self._missing(queue, lane)
-        if missing <= 0:
-            self._looks.pop(place, None)
-            return 0
-        delivered = await self._delivered(queue, lane)
-        first = self._looks.setdefault(place, _Look(now, frozenset(delivered)))
-        if now - first.at < self._apart_s:
-            return 0
-        del self._looks[place]
-        still = [delivered[s] for s in sorted(first.sequences & delivered.keys())]
-        idle = [message for message in still if not await self._runs(queue, message)]
-        # The count and the list are told apart from one another: only if they agree is it sure which they are.
-        if len(idle) != missing or await self._missing(queue, lane) != missing:
-            return 0
-        for message in idle:
-            why = "the server does not deliver it any more, and nobody runs it"
-            await self._lost.bury(queue, lane, message.sequence, why)
-        return len(idle)
-
-    async def _missing(self, queue: str, lane: str) -> int:
-        """How many messages the lane holds that its consumer does not know of."""
-        names, connection = self._jetstream.names, self._jetstream.connection
-        stream = names.work_stream(queue)
-        stored = await count_on(connection, stream, names.lane_filter(queue, lane))
-        info = await connection.api(f"CONSUMER.INFO.{stream}.{lane}")
-        return stored - int(info["num_pending"]) - int(info["num_ack_pending"])
-
-    async def _delivered(self, queue: str, lane: str) -> dict[int, StoredMessage]:
-        """Messages of the lane that were handed out at least once, by sequence."""
-        names, connection = self._jetstream.names, self._jetstream.connection
-        stream = names.work_stream(queue)
-        info = await connection.api(f"CONSUMER.INFO.{stream}.{lane}")
-        last = int(info["delivered"]["stream_seq"])
-        found: dict[int, StoredMessage] = {}
-        async for message in scan(connection, stream, names.lane_filter(queue, lane), limit=MOST):
-            if message.sequence > last:
-                break
-            found[message.sequence] = message
+    async def _look(self, queue: str, lane: str) -> set[_Place]:
+        """What is stranded in a lane now."""
+        sequences = await given_up(self._jetstream.connection, self._jetstream.names, queue, lane)
+        now, found = time.monotonic(), {_Place(queue, lane, sequence) for sequence in sequences}
+        kept = {place: at for place, at in self._seen.items() if place[:2] != (queue, lane) or place in found}
+        self._seen = dict.fromkeys(found, now) | kept
         return found
 
-    async def _runs(self, queue: str, message: StoredMessage) -> bool:
-        """Whether somebody shows the job as running."""
-        try:
-            job = decode(message, await self._lost.created(queue))
-        except MalformedJob:
-            return False
-        bucket = self._jetstream.names.running_bucket
-        subject = kv_subject(bucket, job.id)
-        return await last_on(self._jetstream.connection, kv_stream(bucket), subject) is not None
+    def _ripe(self, found: set[_Place], apart_s: float) -> list[_Place]:
+        now = time.monotonic()
+        return sorted(place for place in found if now - self._seen[place] >= apart_s)
+
+    async def _bury(self, places: list[_Place]) -> int:
+        for place in places:
+            await self._bury_one(*place)
+        return len(places)
+
+    async def _bury_one(self, queue: str, lane: str, sequence: int) -> None:
+        """The message becomes a dead letter, or is only removed if its job has moved on."""
+        jetstream, stream = self._jetstream, self._jetstream.names.work_stream(queue)
+        message = await at_sequence(jetstream.connection, stream, sequence)
+        if message is None:
+            return
+        job, outcome = _read(queue, lane, message)
+        if not await jetstream.places.has_moved_on(job):
+            now = time.time()
+            buried = with_error(job, outcome.error, self._worker, now)
+            letter = Letter(buried, outcome, f"{message.subject} {sequence}", self._worker, now)
+            await jetstream.dead.add(letter, _TIMEOUT_S, lambda: True)
+            with contextlib.suppress(BrokerError):
+                await jetstream.checkpoints.forget(job.id, job.run)
+            finished = JobFinished(queue, job.task, job.id, job.attempt, "dead_lettered", 0.0, 0.0, outcome.reason)
+            self._observe(finished._replace(error=outcome.error, delivery=0, sequence=sequence))
+        # By an ack the consumer forgets it too; after a delete it would go on counting it as redelivered.
+        await jetstream.connection.ask(f"$JS.ACK.{stream}.{lane}.1.{sequence}.{sequence}.0.0", ACK)
+
+
+def _read(queue: str, lane: str, message: StoredMessage) -> tuple[Job, DeadLettered]:
+    try:
+        job = decode(message)
+    except MalformedJob as error:
+        return salvage(message, queue, lane), refuse(error)
+    return job, DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", _WHY))

@@ -6,35 +6,35 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
 from jetjobs.define.registry import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
-from jetjobs.model.events import Event, Observer, RecordDropped, WorkerChanged
+from jetjobs.model.errors import BrokerUnavailable, ConfigError
+from jetjobs.model.events import Event, Observer, SettleFailed, WorkerChanged
 from jetjobs.model.live import WATCH
-from jetjobs.model.queue_counts import QueueCounts
+from jetjobs.model.presence import QueueSlots
+from jetjobs.model.queue import QueueState
 from jetjobs.model.settings import Settings
 from jetjobs.worker.attempt import Attempt, Interrupt
-from jetjobs.worker.cancelling import cancel_here, holds_here
+from jetjobs.worker.control import Telling, cancel_here
 from jetjobs.worker.declared import sync_declared
 from jetjobs.worker.dispatch import Dispatcher
+from jetjobs.worker.keeper import Membership
 from jetjobs.worker.lanes import Lanes
 from jetjobs.worker.leading import Leadership
 from jetjobs.worker.leases import Leases
-from jetjobs.worker.lost import LostJobs
-from jetjobs.worker.membership import Membership
 from jetjobs.worker.options import Phase, WorkerOptions, default_name
+from jetjobs.worker.presence import queue_slots
 from jetjobs.worker.processing import Processing
 from jetjobs.worker.runner import RunConfig, Runner
 from jetjobs.worker.settlement import Settlement
 from jetjobs.worker.slots import Slots
-from jetjobs.worker.sweeps import OVERDUE
-from jetjobs.worker.telling import Telling
+from jetjobs.worker.sweeps import OverdueCall
 
-CALL_AGAIN_S = 10.0
+MAX_STUCK_THREADS = 10
+"""With so many threads that a timeout gave up on and that still run, the worker ends to be started again."""
 RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
 
@@ -50,7 +50,9 @@ class Worker:
         options: WorkerOptions,
         observe: Observer,
     ) -> None:
-        if not options.queues:
+        if not options.slots and not options.schedules:
+            raise ConfigError("a worker with 0 slots and without schedules has nothing to do")
+        if options.slots and not options.queues:
             raise ConfigError("there is no queue to work on", hint="declare a task, or name queues with --queues")
         self.name = options.name or default_name()
         self.phase = Phase.STARTING
@@ -60,37 +62,34 @@ class Worker:
         self._settings = settings
         self._observe = observe = self.telling = Telling(jetstream, self.name, observe)
         lease_s = settings.queues.lease.total_seconds()
-        caps = {queue: cap for queue, cap in options.queues.items() if cap is not None}
-        self.slots = Slots(options.slots, caps)
-        self._leases = Leases(jetstream, self.name, lease_s, observe)
-        self._dispatcher = Dispatcher(
-            self.slots, self._leases, self._start, self._release, lambda puller: self._lanes.mend(puller), observe
-        )
+        self.slots = Slots(options.slots, options.queues)
+        self.leases = Leases(jetstream, self.name, lease_s, observe)
+        max_crashes = settings.queues.max_crashes
+        self._dispatcher = Dispatcher(self.slots, self.leases, self._start, self._release, max_crashes, observe)
         self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0), self._tell)
-        self._lanes = Lanes(jetstream, options.queues, settings, self._leases, self._spawn)
+        self._lanes = Lanes(jetstream, options.queues, settings, self.leases, self._spawn)
+        self._overdue = OverdueCall(jetstream)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
-        self._membership = Membership(jetstream, self.name, self._leases, self._spawn)
+        sync = functools.partial(sync_declared, jetstream, options.app, registry.schedules_declared)
+        self._leadership = Leadership(jetstream, self.name, lease_s, observe, sync)
+        self._membership = Membership(jetstream, self.name, self.leases, self._spawn)
         self.control = self._membership.control
         """What others may ask of this worker; `control.on` adds a word."""
         self.control.on("ping", lambda request: {"phase": str(self.phase)})
         self.control.on("quiet", lambda request: self.hush())
         self.control.on("stop", self._asked_to_stop)
-        self.control.on("cancel", lambda request: cancel_here(self._leases, self.registry, request))
+        self.control.on("cancel", lambda request: cancel_here(self.leases, self.registry, request))
         self.control.on(WATCH, self.telling.hear)
-        self.control.on("holds", lambda request: holds_here(self._leases, request))
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._opening: asyncio.Task[Any] | None = None
         self._started = 0
-        self._was_full = False
-        self._call_at = 0.0
         self.cut_short = 0
         """Jobs that were cancelled and released when the stop deadline passed."""
         self.count_queues = False
         """Whether to count all queues while it leads. Set before `run`, where somebody asks for the counts."""
-        self._leadership: Leadership | None = None
         self.recycling = False
         """Whether it stops by itself, because of threads that do not end: start another in its place."""
 
@@ -101,28 +100,25 @@ class Worker:
         self._create_task = asyncio.get_running_loop().create_task
         self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
         async with contextlib.AsyncExitStack() as stack:
-            if not await self._started_up(stack):
-                self.phase = Phase.STOPPED
-                self._observe(WorkerChanged("stopped"))
-                return
-            self._enter(Phase.READY)
-            self._observe(WorkerChanged("ready", f"{self.slots.total} slots"))
-            background = [asyncio.create_task(self._leases.tend(self._tick, self._lanes.doubt))]
-            asking = asyncio.create_task(self._dispatcher.ask_for_ever())
-            if self.options.burst:
-                background.append(asyncio.create_task(self._quiet_when_empty()))
-            try:
-                await self._until_quiet([asking, *background])
-                if self.phase is not Phase.QUIET:
-                    self._enter(Phase.QUIET)
-                    self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
-                await _cancel([asking])
-                await self._finish()
-            finally:
-                self._membership.loop_ends()
-                await _cancel([asking, *background])
+            if await self._started_up(stack):
+                await self._work()
         self.phase = Phase.STOPPED
         self._observe(WorkerChanged("stopped"))
+
+    async def _work(self) -> None:
+        self._enter(Phase.READY, f"{self.slots.total} slots")
+        background = [asyncio.create_task(self.leases.tend(self._tick, self._lanes.doubt))]
+        asking = asyncio.create_task(self._dispatcher.ask_for_ever())
+        if self.options.burst:
+            background.append(asyncio.create_task(self._quiet_when_empty()))
+        try:
+            await self._until_quiet([asking, *background])
+            if self.phase is not Phase.QUIET:
+                self._enter(Phase.QUIET, f"{self.slots.busy} running")
+            await _cancel([asking])
+            await self._finish()
+        finally:
+            await _cancel([asking, *background])
 
     async def _started_up(self, stack: contextlib.AsyncExitStack) -> bool:
         """Open everything. False when the worker was told to stop meanwhile: it has nothing to finish."""
@@ -140,9 +136,10 @@ class Worker:
             self._opening = None
         return not self._quiet.is_set()
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: Phase, detail: str) -> None:
         self.phase = phase
         self._membership.changed()
+        self._observe(WorkerChanged(str(phase), detail))
 
     def hush(self) -> dict[str, Any]:
         """Take no new work, and stay: what runs may take its time. `quiet` or `stop` ends the worker."""
@@ -150,17 +147,14 @@ class Worker:
             return {"ok": False, "error": "the worker is still starting"}
         if self.phase is Phase.READY:
             self._dispatcher.stop_intake()
-            self._enter(Phase.QUIET)
+            self._enter(Phase.QUIET, f"{self.slots.busy} running")
             self._spawn(self._lanes.close())
-            self._observe(WorkerChanged("quiet", f"{self.slots.busy} running"))
         return {"phase": str(self.phase)}
 
     def _asked_to_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """As by a signal: in order, or at once."""
-        if request.get("now") is True:
-            self.stop()
-        else:
-            self.quiet()
+        end = self.stop if request.get("now") is True else self.quiet
+        end()
         return {"phase": str(Phase.QUIET)}
 
     def quiet(self) -> None:
@@ -177,14 +171,10 @@ class Worker:
         self._stop_now.set()
 
     @property
-    def unfinished(self) -> int:
-        """Tasks that would not end, though they were cancelled."""
-        return sum(a.runner is not None and not a.runner.done() for a in self._leases.held)
-
-    @property
-    def running_threads(self) -> int:
-        """Threads that run a task; after the worker has stopped, those that were left behind."""
-        return self._runner.threads.running if self._runner is not None else 0
+    def left_behind(self) -> int:
+        """Tasks and threads of a worker that has stopped which would not end."""
+        threads = self._runner.threads.running if self._runner is not None else 0
+        return threads + sum(a.runner is not None and not a.runner.done() for a in self.leases.held)
 
     @property
     def stuck_threads(self) -> int:
@@ -194,54 +184,51 @@ class Worker:
     # Asked by the metrics, from another thread
 
     @property
-    def running_jobs(self) -> Counter[str]:
-        """Jobs that have a slot, by queue."""
-        return Counter(attempt.queue for attempt in self._leases.held if attempt.runner is not None)
+    def queue_slots(self) -> Mapping[str, QueueSlots]:
+        return queue_slots(self.options.queues, self.slots, self.leases)
 
     @property
-    def slots_of(self) -> dict[str, int]:
-        """How many jobs of each queue may run at once. Queues share the slots: this is no sum."""
-        total, caps = self.slots.total, self.slots.caps
-        return {queue: min(total, caps.get(queue, total)) for queue in self.options.queues}
-
-    @property
-    def queue_counts(self) -> list[QueueCounts]:
+    def queue_states(self) -> list[QueueState]:
         """How all queues stand, while this worker leads and `count_queues` is set; else none."""
-        return self._leadership.counting.counts if self._leadership is not None else []
-
-    @property
-    def queue_workers(self) -> Mapping[str, int]:
-        return self._leadership.counting.workers if self._leadership is not None else {}
+        return self._leadership.counting.states
 
     @property
     def count_errors(self) -> int:
-        return self._leadership.counting.errors if self._leadership is not None else 0
+        return self._leadership.counting.errors
 
     @property
     def schedule_lateness(self) -> Mapping[str, float]:
         """By schedule, while this worker leads: how late its next slot is, in seconds."""
-        return self._leadership.planner.lateness() if self._leadership is not None else {}
+        return self._leadership.planner.lateness()
+
+    @property
+    def loop_lag_s(self) -> float:
+        """The longest time in the last ten seconds that the event loop was late."""
+        return self.leases.lag_s
 
     @property
     def ready(self) -> bool:
         return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
-        connection = self._jetstream.connection
+        if self.slots.total:
+            await self._open_intake(stack)
+        await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
+        if self.options.schedules:
+            await self._leadership.sync()
+            await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
+
+    async def _open_intake(self, stack: contextlib.AsyncExitStack) -> None:
+        """All that taking and running jobs needs."""
         await self._lanes.learn()
-        config = RunConfig(
-            self.name,
-            self.slots.total,
-            self._settings.worker.timeout.total_seconds(),
-            self._settings.queues.max_crashes,
-            self.options.classifiers,
-            self._lanes.created,
-        )
+        timeout_s = self._settings.worker.timeout.total_seconds()
+        config = RunConfig(self.name, self.slots.total, timeout_s, self.options.classifiers)
         self._runner = Runner(
-            self.registry, self.options.middlewares, self._leases, self._jetstream, self._observe, config
+            self.registry, self.options.middlewares, self.leases, self._jetstream, self._observe, config
         )
+        max_crashes, observe = self._settings.queues.max_crashes, self._observe
         self._processing = Processing(
-            self._jetstream, self._runner, self._settlement, self._leases, self._observe, self._on_stuck
+            self._jetstream, self._runner, self._settlement, self.leases, observe, self._on_stuck, max_crashes
         )
         stack.push_async_callback(self._runner.close)
         await self._runner.open(self.options.queues)
@@ -249,22 +236,8 @@ class Worker:
             await stack.enter_async_context(lifespan())
         await self._jetstream.cancel_marks.listen()
         stack.push_async_callback(self._lanes.close)
-        lost = LostJobs(self._jetstream, self.name, self._observe)
-        await self._lanes.open(self._dispatcher, lost)
-        stack.callback(connection.on_reconnect(lambda: self._spawn(self._after_reconnect())))
-        await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
-        if self.options.schedules:
-            declared = self.registry.schedules_declared
-            sync = functools.partial(sync_declared, self._jetstream, self.options.app, declared)
-            await sync()
-            self._leadership = Leadership(self._jetstream, self.name, lost, self._leases.lease_s, sync)
-            await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
-
-    async def _after_reconnect(self) -> None:
-        """First hear what was cancelled meanwhile, then ask for jobs again."""
-        with contextlib.suppress(BrokerError):
-            await self._jetstream.cancel_marks.load()
-        self._lanes.start_anew()
+        await self._lanes.open(self._dispatcher)
+        stack.callback(self._jetstream.connection.on_reconnect(lambda: self._spawn(self._lanes.reconnected())))
 
     async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
         quiet = asyncio.create_task(self._quiet.wait())
@@ -287,11 +260,11 @@ class Worker:
         timeout = self._settings.worker.stop_timeout.total_seconds()
         await asyncio.wait({idle, now}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         await _cancel([idle, now])
-        for attempt in self._leases.held:
+        for attempt in self.leases.held:
             if attempt.running:
                 self.cut_short += 1
                 attempt.stop_running(Interrupt.STOP)
-        unfinished = {a.runner for a in self._leases.held if a.runner is not None} | self._tasks
+        unfinished = {a.runner for a in self.leases.held if a.runner is not None} | self._tasks
         if unfinished:
             await asyncio.wait(unfinished, timeout=RELEASE_GRACE_S)
 
@@ -299,7 +272,8 @@ class Worker:
         """Burst: stop once nothing runs and every lane is empty. Jobs for later are not waited for."""
         while True:
             await self.slots.idle()
-            if await self._lanes.empty() and not self.slots.busy:
+            # What is being given back is in no lane for a moment.
+            if not self.leases.held and await self._lanes.empty() and not self.leases.held:
                 self.quiet()
                 await asyncio.Event().wait()
             await asyncio.sleep(0.05)
@@ -318,7 +292,6 @@ class Worker:
         try:
             await self._processing.process(attempt)
         finally:
-            self._leases.let_go(attempt)
             # The task knows its context, and that the attempt: left as a ring, each job would wait for the
             # garbage collector, which costs a fifth of the throughput.
             attempt.runner = None
@@ -327,41 +300,31 @@ class Worker:
 
     def _release(self, attempt: Attempt) -> None:
         """Give back a delivery that never started."""
-        self._spawn(self._give_back(attempt))
-
-    async def _give_back(self, attempt: Attempt) -> None:
         assert self._processing is not None
-        try:
-            await self._processing.give_back(attempt)
-        finally:
-            self._leases.let_go(attempt)
+        self._spawn(self._processing.give_back(attempt))
 
     def _tick(self) -> None:
-        self._membership.turned()
         self._dispatcher.tick()
-        if self._was_full and time.monotonic() >= self._call_at:
-            # Jobs that fell due meanwhile were not fired: whoever leads is to look after them.
-            self._was_full, self._call_at = False, time.monotonic() + CALL_AGAIN_S
-            self._jetstream.connection.post(self._jetstream.names.control(OVERDUE), b"")
+        self._overdue.tick()
         if self._runner is not None:
             self._runner.threads.look()
             self._recycle()
 
     def _recycle(self) -> None:
         """A thread can only be ended with its process: past a limit, end in order and let another begin."""
-        stuck, limit = self.stuck_threads, self._settings.worker.max_stuck_threads
-        if stuck >= limit and not self._quiet.is_set():
+        stuck = self.stuck_threads
+        if stuck >= MAX_STUCK_THREADS and not self._quiet.is_set():
             self.recycling = True
             self._observe(WorkerChanged("recycling", f"{stuck} threads do not end"))
             self.quiet()
 
     def _on_stuck(self, stuck: int, full: int) -> None:
-        self._was_full = self._was_full or full > 0
+        self._overdue.was_full |= full > 0
         self._dispatcher.on_stuck(stuck, full)
 
     def _tell(self, event: Event) -> None:
-        if isinstance(event, RecordDropped):
-            self._was_full = True
+        if isinstance(event, SettleFailed) and event.kind == "record":
+            self._overdue.was_full = True
         self._observe(event)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

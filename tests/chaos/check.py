@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.chaos.explain import Explainer
-from tests.chaos.facts import Facts, Stored
+from tests.chaos.facts import WAITING, Facts, Stored
 from tests.chaos.history import STORED, UNCONFIRMED, History, Sent
 from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.kinds import DONE, KINDS, LATER, QUIET
@@ -21,6 +21,7 @@ SPARE = 500
 UNRECORDED = "finished, record refused for lack of storage"
 GONE = "gone by replay"
 FOLLOWS = "moves of a message that ran twice"
+ANNOUNCED = "change of priority, announced"
 LOST = "lost"
 
 
@@ -76,6 +77,7 @@ class Checker:
             self._of[line.id].append(line)
         self._stored: dict[str, Stored] = {one.id: one for one in facts.stored}
         self._by_source = {letter["headers"].get("Jetjobs-Source", ""): i for i, letter in facts.dead.items()}
+        self._announced = {one.id for one in history.moves if one.announced}
         self._replayed = {(one.id, one.run) for one in history.replays if one.answer != "refused"}
         self.found = Findings()
 
@@ -165,7 +167,7 @@ class Checker:
             record = self._facts.done.get(job_id)
             if record and record.get("run") == letter["headers"].get("Jetjobs-Run"):
                 self.found.zombies.append(job_id)
-                if not self._explain.zombie(self._of[job_id]):
+                if job_id not in self._announced and not self._explain.zombie(self._of[job_id]):
                     self.found.violate("I2", "both done and dead, and no fault explains it", job_id)
 
     # I3
@@ -184,6 +186,8 @@ class Checker:
             why = self._explain.again(before, again)
             if not why and doubled.get((again.id, again.run), again.hop) < again.hop:
                 why = FOLLOWS
+            if not why and again.id in self._announced:
+                why = ANNOUNCED
             doubled.setdefault((again.id, again.run), again.hop)
             self.found.explained[why or "nothing"] += 1
             if not why:
@@ -207,7 +211,7 @@ class Checker:
                 if consumer.get(what, 1):
                     self.found.violate("LANE", f"{name}: {what} is {consumer.get(what, 'not told')}")
         for one in self._facts.stored:
-            if one.lane != "later":
+            if one.lane not in WAITING:
                 self.found.violate("STRANDED", f"still in {one.subject} as {one.sequence}", one.id)
 
     # I5

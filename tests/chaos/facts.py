@@ -11,7 +11,8 @@ from typing import Any
 
 from tests.support.server import Truth
 
-"""Above what jetjobs itself needs to notice jobs that the server has not fired."""
+WAITING = ("later", "retry")
+"""Lanes of jobs that the server moves when they are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Stored:
 
     @property
     def due_at(self) -> float:
-        """Of a message in lane `later`, else 0."""
+        """Of a message in lane `later` or `retry`, else 0."""
         schedule = self.headers.get("Nats-Schedule", "")
         return datetime.fromisoformat(schedule.removeprefix("@at ")).timestamp() if schedule else 0.0
 
@@ -68,7 +69,7 @@ async def stored(truth: Truth, queue: str) -> list[Stored]:
     stream = f"jobs-work-{queue}"
     state = (await truth.api(f"STREAM.INFO.{stream}"))["state"]
     for subject, count in (await truth.subjects(stream)).items():
-        if ".tick." in subject:
+        if ".mark." in subject:
             continue
         if count == 1:
             one = await _get(truth, stream, {"last_by_subj": subject})
@@ -106,9 +107,9 @@ async def quiet(truth: Truth, queues: list[str], timeout_s: float) -> list[Store
 
 
 async def _under_way(truth: Truth, queues: list[str]) -> list[Stored]:
-    """Jobs in a lane, and those in `later` that are due within ten minutes or overdue."""
+    """Jobs in a lane, and those in `later` or `retry` that are due within ten minutes or overdue."""
     soon = time.time() + 600
     found = []
     for queue in queues:
-        found += [one for one in await stored(truth, queue) if one.lane != "later" or one.due_at < soon]
+        found += [one for one in await stored(truth, queue) if one.lane not in WAITING or one.due_at < soon]
     return found

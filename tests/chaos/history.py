@@ -71,6 +71,21 @@ class Replay:
 
 
 @dataclass(slots=True)
+class Move:
+    """A queued job whose priority was changed, and the answer; empty when none came."""
+
+    id: str
+    lane: str
+    at: float
+    answer: str = ""
+
+    @property
+    def announced(self) -> bool:
+        """Whether the job may run twice by it."""
+        return self.answer in ("", "may run twice")
+
+
+@dataclass(slots=True)
 class History:
     """All of it."""
 
@@ -79,6 +94,7 @@ class History:
     spans: list[Span] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     replays: list[Replay] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     producer_trouble: list[str] = field(default_factory=list)
     """Errors of an enqueue that are none of jetjobs' own."""
@@ -92,6 +108,7 @@ class History:
         rows += [(span.start, span) for span in self.spans]
         rows += [(life.born, life) for life in self.lives]
         rows += [(replay.at, replay) for replay in self.replays]
+        rows += [(move.at, move) for move in self.moves]
         return "\n".join(f"{at - self.started:8.3f} {one}" for at, one in sorted(rows, key=lambda row: row[0]))
 
     def worker_of(self, pid: int, at: float) -> int | None:

@@ -1,4 +1,4 @@
-"""What will happen, drawn from the seed before anything runs: jobs, faults and replays with their times. Pure."""
+"""What will happen, drawn from the seed before anything runs: jobs, faults, replays, changes. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ FAULTS = (
 )
 KILL_ALL = "kill_all_workers"
 """Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
-LANES = ("high", "normal", "normal", "low", "back", "lone", "lost")
+LANES = ("high", "normal", "normal", "low", "back")
+TIMED = tuple(f"timed-{number}" for number in range(4))
+"""Schedules that are changed under way, and how."""
+EDITS = ("put", "put", "move", "move", "pause", "resume", "delete")
 _SLOW = ("delay", "fill_storage")
 _LASTS = {
     "term_worker": (1.0, 3.0),
@@ -82,16 +85,36 @@ class PlannedReplay(NamedTuple):
         return f"{self.at:8.3f} replay up to {self.most} dead letters"
 
 
+class PlannedMove(NamedTuple):
+    at: float
+    most: int
+    lane: str
+
+    def __str__(self) -> str:
+        return f"{self.at:8.3f} move   up to {self.most} queued jobs to {self.lane}"
+
+
+class PlannedEdit(NamedTuple):
+    at: float
+    name: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.at:8.3f} edit   {self.kind} schedule {self.name}"
+
+
 class Plan(NamedTuple):
     seed: int
     seconds: float
     jobs: list[PlannedJob]
     faults: list[PlannedFault]
     replays: list[PlannedReplay]
+    moves: list[PlannedMove]
+    edits: list[PlannedEdit]
 
     def __str__(self) -> str:
-        everything: list[PlannedJob | PlannedFault | PlannedReplay] = [*self.jobs, *self.faults, *self.replays]
-        return "\n".join(map(str, sorted(everything, key=lambda one: one.at)))
+        everything = [(one.at, str(one)) for part in self[2:] for one in part]
+        return "\n".join(text for _, text in sorted(everything))
 
 
 def make_plan(seed: int, seconds: float, queues: tuple[str, ...]) -> Plan:
@@ -103,6 +126,8 @@ def make_plan(seed: int, seconds: float, queues: tuple[str, ...]) -> Plan:
         list(_jobs(random.Random(f"{seed} jobs"), seconds, queues)),
         list(_faults(random.Random(f"{seed} faults"), seconds, queues)),
         list(_replays(random.Random(f"{seed} replays"), seconds)),
+        list(_moves(random.Random(f"{seed} moves"), seconds)),
+        list(_edits(random.Random(f"{seed} edits"), seconds)),
     )
 
 
@@ -149,3 +174,16 @@ def _replays(draw: random.Random, seconds: float) -> Iterator[PlannedReplay]:
     at = 0.0
     while (at := at + draw.uniform(3.0, 7.0)) < seconds:
         yield PlannedReplay(at, draw.randint(1, 6))
+
+
+def _moves(draw: random.Random, seconds: float) -> Iterator[PlannedMove]:
+    at = 0.0
+    while (at := at + draw.uniform(0.3, 1.0)) < seconds:
+        yield PlannedMove(at, draw.randint(1, 12), draw.choice(("high", "normal", "low")))
+
+
+def _edits(draw: random.Random, seconds: float) -> Iterator[PlannedEdit]:
+    yield from (PlannedEdit(0.0, name, "put") for name in TIMED)
+    at = 0.0
+    while (at := at + draw.uniform(0.2, 2.0)) < seconds:
+        yield PlannedEdit(at, draw.choice(TIMED), draw.choice(EDITS))

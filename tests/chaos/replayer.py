@@ -1,4 +1,4 @@
-"""Replays some of the dead letters while everything goes on, as an operator would in the middle of it."""
+"""Replays dead letters and changes priorities while everything goes on, as an operator would."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import contextlib
 import random
 import time
 
-from jetjobs import DeadLetter, JetJobs, JetJobsError
-from tests.chaos.history import History, Replay
-from tests.chaos.plan import PlannedReplay
+from jetjobs import DeadLetter, JetJobs, JetJobsError, JobQuery, JobState, JobStatus
+from jetjobs.model.errors import JobNotFound
+from tests.chaos.history import History, Move, Replay
+from tests.chaos.plan import PlannedMove, PlannedReplay
 
 NEVER = frozenset({"poison"})
 """Tasks whose letters are left alone: their replay would only be one more fault."""
@@ -28,3 +29,24 @@ async def replay_at_times(app: JetJobs, replays: list[PlannedReplay], seed: int,
             history.replays.append(entry)
             with contextlib.suppress(JetJobsError):
                 entry.answer = str((await app.dead.replay(letter, by="chaos", reason="try again")).outcome)
+
+
+async def move_at_times(app: JetJobs, moves: list[PlannedMove], seed: int, history: History) -> None:
+    """Give queued jobs another priority."""
+    draw = random.Random(f"{seed} moved")
+    for planned in moves:
+        await asyncio.sleep(max(0.0, history.started + planned.at - time.time()))
+        queued: list[JobStatus] = []
+        with contextlib.suppress(JetJobsError):
+            found = await app.jobs.page(JobQuery(state=JobState.QUEUED), limit=100)
+            queued = [one.status for one in found.items]
+        for job in draw.sample(queued, min(planned.most, len(queued))):
+            entry = Move(job.id, planned.lane, time.time())
+            history.moves.append(entry)
+            try:
+                where = {"queue": job.queue, "task": job.task}
+                entry.answer = str((await app.jobs.set_priority(job.id, planned.lane, **where)).outcome)
+            except JobNotFound:
+                entry.answer = "not found"
+            except JetJobsError:
+                pass

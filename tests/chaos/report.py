@@ -21,6 +21,7 @@ INVARIANTS = {
     "I1": "every confirmed job is done, dead or still stored",
     "I2": "none is both done and dead, but by a worker that had lost its lease",
     "I3": "none started more often than its attempts and the faults explain",
+    "I4": "every slot of the schedules has one job, through edits, moves, pauses and deletions",
     "I5": "no fault of jetjobs itself in the logs; memory and files bounded; a stop in order at the end",
     "END": "each ended as its kind should, or as `crashed`",
     "JOURNAL": "every done record has a finish in the journal",
@@ -66,6 +67,7 @@ def markdown(run: Run) -> str:
         ("refused, and stored all the same", str(len(found.refused_but_stored))),
         ("done, record refused for lack of storage", str(_ended(found, UNRECORDED))),
         ("replays", _counted(Counter(one.answer or "no answer" for one in history.replays)) or "none"),
+        ("changes of priority", _counted(Counter(one.answer or "no answer" for one in history.moves)) or "none"),
         ("work went on after a fault", str(measure.until_next_finish(history, run.lines))),
         (f"taken over after kill -9 (lease {LEASE_S:g} s)", str(measure.until_taken_over(history, run.lines))),
         ("largest worker", _largest(history)),
@@ -158,6 +160,11 @@ def _trail(run: Run, job_id: str) -> str:
     out += [
         f"  {one.at - zero:8.3f} replay of run {one.run}: {one.answer}"
         for one in run.history.replays
+        if one.id == job_id
+    ]
+    out += [
+        f"  {one.at - zero:8.3f} priority {one.lane}: {one.answer or 'no answer'}"
+        for one in run.history.moves
         if one.id == job_id
     ]
     out += [f"  stored {one}" for one in run.facts.stored if one.id == job_id]

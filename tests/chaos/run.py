@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos import facts, journal, logs, tasks
+from tests.chaos import facts, journal, logs, tasks, timed
 from tests.chaos.check import Checker
 from tests.chaos.history import STALL, History, Span
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import LEASE_S, PRODUCER, Plan, make_plan
 from tests.chaos.producer import Producer
-from tests.chaos.replayer import replay_at_times
+from tests.chaos.replayer import move_at_times, replay_at_times
 from tests.chaos.report import Run
 from tests.chaos.world import World, open_world, plain_client
+from tests.support.calendar import Editor
 
 QUIET_S = 150.0
 """How long all may take to come to rest after the last fault."""
@@ -33,7 +35,10 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
     async with open_world(folder, history) as world:
         await world.fleet.ready()
         say(f"{len(history.lives)} workers are ready; {len(plan.faults)} faults in {plan.seconds:g} s")
-        await _carry_out(plan, world)
+        queues = tuple(tasks.app.task_queues)
+        editor = Editor(world.app, timed.TASK, queues, random.Random(f"{plan.seed} queues"))
+        await _carry_out(plan, world, editor)
+        ticked_until = await timed.end_all(editor)
         say("the faults are over; waiting until all is quiet")
         left = await _come_to_rest(world)
         await world.fleet.ready()
@@ -45,6 +50,10 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         checker = Checker(history, lines, found, logs.blocked(written), logs.unrecorded(written))
         for job in left:
             checker.found.violate("QUIET", f"still under way after {QUIET_S:.0f} s: {job.subject}", job.id)
+        ticks = sum(line.task == timed.TASK and line.event == journal.START for line in lines)
+        history.note(f"schedules: {sum(map(len, editor.edits.values()))} changes, {ticks} ticks started")
+        for problem in timed.problems(editor, ticked_until, lines, found, history):
+            checker.found.violate("I4", problem)
         for trouble in history.producer_trouble:
             checker.found.violate("I5", f"an enqueue raised what it should not: {trouble}")
         checker.check(logs.trouble(world.fleet.logs))
@@ -53,7 +62,7 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
     return Run(plan, history, lines, found, checker.found, server_version, world.fleet.logs)
 
 
-async def _carry_out(plan: Plan, world: World) -> None:
+async def _carry_out(plan: Plan, world: World, editor: Editor) -> None:
     history = world.history
     plain = await plain_client(world.links[PRODUCER].url)
     watching = asyncio.create_task(_watch_machine(history))
@@ -65,6 +74,8 @@ async def _carry_out(plan: Plan, world: World) -> None:
             group.create_task(producer.run(plan.jobs, started))
             group.create_task(nemesis.run(plan.faults, started))
             group.create_task(replay_at_times(world.app, plan.replays, plan.seed, history))
+            group.create_task(move_at_times(world.app, plan.moves, plan.seed, history))
+            group.create_task(timed.edit_at_times(editor, plan.edits, history))
         await nemesis.heal()
         await producer.settled()
     finally:

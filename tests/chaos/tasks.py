@@ -24,6 +24,13 @@ async def effect(n: int, seconds: float = 0.0) -> int:
     return n
 
 
+@app.task
+async def timed(n: int) -> None:
+    """What the schedules run."""
+    with journaled():
+        pass
+
+
 @app.task(store_result=False, queue=SECOND_QUEUE)
 async def quiet(n: int, seconds: float = 0.0) -> None:
     with journaled():

@@ -117,4 +117,4 @@ async def _end(task: asyncio.Task[Any]) -> None:
 
 
 def _settings(url: str) -> Any:
-    return build_settings({"nats": {"url": url}, "queues": {"lease": f"{LEASE_S}s", "publish_timeout": "8s"}})
+    return build_settings({"nats": {"url": url}, "queues": {"lease": f"{LEASE_S}s"}})

@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: a journal, and the app whose tasks write to it."""
+"""Fixtures of the end-to-end tests: a journal and the app whose tasks write to it, a folder and a shell in it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jetjobs import JetJobs
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
+from tests.support.shell import Shell
 
 
 @pytest.fixture
@@ -26,3 +27,15 @@ async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
     async with journal_tasks.app as opened:
         await opened.provision()
         yield opened
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """With the tasks that the test's module has in TASKS."""
+    (tmp_path / "tasks.py").write_text(request.module.TASKS)
+    return tmp_path
+
+
+@pytest.fixture
+def shell(folder: Path, server: EmbeddedServer) -> Shell:
+    return Shell(folder, server.url)

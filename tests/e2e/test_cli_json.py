@@ -21,7 +21,7 @@ from jetjobs.devserver import EmbeddedServer
 from tests.support.processes import Process, clean_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli-json.md"
-SILENT = {"dev", "worker", "scheduler"}
+SILENT = {"dev", "worker"}
 """They print no document: they run until they are stopped, and log."""
 TASKS = """
 import asyncio
@@ -199,7 +199,7 @@ def events(told: Session, folder: Path, url: str) -> None:
 def move(told: Session) -> None:
     told("jobs reschedule", "waits", "--delay", "2h")
     told("jobs priority", "waits", "high")
-    told("jobs run", "waits")
+    told("jobs reschedule", "waits", "--now")
     told.until("jobs", "show", "waits", where=lambda job: job["state"] == "succeeded")
 
 
@@ -233,7 +233,6 @@ def schedules(told: Session) -> None:
 
 
 def the_rest(told: Session) -> None:
-    told("queues stats", "default")
     told("queues pause", "default", "--for", "1h", "--reason", "a test")
     told("queues list")
     told("queues show", "default")
@@ -241,7 +240,6 @@ def the_rest(told: Session) -> None:
     told("queues resume", "default")
     told("doctor", code=None)  # what it finds is another matter
     told("config show")
-    told("config path")
 
 
 def test_every_command_has_a_section() -> None:

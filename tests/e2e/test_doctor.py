@@ -90,14 +90,8 @@ def test_an_app_that_cannot_be_imported_or_is_not_there(folder: Path, server: Em
     assert "skip  app         tasks: no app found in tasks.py" in without.stdout
 
 
-def test_a_wrong_area_is_a_usage_error(folder: Path) -> None:
-    wrong = run(["doctor", "--only", "nats,quues"], folder)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "there is no area 'quues'" in wrong.stderr
-
-
-@pytest.mark.parametrize("columns", [80, 40])
-def test_no_line_is_wider_than_the_terminal(folder: Path, columns: int) -> None:
+def test_no_line_is_wider_than_the_terminal(folder: Path) -> None:
+    columns = 40
     arguments = ["doctor", "-s", "nats://127.0.0.1:1", "--timeout", "1s"]
     with Terminal(arguments, folder, {"NO_COLOR": "1"}, columns=columns) as terminal:
         assert terminal.end(60) == 1

@@ -63,12 +63,11 @@ async def test_under_nohup_a_worker_lives_on(
         assert await asyncio.to_thread(process.end, signal.SIGTERM, 60) == 0
 
 
-async def test_a_scheduler_gives_up_the_lead_when_its_terminal_is_closed(
+async def test_a_worker_without_slots_gives_up_the_lead_when_its_terminal_is_closed(
     server: EmbeddedServer, tmp_path: Path, truth: Truth
 ) -> None:
-    (tmp_path / "tasks.py").write_text("from jetjobs import JetJobs\napp = JetJobs('demo')\n")
-    with Terminal(["scheduler", "-s", server.url, "--name", "first"], tmp_path, {}) as terminal:
-        await asyncio.to_thread(terminal.wait_for, "scheduler ready", 60)
+    with Terminal(["worker", "--slots", "0", "-s", server.url, "--name", "first"], tmp_path, {}) as terminal:
+        await asyncio.to_thread(terminal.wait_for, "worker ready", 60)
 
         async def leads() -> bool:
             return await holder(truth) == "first"

@@ -6,15 +6,16 @@ import contextlib
 import json
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jetjobs.devserver import EmbeddedServer
-from tests.support.processes import Process, run
+from tests.support.processes import Process
+from tests.support.shell import Shell
 from tests.support.terminal import Terminal
 
 TASKS = """
@@ -32,7 +33,7 @@ async def fail() -> None:
 
 @app.task
 async def count(until: str) -> str:
-    current_job().progress(0.5, "half of the way")
+    current_job().progress(0.5, "half of the way, and a message that is longer than a narrow terminal is wide")
     while not pathlib.Path(until).exists():
         await asyncio.sleep(0.02)
     return "counted"
@@ -41,47 +42,28 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "tasks.py").write_text(TASKS)
-    return tmp_path
-
-
-@pytest.fixture
-def env(server: EmbeddedServer) -> dict[str, str]:
-    return {"NATS_URL": server.url}
-
-
-@pytest.fixture
-def worker(folder: Path, env: dict[str, str]) -> Iterator[Process]:
-    with Process(["worker", "--name", "w1"], folder, env) as process:
+def worker(shell: Shell) -> Iterator[Process]:
+    with shell.process("worker", "--name", "w1") as process:
         process.wait_for("worker ready", timeout=60)
-        give_up = time.monotonic() + 60
-        while "w1" not in run(["workers", "list"], folder, 60, env).stdout:
-            assert time.monotonic() < give_up
+        shell.until("workers", "list", where=lambda found: found["items"])
         yield process
 
 
-def enqueue(folder: Path, env: dict[str, str], *arguments: str) -> str:
+def enqueue(shell: Shell, *arguments: str) -> str:
     """The id of a new job."""
-    done = run(["enqueue", *arguments, "--json"], folder, 60, env)
-    assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)["id"])
-
-
-def wait_for_end(folder: Path, env: dict[str, str], job_id: str) -> None:
-    run(["jobs", "wait", job_id, "--for", "60s"], folder, 90, env)
+    return str(shell.json("enqueue", *arguments)["id"])
 
 
 def objects(lines: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def until_heard(folder: Path, env: dict[str, str], events: Process) -> list[dict[str, Any]]:
+def until_heard(shell: Shell, events: Process) -> list[dict[str, Any]]:
     """The events of a job. A worker that has not heard of us yet, or not again, tells nothing: once more then."""
     give_up = time.monotonic() + 70
     while time.monotonic() < give_up:
-        job_id = enqueue(folder, env, "greet", "name=Ada")
-        wait_for_end(folder, env, job_id)
+        job_id = enqueue(shell, "greet", "name=Ada")
+        shell("jobs", "wait", job_id, "--for", "60s")
         told = [event for event in objects(list(events.lines)) if event["job_id"] == job_id]
         if [event["kind"] for event in told] == ["job.started", "job.succeeded"]:
             return told
@@ -89,29 +71,29 @@ def until_heard(folder: Path, env: dict[str, str], events: Process) -> list[dict
 
 
 def test_events_are_json_lines_in_a_pipe_and_outlive_the_server(
-    folder: Path, env: dict[str, str], worker: Process, server: EmbeddedServer
+    shell: Shell, worker: Process, server: EmbeddedServer
 ) -> None:
-    with Process(["events", "--kind", "job.*"], folder, env) as events:
+    with shell.process("events", "--kind", "job.*") as events:
         events.wait_for("heard us", timeout=60)
-        told = until_heard(folder, env, events)
+        told = until_heard(shell, events)
         assert {"at", "worker", "queue", "task", "attempt", "run_s", "error"} <= told[1].keys()
         assert (told[1]["worker"], told[1]["queue"], told[1]["task"]) == ("w1", "default", "greet")
         server.stop()
         events.wait_for("the connection is lost", timeout=60)
         server.start()
         events.wait_for("connected again", timeout=60)
-        until_heard(folder, env, events)
+        until_heard(shell, events)
         assert events.end(signal.SIGINT, 40) == 130
         assert not [line for line in events.lines if "Traceback" in line]
 
 
-def test_events_are_lines_on_a_terminal(folder: Path, env: dict[str, str], worker: Process) -> None:
-    with Terminal(["events"], folder, env, columns=40) as terminal:
+def test_events_are_lines_on_a_terminal(shell: Shell, worker: Process) -> None:
+    with shell.terminal("events", columns=40) as terminal:
         terminal.wait_for("heard us", 60)
         give_up = time.monotonic() + 70
         while "job.dead_lettered" not in terminal.text:  # until the worker has heard of us
             assert time.monotonic() < give_up, terminal.text
-            job_id = enqueue(folder, env, "fail")
+            job_id = enqueue(shell, "fail")
             with contextlib.suppress(AssertionError):
                 terminal.wait_for(f"default/fail  {job_id}", 3)
         terminal.wait_for("Reject: no", 40)
@@ -122,12 +104,10 @@ def test_events_are_lines_on_a_terminal(folder: Path, env: dict[str, str], worke
         assert "Traceback" not in terminal.text
 
 
-def test_top_shows_queues_jobs_and_workers_and_hears_keys(
-    folder: Path, env: dict[str, str], worker: Process
-) -> None:
-    go_on = folder / "go"
-    job_id = enqueue(folder, env, "count", f"until={go_on}")
-    with Terminal(["top", "--refresh", "500ms"], folder, env, columns=130) as terminal:
+def test_top_shows_queues_jobs_and_workers_and_hears_keys(shell: Shell, worker: Process) -> None:
+    go_on = shell.folder / "go"
+    job_id = enqueue(shell, "count", f"until={go_on}")
+    with shell.terminal("top", "--refresh", "500ms", columns=130) as terminal:
         for text in ("QUEUE", "default", "w1", "50 % half of the way", job_id, "q quit"):
             terminal.wait_for(text, 60)
         terminal.press("p")
@@ -146,13 +126,11 @@ def test_top_shows_queues_jobs_and_workers_and_hears_keys(
         assert terminal.end(40) == 0
         assert terminal.text.rstrip().endswith("\x1b[?1049l")  # the terminal is as it was
     go_on.touch()
-    wait_for_end(folder, env, job_id)
+    shell("jobs", "wait", job_id, "--for", "60s")
 
 
-def test_top_fits_a_terminal_of_40_columns_and_ctrl_c_leaves_it(
-    folder: Path, env: dict[str, str], worker: Process
-) -> None:
-    with Terminal(["top"], folder, env, columns=40) as terminal:
+def test_top_fits_a_terminal_of_40_columns_and_ctrl_c_leaves_it(shell: Shell, worker: Process) -> None:
+    with shell.terminal("top", columns=40) as terminal:
         terminal.wait_for("default", 60)
         terminal.wait_for("w1", 60)
         terminal.press("\x03")
@@ -163,69 +141,59 @@ def test_top_fits_a_terminal_of_40_columns_and_ctrl_c_leaves_it(
         assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= 40
 
 
-def test_top_in_a_pipe_is_one_look(folder: Path, env: dict[str, str], worker: Process) -> None:
-    piped = run(["top"], folder, 60, env)
-    assert (piped.returncode, piped.stderr) == (0, "")
+def test_top_in_a_pipe_is_one_look(shell: Shell, worker: Process) -> None:
+    piped = shell("top")
+    assert piped.stderr == ""
     assert "\x1b" not in piped.stdout
-    assert [line.split()[0] for line in piped.stdout.splitlines() if line][1:] == [
-        "QUEUE", "default", "TASK", "WORKER", "w1",
-    ]  # fmt: skip
-    found = json.loads(run(["top", "--json"], folder, 60, env).stdout)
-    assert found.keys() == {"queues", "running", "workers"}
+    first = [line.split()[0] for line in piped.stdout.splitlines() if line][1:]
+    assert first[:-1] == ["QUEUE", "default", "TASK", "WORKER"]
+    assert re.fullmatch("w1-[0-9a-f]{6}", first[-1])
+    found = shell.json("top")
     (queue,) = found["queues"]
-    assert (queue["queue"], queue["queued"], queue["later"], queue["workers"]) == ("default", 0, 0, 1)
-    assert found["workers"][0]["worker"] == "w1"
+    assert (queue["queue"], queue["queued"], queue["scheduled"], queue["workers"]) == ("default", 0, 0, 1)
+    assert found["workers"][0]["name"] == "w1"
 
 
-def test_watching_jobs_ends_with_them_and_says_how(folder: Path, env: dict[str, str], worker: Process) -> None:
-    good, bad = enqueue(folder, env, "greet", "name=Ada"), enqueue(folder, env, "fail")
-    both = run(["jobs", "watch", good, bad], folder, 90, env)
-    assert both.returncode == 1, both.stderr
+def test_watching_jobs_ends_with_them_and_says_how(shell: Shell, worker: Process) -> None:
+    good, bad = enqueue(shell, "greet", "name=Ada"), enqueue(shell, "fail")
+    both = shell("jobs", "watch", good, bad, code=1)
     last = {status["id"]: status["state"] for status in objects(both.stdout.splitlines())}
     assert last == {good: "succeeded", bad: "dead"}
-    one = run(["jobs", "watch", good], folder, 90, env)
-    assert one.returncode == 0
+    one = shell("jobs", "watch", good)
     assert objects(one.stdout.splitlines())[-1]["result"] == "Hello, Ada!"
 
 
-def test_watching_jobs_on_a_terminal_shows_bars(folder: Path, env: dict[str, str], worker: Process) -> None:
-    go_on = folder / "go"
-    job_id = enqueue(folder, env, "count", f"until={go_on}")
-    with Terminal(["jobs", "watch", job_id], folder, env, columns=100) as terminal:
+def test_watching_jobs_on_a_terminal_shows_bars(shell: Shell, worker: Process) -> None:
+    go_on = shell.folder / "go"
+    job_id = enqueue(shell, "count", f"until={go_on}")
+    with shell.terminal("jobs", "watch", job_id, columns=100) as terminal:
         terminal.wait_for(" 50 %  half of the way", 60)
-        with Terminal(["jobs", "watch"], folder, env) as live:
+        with shell.terminal("jobs", "watch") as live:
             live.wait_for("count", 60)
             live.wait_for("50 % half", 60)
             live.press("q")
             assert live.end(40) == 0
-        piped = run(["jobs", "watch"], folder, 60, env)
+        piped = shell("jobs", "watch")
         assert [status["id"] for status in objects(piped.stdout.splitlines())] == [job_id]
         go_on.touch()
         terminal.wait_for("succeeded in", 60)
         assert terminal.end(40) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["events", "--kind", "jobs.*"], 2, "no kind of event matches 'jobs.*'"),
-        (["events", "--queue", "no good"], 2, "not a usable name"),
-        (["top", "--refresh", "soon"], 2, "--refresh"),
-        (["top", "--refresh", "1ms"], 2, "200ms"),
-        (["jobs", "watch", "nosuch"], 5, "no job nosuch"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_bad_input_gets_a_clear_answer(
-    folder: Path, env: dict[str, str], arguments: list[str], code: int, text: str
+def test_waiting_for_a_new_job_shows_a_bar_on_a_terminal_and_nothing_elsewhere(
+    shell: Shell, worker: Process
 ) -> None:
-    if code == 5:
-        run(["setup", "apply"], folder, 60, env)
-    done = run(arguments, folder, 60, env)
-    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
-
-
-@pytest.mark.parametrize("arguments", [["events"], ["top"], ["jobs", "watch"]], ids=" ".join)
-def test_without_a_server_there_is_code_3(folder: Path, arguments: list[str]) -> None:
-    done = run([*arguments, "-s", "nats://127.0.0.1:9", "--timeout", "1s"], folder, 60)
-    assert done.returncode == 3, done.stderr
+    go_on = shell.folder / "go"
+    line = ["enqueue", "count", f"until={go_on}", "--wait", "--wait-timeout", "100s"]
+    with Terminal(line, shell.folder, shell.env, columns=40, stdout=subprocess.PIPE) as terminal:
+        terminal.wait_for("50 %  half of", 60)
+        go_on.touch()
+        assert terminal.end(60) == 0
+        assert terminal.popen.stdout is not None
+        with terminal.popen.stdout as pipe:
+            out = pipe.read().decode()
+    assert "succeeded in" in out
+    assert '"counted"' in out
+    assert "%" not in out
+    assert max(len(line) for line in terminal.text.replace("\x1b[K", "").split("\r")) < 40
+    assert shell(*line).stderr == ""

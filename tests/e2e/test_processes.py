@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import urllib.error
-import urllib.request
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +15,9 @@ from jetjobs import JetJobs, Task
 from jetjobs.devserver import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import lines, until, until_journal, worker
+from tests.support.pages import Port
 from tests.support.probe import eventually
-from tests.support.processes import Process
+from tests.support.processes import Process, run
 from tests.support.server import Truth
 
 
@@ -60,20 +59,6 @@ async def test_a_second_signal_stops_at_once(
     await truth.until_idle()
 
 
-async def test_processes_are_supervised_and_one_that_dies_is_restarted(
-    server: EmbeddedServer, app: JetJobs, journal: Path
-) -> None:
-    with worker(server, journal, "--processes", "2") as process:
-        await until(process, "worker.ready", 2)
-        await journal_tasks.die.enqueue(1)
-        await until(process, "restarting in")
-        await until(process, "worker.ready", 3)
-        handles = [await journal_tasks.effect.enqueue(n) for n in range(20)]
-        assert [await handle.result(timedelta(seconds=20)) for handle in handles] == list(range(20))
-        assert await asyncio.to_thread(process.end, signal.SIGTERM) == 0
-    assert sum("worker.stopped" in line for line in process.lines) == 2
-
-
 async def test_a_child_that_cannot_start_ends_the_supervisor_with_its_exit_code(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -85,30 +70,18 @@ async def test_a_child_that_cannot_start_ends_the_supervisor_with_its_exit_code(
 async def test_health_and_metrics_are_served_and_readiness_goes_when_the_server_does(
     server: EmbeddedServer, app: JetJobs, journal: Path, unused_tcp_port: int
 ) -> None:
-    base = f"http://127.0.0.1:{unused_tcp_port}"
-
-    def get(path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(base + path, timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    with worker(server, journal, "--http", f"127.0.0.1:{unused_tcp_port}") as process:
+    port = Port(unused_tcp_port)
+    with worker(server, journal, "--http", port.address) as process:
         await until(process, "worker.ready")
-        assert (await asyncio.to_thread(get, "/livez"))[0] == 200
-        assert await asyncio.to_thread(get, "/readyz") == (200, "ready\n")
+        assert (await port.get("/livez"))[0] == 200
+        assert await port.get("/readyz") == (200, "ready\n")
         await (await journal_tasks.effect.enqueue(1)).result(timedelta(seconds=10))
-
-        async def counted() -> bool:  # the result is told before it is counted
-            page = (await asyncio.to_thread(get, "/metrics"))[1]
-            return 'jetjobs_attempts_total{outcome="succeeded",queue="default",task="effect"} 1.0' in page
-
-        await eventually(counted)
+        labels = {"outcome": "succeeded", "queue": "default", "task": "effect"}
+        await port.until_page("jetjobs_attempts_total", 1.0, **labels)
         server.stop()
         await until(process, "nats.lost")
-        assert (await asyncio.to_thread(get, "/readyz"))[0] == 503
-        assert (await asyncio.to_thread(get, "/livez"))[0] == 200
+        assert (await port.get("/readyz"))[0] == 503
+        assert (await port.get("/livez"))[0] == 200
         server.start()
         await until(process, "nats.restored")
         assert await asyncio.to_thread(process.end) == 0
@@ -174,8 +147,6 @@ async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: Embed
     env = {"NATS_URL": server.url}
     with Process(["worker"], tmp_path, env) as process:
         await until(process, "worker.ready")
-        from tests.support.processes import run
-
         stored = await asyncio.to_thread(
             run, ["enqueue", "talk", "secret=hush", "--json", "--wait"], tmp_path, env=env
         )
@@ -186,28 +157,6 @@ async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: Embed
         assert finished["job_id"] == job_id
         assert await asyncio.to_thread(process.end) == 0
     assert not any("hush" in line for line in process.lines)
-
-
-async def test_a_worker_frozen_past_its_lease_sends_nothing_for_its_old_job(
-    server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
-) -> None:
-    with worker(server, journal, lease="1s") as frozen:
-        await until(frozen, "worker.ready")
-        handle = await journal_tasks.fail_late.enqueue(1, 2.0)
-        await until_journal(journal, "begin", 1)
-        frozen.send(signal.SIGSTOP)
-        with worker(server, journal, lease="1s") as other:
-            await until_journal(journal, "begin", 2)  # the lease ran out: it runs elsewhere
-            await until(other, "job.dead_lettered")
-            assert set(await truth.dead()) == {handle.id}
-            before = await truth.api("STREAM.INFO.jobs-work-default")
-            frozen.send(signal.SIGCONT)
-            await until(frozen, "job.lease_lost")
-            assert await asyncio.to_thread(frozen.end) == 0
-            after = await truth.api("STREAM.INFO.jobs-work-default")
-            assert after["state"]["last_seq"] == before["state"]["last_seq"]  # no retry of a job that is not ours
-            assert not any("job.retried" in line or "job.dead_lettered" in line for line in frozen.lines)
-    assert [line[3] for line in lines(journal, "begin")] == ["1", "1"]
 
 
 @pytest.mark.parametrize("task", [journal_tasks.stubborn, journal_tasks.hang])

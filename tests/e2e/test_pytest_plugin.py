@@ -300,13 +300,6 @@ def test_the_plugin_loads_nothing_heavy_until_a_fixture_is_used(project: pytest.
     run(project).assert_outcomes(passed=1)
 
 
-def test_the_plugin_can_be_turned_off(project: pytest.Pytester) -> None:
-    project.makepyfile(
-        "def test_it(pytestconfig):\n    assert not pytestconfig.pluginmanager.has_plugin('jetjobs')\n"
-    )
-    run(project, "-p", "no:jetjobs").assert_outcomes(passed=1)
-
-
 def test_the_examples_have_tests_that_pass(tmp_path: Path) -> None:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("JETJOBS_", "NATS_", "PYTEST_"))

@@ -94,7 +94,6 @@ async def test_ten_thousand_letters_replayed_through_a_kill_9_run_once_each(
         runs = ran(journal)
         assert set(runs) == {*kept, *quiet}
         assert sum(runs.values()) - MANY <= IN_FLIGHT, "more ran twice than were in flight"
-        assert await truth.subjects("jobs-work-default", "jobs.work.default.tick._replay.>") == {}
         for job_id in kept[:: len(kept) // 50]:
             record = await truth.js.get_last_msg("KV_jobs-done-default", f"$KV.jobs-done-default.effect.{job_id}")
             check_past(json.loads(record.data or b"{}")["replay"], {"first", "second"})

@@ -1,4 +1,4 @@
-"""`jetjobs schedules` and `jetjobs scheduler` as an operator uses them: real processes, real command lines."""
+"""`jetjobs schedules` and `jetjobs worker --slots 0` as an operator uses them, in real processes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from jetjobs.devserver import EmbeddedServer
-from tests.e2e.test_operator_commands import Shell
 from tests.support.pages import Port
 from tests.support.probe import eventually
 from tests.support.processes import Process, run
 from tests.support.server import Truth
-from tests.support.terminal import Terminal
+from tests.support.shell import Shell
 
 pytestmark = pytest.mark.timeout(240)  # a dozen processes each, on a machine that may be busy
 
@@ -51,14 +49,10 @@ BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "tasks.py").write_text(TASKS)
-    return tmp_path
-
-
-@pytest.fixture
-def shell(folder: Path, server: EmbeddedServer) -> Shell:
-    return Shell(folder, server.url)
+def schedules(shell: Shell) -> Shell:
+    """`jetjobs schedules ...` where everything is set up."""
+    shell("setup", "apply")
+    return shell.of("schedules")
 
 
 @pytest.fixture
@@ -84,72 +78,74 @@ def weekdays_at_nine(after: datetime, count: int) -> list[datetime]:
 
 
 def scheduler(shell: Shell, *arguments: str) -> Process:
-    return Process(["scheduler", "-s", shell.url, "--log-format", "console", *arguments], shell.folder)
+    """A worker that takes no jobs."""
+    return shell.process("worker", "--slots", "0", "--log-format", "console", *arguments)
 
 
 # Commands
 
 
-async def test_a_schedule_from_put_to_delete(shell: Shell, truth: Truth) -> None:
-    await asyncio.to_thread(shell, "setup", "apply")
-    assert "there are no schedules" in shell("schedules", "list").stderr
+async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, truth: Truth) -> None:
+    assert "there are no schedules" in schedules("list").stderr
     line = ["mornings", "greet", "name=Ada", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin", "--misfire", "all"]
-    put = shell.json("schedules", "put", *line, "--misfire-limit", "7", "--overlap", "skip", "--jitter", "30s")
-    assert (put["state"], put["args"], put["misfire_limit"]) == ("on", {"name": "Ada"}, 7)
+    put = schedules.json("put", *line, "--overlap", "skip", "--jitter", "30s")
+    assert (put["state"], put["args"], put["revision"], put["planned_by"]) == ("on", {"name": "Ada"}, 1, None)
     stored = json.loads(
         (await truth.js.get_last_msg("KV_jobs-schedules", "$KV.jobs-schedules.mornings")).data or b""
     )
     assert (stored["cron"], stored["tz"], stored["task"]) == ("0 9 * * 1-5", "Europe/Berlin", "greet")
 
-    table = shell("schedules", "list").stdout.splitlines()
+    table = schedules("list").stdout.splitlines()
     assert table[0].split() == ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
     assert re.fullmatch(
         r"mornings  on +in \S+( s)? +0 9 \* \* 1-5 Europe/Berlin  - +- +0 +greet  default", table[1]
     ), table[1]
-    assert shell("schedules", "list", "-q").stdout == "mornings\n"
+    assert schedules("list", "-q").stdout == "mornings\n"
 
-    shown = shell("schedules", "show", "mornings").stdout
+    shown = schedules("show", "mornings").stdout
     for fact in (
         'arguments   {"name": "Ada"}',
-        "misfire     all, up to 7",
+        "misfire     all",
+        "revision    definition 1, not planned yet: waiting for a leader",
         "overlap     skip",
         "jitter      30.0 s",
     ):
         assert fact in shown
     assert shown.count("upcoming") == 5
 
-    assert "mornings  paused" in shell("schedules", "pause", "mornings").stdout
-    assert "was paused already" in shell("schedules", "pause", "mornings").stdout
-    assert re.search(r", paused\n", shell("schedules", "put", *line, "--paused").stdout)
-    again = shell("schedules", "put", *line, "--misfire-limit", "7").stdout
+    paused = schedules("pause", "mornings")
+    assert "mornings  paused" in paused.stdout
+    assert "no worker leads: this takes effect when one does" in paused.stderr
+    assert "was paused already" in schedules("pause", "mornings").stdout
+    assert re.search(r", paused\n", schedules("put", *line, "--paused").stdout)
+    again = schedules("put", *line).stdout
     assert re.search(r"next in \S+( s)?; it was paused, and is on now\n", again)
-    assert "was paused" not in shell("schedules", "put", *line, "--overlap", "skip").stdout
-    shell("schedules", "pause", "mornings")
-    paused = shell.json("schedules", "show", "mornings")
+    assert "was paused" not in schedules("put", *line, "--overlap", "skip").stdout
+    schedules("pause", "mornings")
+    paused = schedules.json("show", "mornings")
     assert (paused["state"], paused["next"], paused["upcoming"]) == ("paused", None, [])
-    assert "resumed, next in" in shell("schedules", "resume", "mornings").stdout
+    assert "resumed, next in" in schedules("resume", "mornings").stdout
 
-    ran = shell.json("schedules", "run", "mornings")
+    ran = schedules.json("run", "mornings")
     (subject,) = await truth.jobs()
     assert ran["id"].endswith(subject.rsplit(".", 1)[1])
     job = shell.json("jobs", "show", ran["id"])
     assert (job["state"], job["schedule"]) == ("queued", "mornings")
     assert datetime.fromisoformat(job["slot"]) <= datetime.now(UTC) + timedelta(minutes=1)
 
-    assert "this would delete schedule mornings" in shell("schedules", "delete", "mornings", code=6).stderr
-    assert shell("schedules", "delete", "mornings", "--yes", "-q").stdout == "mornings\n"
-    assert "there is no schedule 'mornings'" in shell("schedules", "show", "mornings", code=5).stderr
+    assert "this would delete schedule mornings" in schedules("delete", "mornings", code=6).stderr
+    assert schedules("delete", "mornings", "--yes", "-q").stdout == "mornings\n"
+    assert "there is no schedule 'mornings'" in schedules("show", "mornings", code=5).stderr
 
 
-def test_the_next_slots_are_shown_in_any_zone(shell: Shell) -> None:
-    shell("setup", "apply")
-    shell("schedules", "put", "mornings", "greet", "name=Ada", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin")
+def test_the_next_slots_are_shown_in_any_zone(schedules: Shell) -> None:
+    schedules("put", "mornings", "greet", "name=Ada", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin")
     for words in (
         ["mornings", "--tz", "America/New_York"],
         ["--cron", "0 14 * * *", "--tz", "America/New_York", "-n", "3"],
     ):
         before = datetime.now(UTC)
-        told = shell.json("schedules", "next", *words)
+        told = schedules.json("next", *words)
         after = datetime.now(UTC)
         slots = [datetime.fromisoformat(item["slot"]) for item in told["items"]]
         local = [datetime.fromisoformat(item["local"]) for item in told["items"]]
@@ -162,10 +158,10 @@ def test_the_next_slots_are_shown_in_any_zone(shell: Shell) -> None:
             assert slots in (weekdays_at_nine(before, 5), weekdays_at_nine(after, 5))
         else:
             assert [(moment.hour, moment.minute) for moment in local] == [(14, 0)] * 3
-    rows = shell("schedules", "next", "mornings", "-n", "2").stdout.splitlines()
+    rows = schedules("next", "mornings", "-n", "2").stdout.splitlines()
     assert rows[0].split() == ["SLOT", "IN", "DAY", "ZONE"]
     assert [row.split()[0][11:19] for row in rows[1:]] == ["09:00:00"] * 2
-    quiet = shell("schedules", "next", "mornings", "-n", "1", "-q").stdout.strip()
+    quiet = schedules("next", "mornings", "-n", "1", "-q").stdout.strip()
     assert datetime.fromisoformat(quiet).utcoffset() in (timedelta(hours=1), timedelta(hours=2))
 
 
@@ -180,10 +176,8 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
     )
     assert json.loads(done.stdout)["items"][0]["local"].endswith("+05:45"), done.stderr
     for words, text in (
-        (["--cron", "61 9 * * *"], "'61' is no minute"),
         (["--cron", "0 9 * * *", "--tz", "Europe/Berln"], "Europe/Berlin"),
         (["--every", "half"], "no duration"),
-        (["--every", "1h", "--cron", "0 9 * * *"], "either cron or every"),
         ([], "name a schedule, or give --cron or --every"),
         (["x", "--every", "1h"], "name a schedule, or give --cron or --every"),
         (["x", "-n", "0"], "-n"),
@@ -195,142 +189,82 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
 
 
 BAD = [
-    (2, "either cron or every", ["x", "greet", "name=A"]),
-    (2, "either cron or every", ["x", "greet", "name=A", "--cron", "0 9 * * *", "--every", "1h"]),
-    (2, "at least one second", ["x", "greet", "name=A", "--every", "500ms"]),
-    (2, "no duration", ["x", "greet", "name=A", "--every", "often"]),
-    (2, "tz goes with cron", ["x", "greet", "name=A", "--every", "1h", "--tz", "Europe/Berlin"]),
-    (2, "--start has no time zone", ["x", "greet", "name=A", "--every", "1h", "--start", "2027-01-01"]),
-    (2, "--end 'soon' is no ISO 8601 time", ["x", "greet", "name=A", "--every", "1h", "--end", "soon"]),
-    (
-        2,
-        "ends before it starts",
-        ["x", "greet", "name=A", "--every", "1h", "--start", "2027-01-02T00:00Z", "--end", "2027-01-01T00:00Z"],
-    ),
-    (
-        2,
-        "there is no slot between its start and its end",
-        [
-            "x",
-            "greet",
-            "name=A",
-            "--cron",
-            "0 0 1 1 *",
-            "--start",
-            "2027-02-01T00:00Z",
-            "--end",
-            "2027-03-01T00:00Z",
-        ],
-    ),
-    (2, "no slot from now until its end", ["x", "greet", "name=A", "--every", "1h", "--end", "2020-01-01T00:00Z"]),
-    (2, "greater than or equal to 0", ["x", "greet", "name=A", "--every", "1h", "--revision", "-1"]),
-    (2, "misfire", ["x", "greet", "name=A", "--every", "1h", "--misfire", "some"]),
-    (2, "name: Field required", ["x", "greet", "--every", "1h"]),
-    (2, "is no argument", ["x", "greet", "Ada", "--every", "1h"]),
-    (2, "schedule", ["a.b", "greet", "name=A", "--every", "1h"]),
-    (5, "nosuch", ["x", "nosuch", "--every", "1h"]),
-    (5, "there is no queue 'nowhere'", ["x", "greet", "name=A", "--every", "1h", "--queue", "nowhere"]),
-    (6, "its revision is none, not 7", ["x", "greet", "name=A", "--every", "1h", "--revision", "7"]),
+    (2, "either cron or every", ""),
+    (2, "at least one second", "--every 500ms"),
+    (2, "no duration", "--every often"),
+    (2, "--start has no time zone", "--every 1h --start 2027-01-01"),
+    (2, "--end 'soon' is no ISO 8601 time", "--every 1h --end soon"),
+    (2, "no slot from now until its end", "--every 1h --end 2020-01-01T00:00Z"),
+    (2, "greater than or equal to 0", "--every 1h --revision -1"),
+    (2, "misfire", "--every 1h --misfire some"),
+    (2, "is no argument", "Ada --every 1h"),
+    (5, "there is no queue 'nowhere'", "--every 1h --queue nowhere"),
+    (6, "its revision is none, not 7", "--every 1h --revision 7"),
 ]
 
 
-def test_bad_input_has_its_code_and_stores_nothing(shell: Shell) -> None:
-    shell("setup", "apply")
-    for code, text, words in BAD:
-        assert text in shell("schedules", "put", *words, code=code).stderr, words
-    assert shell.json("schedules", "list")["items"] == []
-    for words in (["show", "x"], ["next", "x"], ["run", "x"], ["pause", "x"], ["resume", "x"], ["delete", "x"]):
-        assert "there is no schedule 'x'" in shell("schedules", *words, code=5).stderr
+def test_bad_input_has_its_code_and_stores_nothing(schedules: Shell) -> None:
+    for code, text, line in BAD:
+        assert text in schedules("put", "x", "greet", "name=A", *line.split(), code=code).stderr, line
+    assert "name: Field required" in schedules("put", "x", "greet", "--every", "1h", code=2).stderr
+    assert "schedule" in schedules("put", "a.b", "greet", "name=A", "--every", "1h", code=2).stderr
+    assert "nosuch" in schedules("put", "x", "nosuch", "--every", "1h", code=5).stderr
+    assert schedules.json("list")["items"] == []
+    for verb in ("show", "next", "run", "pause", "resume", "delete"):
+        assert "there is no schedule 'x'" in schedules(verb, "x", code=5).stderr
 
 
-def test_of_two_who_edit_one_wins_and_the_other_is_told(shell: Shell) -> None:
-    shell("setup", "apply")
-    seen = shell.json("schedules", "put", "s", "greet", "name=A", "--every", "1h", "--revision", "0")["revision"]
-    shell("schedules", "put", "s", "greet", "name=B", "--every", "2h", "--revision", str(seen))
-    lost = shell("schedules", "put", "s", "greet", "name=C", "--every", "3h", "--revision", str(seen), code=6)
-    assert "was changed meanwhile" in lost.stderr
-    assert "hint: " in lost.stderr
-    found = shell.json("schedules", "show", "s")
-    assert (found["args"], found["every_s"]) == ({"name": "B"}, 7200)
-
-
-def test_secret_arguments_are_masked(shell: Shell) -> None:
-    shell("setup", "apply")
-    shell("schedules", "put", "s", "log_in", "user=ada", "password=hunter2", "--every", "1h")
+def test_secret_arguments_are_masked(schedules: Shell) -> None:
+    schedules("put", "s", "log_in", "user=ada", "password=hunter2", "--every", "1h")
     for words in (["list", "--json"], ["show", "s"], ["show", "s", "--json"]):
-        assert "hunter2" not in shell("schedules", *words).stdout
-    assert shell.json("schedules", "show", "s")["args"]["user"] == "ada"
+        assert "hunter2" not in schedules(*words).stdout
+    assert schedules.json("show", "s")["args"]["user"] == "ada"
 
 
-def test_a_narrow_terminal_keeps_what_matters(shell: Shell) -> None:
-    shell("setup", "apply")
+def test_a_narrow_terminal_keeps_what_matters(schedules: Shell) -> None:
     name = "a-schedule-with-quite-a-long-name"
-    shell(
-        "schedules", "put", name, "greet", "name=A", "--cron", "0,15,30,45 9-17 * * 1-5", "--tz", "Europe/Berlin"
-    )
+    schedules("put", name, "greet", "name=A", "--cron", "0,15,30,45 9-17 * * 1-5", "--tz", "Europe/Berlin")
     for columns, shown, named in ((80, "NAME STATE NEXT RULE LAST", name), (40, "NAME STATE NEXT", name[:19])):
-        with Terminal(["schedules", "list", "-s", shell.url], shell.folder, {}, columns=columns) as terminal:
+        with schedules.terminal("schedules", "list", columns=columns) as terminal:
             assert terminal.end() == 0, terminal.text
         assert max(len(line) for line in terminal.lines) <= columns, terminal.text
         assert terminal.lines[0].split()[: len(shown.split())] == shown.split()
         assert terminal.lines[1].startswith(named)
-    with Terminal(["schedules", "next", name, "-s", shell.url], shell.folder, {}, columns=40) as terminal:
+    assert "LAST" not in terminal.lines[0]
+    with schedules.terminal("schedules", "next", name, columns=40) as terminal:
         assert terminal.end() == 0, terminal.text
     assert terminal.lines[0].split()[:2] == ["SLOT", "IN"]
     assert max(len(line) for line in terminal.lines) <= 40, terminal.text
 
 
-async def test_names_that_cannot_be_read_are_cut(shell: Shell, truth: Truth) -> None:
-    shell("setup", "apply")
-    await truth.js.publish(f"$KV.jobs-schedules.{'y' * 3000}", b"no JSON")
-    told = shell("schedules", "list").stderr
-    assert f"1 cannot be read, and are not planned: {'y' * 35}…" in told
-    assert max(map(len, told.splitlines())) < 120
+async def test_what_cannot_be_read_is_named_and_can_be_deleted(schedules: Shell, truth: Truth) -> None:
+    for name in ("broken", "H.12", "y" * 3000):
+        await truth.js.publish(f"$KV.jobs-schedules.{name}", b"no JSON")
+    listed = schedules("list", "--json")
+    assert json.loads(listed.stdout)["items"] == []
+    assert f"3 cannot be read, and are not planned: H.12, broken, {'y' * 35}…" in listed.stderr
+    assert max(map(len, listed.stderr.splitlines())) < 120
+    assert "cannot be read" in schedules.error("show", "broken", code=2)
+    assert "broken" not in schedules("delete", "*", "--yes", code=2).stdout
+    schedules("delete", "broken", "H.12", "y" * 3000, "--yes")
+    assert "there are no schedules" in schedules("list").stderr
 
 
-def test_the_narrowest_table_keeps_the_next_slot(shell: Shell) -> None:
-    shell("setup", "apply")
-    shell("schedules", "put", "mornings", "greet", "name=A", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin")
-    with Terminal(["schedules", "list", "-s", shell.url], shell.folder, {}, columns=40) as terminal:
-        assert terminal.end() == 0, terminal.text
-    assert terminal.lines[0].split()[:3] == ["NAME", "STATE", "NEXT"]
-    assert "LAST" not in terminal.lines[0]
-
-
-def test_delete_asks_on_a_terminal(shell: Shell) -> None:
-    shell("setup", "apply")
-    shell("schedules", "put", "s", "greet", "name=A", "--every", "1h")
+def test_none_or_all_of_several_are_changed_and_delete_asks_on_a_terminal(schedules: Shell) -> None:
+    schedules("put", "a", "greet", "name=A", "--every", "1h")
+    schedules("pause", "a", "b", code=5)
+    assert schedules.json("show", "a")["state"] == "on"
+    schedules("delete", "a", "b", "--yes", code=5)
+    assert [item["name"] for item in schedules.json("list")["items"]] == ["a"]
     for answer, code in (("n", 6), ("y", 0)):
-        with Terminal(["schedules", "delete", "s", "-s", shell.url], shell.folder, {}) as terminal:
-            terminal.wait_for("delete schedule s?")
+        with schedules.terminal("schedules", "delete", "a") as terminal:
+            terminal.wait_for("delete schedule a?")
             terminal.press(answer + "\n")
             assert terminal.end() == code, terminal.text
-    shell("schedules", "show", "s", code=5)
+    schedules("show", "a", code=5)
 
 
-async def test_what_cannot_be_read_is_named_and_can_be_deleted(shell: Shell, truth: Truth) -> None:
-    await asyncio.to_thread(shell, "setup", "apply")
-    await truth.js.publish("$KV.jobs-schedules.broken", b"no JSON")
-    listed = shell("schedules", "list", "--json")
-    assert json.loads(listed.stdout)["items"] == []
-    assert "1 cannot be read, and are not planned: broken" in listed.stderr
-    assert "cannot be read" in shell("schedules", "show", "broken", code=2).stderr
-    await truth.js.publish("$KV.jobs-schedules.H.12", b"no JSON")
-    assert "broken" not in shell("schedules", "delete", "*", "--yes", code=2).stdout
-    shell("schedules", "delete", "broken", "H.12", "--yes")
-    assert "there are no schedules" in shell("schedules", "list").stderr
-
-
-def test_none_or_all_of_several_are_changed(shell: Shell) -> None:
-    shell("setup", "apply")
-    shell("schedules", "put", "a", "greet", "name=A", "--every", "1h")
-    shell("schedules", "pause", "a", "b", code=5)
-    assert shell.json("schedules", "show", "a")["state"] == "on"
-    shell("schedules", "delete", "a", "b", "--yes", code=5)
-    assert [item["name"] for item in shell.json("schedules", "list")["items"]] == ["a"]
-
-
-# The scheduler
+# Workers without slots
 
 
 async def slots_done(truth: Truth) -> set[str]:
@@ -346,17 +280,16 @@ async def holder(truth: Truth) -> str | None:
     return str(json.loads(message.data)["holder"]) if message.data else None
 
 
-async def test_a_scheduler_plans_and_hands_over_when_it_stops(
+async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
     declared: Path, shell: Shell, truth: Truth, port: Port
 ) -> None:
-    worker_words = ["worker", "-s", shell.url, "--no-schedules", "--name", "w", "--log-format", "console"]
-    with Process(worker_words, declared) as worker:
+    with shell.process("worker", "--no-schedules", "--name", "w", "--log-format", "console") as worker:
         await asyncio.to_thread(worker.wait_for, "worker ready", 1, 60)
         # It neither stores what the code declares nor tries for the lead.
         assert await truth.subjects("KV_jobs-schedules", "$KV.jobs-schedules.>") == {}
         assert await holder(truth) is None
         with scheduler(shell, "--name", "first", "--http", port.address) as first:
-            await asyncio.to_thread(first.wait_for, "scheduler ready", 1, 60)
+            await asyncio.to_thread(first.wait_for, "worker ready", 1, 60)
             await port.until("/readyz", 200)
 
             async def three() -> bool:
@@ -366,10 +299,17 @@ async def test_a_scheduler_plans_and_hands_over_when_it_stops(
             assert await holder(truth) == "first"
             page = await port.until_page("jetjobs_schedule_lateness_seconds", 0.0, schedule="mornings")
             assert page.labels("schedule") == {"beat", "mornings"}
+            # It is a worker of no queue: not in its counts, its gauges, or the lists of its workers.
+            page = await port.until_page("jetjobs_workers", 1.0, queue="default")
+            assert page.value("jetjobs_slots", queue="default") is None
+            listed = shell.json("workers", "list")["items"]
+            assert {one["name"]: (one["queues"], one["slots"]["total"]) for one in listed}["first"] == ([], 0)
+            of_queue = shell.json("workers", "list", "--queue", "default")
+            assert [one["name"] for one in of_queue["items"]] == ["w"]
             with scheduler(shell, "--name", "second") as second:
-                await asyncio.to_thread(second.wait_for, "scheduler ready", 1, 60)
+                await asyncio.to_thread(second.wait_for, "worker ready", 1, 60)
                 assert first.end(signal.SIGTERM, 60) == 0
-                first.wait_for("scheduler stopped")
+                first.wait_for("worker stopped")
 
                 async def handed_over() -> bool:
                     return await holder(truth) == "second"
@@ -383,48 +323,32 @@ async def test_a_scheduler_plans_and_hands_over_when_it_stops(
                 await eventually(goes_on, 60)
                 assert second.end(signal.SIGINT, 60) == 0
         assert worker.end(signal.SIGTERM, 60) == 0
+    refused = shell("schedules", "delete", "beat", "--yes", code=6)
+    assert "is declared in the code of app 'demo'" in refused.stderr
+    assert "--force" in refused.stderr
+    assert shell("schedules", "delete", "beat", "--yes", "--force").stdout == "beat  deleted\n"
     slots = sorted(datetime.fromisoformat(slot) for slot in await slots_done(truth))
     assert {after - before for before, after in itertools.pairwise(slots)} == {timedelta(seconds=1)}
 
 
-async def test_what_the_code_drops_is_deleted_by_the_next_scheduler(declared: Path, shell: Shell) -> None:
-    with scheduler(shell) as first:
-        await asyncio.to_thread(first.wait_for, "scheduler ready", 1, 60)
-        listed = await asyncio.to_thread(shell.json, "schedules", "list")
-        assert [(i["name"], i["declared_by"]) for i in listed["items"]] == [("beat", "demo"), ("mornings", "demo")]
-        refused = await asyncio.to_thread(lambda: shell("schedules", "delete", "beat", "--yes", code=6))
-        assert "is declared in the code of app 'demo'" in refused.stderr
-        assert "--force" in refused.stderr
-        await asyncio.to_thread(shell, "schedules", "pause", "mornings")
-        assert first.end(signal.SIGTERM, 60) == 0
-    (declared / "tasks.py").write_text(DECLARED.replace("beat.every", "#").replace("0 9 *", "0 10 *"))
-    with scheduler(shell) as second:
-        await asyncio.to_thread(second.wait_for, "scheduler ready", 1, 60)
-        (left,) = (await asyncio.to_thread(shell.json, "schedules", "list"))["items"]
-        assert (left["name"], left["cron"], left["paused"]) == ("mornings", "0 10 * * 1-5", True)
-        assert second.end(signal.SIGTERM, 60) == 0
-    deleted = await asyncio.to_thread(shell, "schedules", "delete", "mornings", "--yes", "--force")
-    assert deleted.stdout == "mornings  deleted\n"
-
-
-def test_a_scheduler_ends_with_the_codes_of_a_worker(shell: Shell) -> None:
-    assert shell("scheduler", "--provision", "verify", code=6).stderr
-    away = run(["scheduler", "-s", "nats://127.0.0.1:1", "--timeout", "1s"], shell.folder)
-    assert away.returncode == 3, away.stderr
-    shell("scheduler", "nowhere:app", code=2)
-    shell("scheduler", "--http", "nonsense", code=2)
-
-
-async def test_several_processes_of_one_worker_plan_once(
-    declared: Path, shell: Shell, truth: Truth, port: Port
+async def test_a_worker_without_slots_needs_no_app(
+    shell: Shell, schedules: Shell, truth: Truth, tmp_path: Path
 ) -> None:
-    words = ["worker", "-s", shell.url, "-p", "2", "--http", port.address, "--log-format", "console"]
-    with Process(words, declared) as workers:
-        await asyncio.to_thread(workers.wait_for, "worker ready", 2, 90)
+    schedules("put", "often", "greet", "name=Ada", "--every", "1s")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with Process(["worker", "--slots", "0", "-s", shell.url], empty) as leader:
+        await asyncio.to_thread(leader.wait_for, "worker ready", 1, 60)
 
-        async def three() -> bool:
-            return len(await slots_done(truth)) >= 3
+        async def queued() -> bool:
+            return bool(await truth.subjects("jobs-work-default", "jobs.work.default.normal.greet.>"))
 
-        await eventually(three, 60)
-        await port.until_page("jetjobs_schedule_lateness_seconds", 0.0, schedule="mornings")
-        assert workers.end(signal.SIGTERM, 60) == 0
+        await eventually(queued, 60)
+        found = shell.json("doctor", "--only", "queues")
+        assert any("default" in one["text"] and one["level"] == "warn" for one in found["items"]), found
+        assert leader.end(signal.SIGTERM, 60) == 0
+    assert "no app found" in run(["worker", "-s", shell.url], empty).stderr
+    refused = run(["worker", "--slots", "0", "-q", "nope", "--burst", "--no-schedules", "-s", shell.url], empty)
+    assert refused.returncode == 2
+    assert "leave out --queues, --burst, --no-schedules" in refused.stderr
+    assert (await truth.api("STREAM.INFO.jobs-work-nope"))["error"]["code"] == 404

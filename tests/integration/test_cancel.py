@@ -9,13 +9,17 @@ import random
 import threading
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
 from jetjobs.cancel import CancelOutcome
-from jetjobs.model.errors import JobNotFound, TopologyMissing
+from jetjobs.jetstream.places import Places
+from jetjobs.jetstream.reads import at_sequence
+from jetjobs.model.errors import JobNotFound, ResultNotReady, TopologyMissing
 from jetjobs.model.events import JobStarted
+from jetjobs.model.ids import place_id
 from jetjobs.moving import MoveOutcome
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
@@ -170,11 +174,10 @@ async def test_a_job_that_catches_it_and_goes_on_is_told_of_as_stopping(app: Jet
             assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.ENDED
 
 
-async def test_a_cancelled_job_does_not_run_after_a_restart_of_its_worker(make_app: MakeApp, truth: Truth) -> None:
-    app = make_app(queues={"lease": "1s"})
-    probe = Probe()
-    app.observe(probe)
-
+@pytest.mark.settings(queues={"lease": "1s"})
+async def test_a_cancelled_job_does_not_run_after_a_restart_of_its_worker(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
     @app.task
     async def work() -> None: ...
 
@@ -263,8 +266,8 @@ async def _empty(truth: Truth) -> bool:
     return await truth.jobs() == []
 
 
-@pytest.mark.parametrize("named", ["mine", "no token: é", None])
-async def test_a_job_published_by_hand_is_found_and_cancelled_by_the_id_of_the_list(
+@pytest.mark.parametrize("named", ["no token: é", None])
+async def test_a_job_published_without_an_id_is_found_and_cancelled_by_the_id_of_the_list(
     app: JetJobs, truth: Truth, probe: Probe, named: str | None
 ) -> None:
     @app.task
@@ -281,18 +284,109 @@ async def test_a_job_published_by_hand_is_found_and_cancelled_by_the_id_of_the_l
         for job_id in ids:
             status = await app.jobs.get(job_id)
             assert (status.id, status.state, status.task) == (job_id, JobState.QUEUED, "send")
+        handle = await app.job(ids[0])
+        with pytest.raises(ResultNotReady):  # it waits, and is not taken for one that has ended
+            await handle.result(timedelta(milliseconds=300))
         answer = await app.jobs.cancel(ids[1], by="ada", reason="by hand")
         assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
         assert [item.status.id for item in (await app.jobs.page()).items] == [ids[0], ids[2]]
         assert (await app.jobs.get(ids[1])).state is JobState.CANCELLED
-        assert (await app.jobs.set_priority(ids[0], "high")).outcome is MoveOutcome.TOO_LATE
+        moved = await app.jobs.set_priority(ids[0], "high")
+        assert moved.outcome is MoveOutcome.TOO_LATE
+        assert "published without jetjobs and has not moved yet: its priority cannot be changed" in moved.detail
         async with running(app.worker()):
+            assert await handle.result(SOON) == 0
             await probe.finished(2, "succeeded")
         assert {status["state"] for status in (await truth.done()).values()} == {"succeeded", "cancelled"}
         assert [(await app.jobs.get(job_id)).result for job_id in (ids[0], ids[2])] == [0, 2]
         await truth.until_empty()
-        with pytest.raises(JobNotFound):
-            await app.jobs.get("s0123456789-7")
+        pin = await at_sequence(app.jetstream.connection, "jobs-work-default", 1)
+        assert pin is not None
+        for none in (place_id(pin.stored_at, 1), ids[0].replace("-", "-9")):
+            with pytest.raises(JobNotFound):
+                await app.jobs.cancel(none)
+
+
+async def test_a_message_id_finds_the_job_while_it_runs_and_after_its_first_move(
+    app: JetJobs, truth: Truth
+) -> None:
+    begun = asyncio.Event()
+
+    @app.task(retry=RetryPolicy(base=timedelta(hours=1)))
+    async def send(n: int) -> None:
+        if n:
+            raise RuntimeError("again in an hour")
+        begun.set()
+        await asyncio.sleep(60)
+
+    async with app:
+        await app.provision()
+        for number in range(2):
+            headers = {"Nats-Msg-Id": f"mine{number}"}
+            await truth.js.publish("jobs.work.default.normal.send", b'{"n": %d}' % number, headers=headers)
+        assert [item.status.id for item in (await app.jobs.page()).items] == ["mine0", "mine1"]
+        for change in (app.jobs.get("mine0"), app.jobs.cancel("mine0")):
+            with pytest.raises(JobNotFound) as caught:
+                await change
+            assert "not found by this id yet: `jetjobs jobs list --task TASK` shows it" in str(caught.value.hint)
+        async with running(app.worker()):
+            await begun.wait()
+            await eventually(lambda: _is(app, "mine0", JobState.RUNNING))
+            with pytest.raises(ResultNotReady):
+                await (await app.job("mine0")).result(timedelta(milliseconds=300))
+            answer = await app.jobs.cancel("mine0")
+            assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
+            await eventually(lambda: _is(app, "mine1", JobState.RETRYING))
+        assert (await app.jobs.cancel("mine1")).outcome is CancelOutcome.CANCELLED
+        assert await truth.jobs() == []
+
+
+async def test_a_job_seen_running_under_a_message_id_is_not_taken_for_ended_when_its_worker_has_died(
+    app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def send(n: int) -> int:
+        return n
+
+    looked = set[str]()
+    look = Places.runs_unmoved
+
+    async def looking(places: Places, queue: str, task: str, job_id: str) -> dict[str, Any]:
+        record = await look(places, queue, task, job_id)
+        looked.add(job_id)
+        return record
+
+    monkeypatch.setattr(Places, "runs_unmoved", looking)
+
+    async def seen() -> bool:
+        return "mine0" in looked and (await app.jobs.get("mine1")).cancel is not None
+
+    async with app:
+        await app.provision()
+        for number in range(2):
+            headers = {"Nats-Msg-Id": f"mine{number}"}
+            await truth.js.publish("jobs.work.default.normal.send", b'{"n": %d}' % number, headers=headers)
+        held = await (await truth.js.pull_subscribe_bind("normal", "jobs-work-default")).fetch(2)
+        for item in (await app.jobs.page()).items:
+            record = {"run": item.status.run, "queue": "default", "task": "send", "worker": "dead"}
+            await truth.nc.request(f"$KV.jobs-running.{item.status.id}", json.dumps(record).encode())
+        waiting = asyncio.create_task((await app.job("mine0")).result(SOON))
+        cancelling = asyncio.create_task(app.jobs.cancel("mine1", timeout=SOON))
+        await eventually(seen)
+        await truth.js.purge_stream("KV_jobs-running")  # as their TTL does
+        assert (await cancelling).outcome is CancelOutcome.CANCELLED
+        assert await truth.jobs() == ["jobs.work.default.normal.send"]
+        for message in held:
+            await message.nak()
+        async with running(app.worker()):
+            assert await waiting == 0
+        assert (await app.jobs.get("mine1")).state is JobState.CANCELLED
+
+
+async def _is(app: JetJobs, job_id: str, state: JobState) -> bool:
+    with contextlib.suppress(JobNotFound):
+        return (await app.jobs.get(job_id)).state is state
+    return False
 
 
 async def test_a_job_that_goes_on_when_cancelled_still_has_its_time_limit(app: JetJobs, truth: Truth) -> None:

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from nats.js.errors import NotFoundError
-from pydantic import BaseModel, TypeAdapter
 
 from jetjobs import (
     BrokerError,
     CheckpointError,
-    CheckpointTooLarge,
     JetJobs,
     JetJobsError,
     JobFailed,
@@ -24,6 +22,7 @@ from jetjobs import (
     RetryPolicy,
     Settings,
     Snooze,
+    UnstorableValue,
     current_job,
 )
 from jetjobs.devserver import EmbeddedServer
@@ -113,6 +112,8 @@ async def test_a_checkpoint_is_on_the_server_when_the_call_returns(opened: JetJo
         assert await current_job().resume() is None
         await current_job().checkpoint({"step": 3})
         seen.update(await checkpoints(truth))
+        message = await truth.js.get_last_msg(f"KV_{BUCKET}", f"$KV.{BUCKET}.{next(iter(seen))}")
+        assert (message.headers or {})["Nats-TTL"] == f"{30 * 86400}s"
 
     await opened.provision()
     async with running(opened.worker(name="w1")):
@@ -122,61 +123,19 @@ async def test_a_checkpoint_is_on_the_server_when_the_call_returns(opened: JetJo
     (record,) = seen.values()
     assert list(seen) == [f"{handle.id}.{handle.run}"]
     assert record["value"] == {"step": 3}
-    assert {
-        key: record[key] for key in ("id", "run", "task", "queue", "attempt", "hop", "delivery", "worker")
-    } == {
-        "id": handle.id,
-        "run": handle.run,
-        "task": "work",
-        "queue": "default",
-        "attempt": 1,
-        "hop": 0,
-        "delivery": 1,
-        "worker": "w1",
-    }
-
-
-async def test_a_record_has_a_time_to_live(opened: JetJobs, truth: Truth) -> None:
-    headers: list[Any] = []
-
-    @opened.task
-    async def work() -> None:
-        await current_job().checkpoint(1)
-        (subject,) = await truth.subjects(f"KV_{BUCKET}", f"$KV.{BUCKET}.>")
-        headers.append((await truth.js.get_last_msg(f"KV_{BUCKET}", subject)).headers)
-
-    await opened.provision()
-    async with running(opened.worker()):
-        await (await work.enqueue()).result(SOON)
-    assert headers[0]["Nats-TTL"] == f"{30 * 86400}s"
-
-
-async def test_types_come_back_as_themselves(opened: JetJobs) -> None:
-    class Page(BaseModel):
-        cursor: bytes
-        seen: set[int]
-        rate: float
-
-    values: list[tuple[Any, Any]] = [
-        (Page(cursor=b"ab", seen={1, 2}, rate=0.5), Page),
-        ([Page(cursor=b"", seen=set(), rate=1.0)], list[Page]),
-        ({1: timedelta(hours=1)}, dict[int, timedelta]),
-        (float("inf"), float),
-        (7, TypeAdapter(int | str)),
-        ([1, None], Any),
-    ]
-    came_back: list[Any] = []
-
-    @opened.task
-    async def work() -> None:
-        for value, kind in values:
-            await current_job().checkpoint(value)
-            came_back.append(await current_job().resume(kind))
-
-    await opened.provision()
-    async with running(opened.worker()):
-        await (await work.enqueue()).result(SOON)
-    assert came_back == [value for value, _ in values]
+    assert (
+        record.items()
+        >= {
+            "id": handle.id,
+            "run": handle.run,
+            "task": "work",
+            "queue": "default",
+            "attempt": 1,
+            "hop": 0,
+            "delivery": 1,
+            "worker": "w1",
+        }.items()
+    )
 
 
 async def test_a_snoozed_and_a_released_job_keep_theirs(opened: JetJobs, truth: Truth, probe: Probe) -> None:
@@ -282,48 +241,20 @@ async def test_a_job_without_checkpoints_asks_and_writes_nothing(opened: JetJobs
     assert (await truth.api(f"STREAM.INFO.KV_{BUCKET}"))["state"]["last_seq"] == before
 
 
-async def test_a_success_that_keeps_no_record_takes_its_checkpoint_along(opened: JetJobs, truth: Truth) -> None:
-    @opened.task(store_result=False)
-    async def work() -> None:
-        await current_job().checkpoint(1)
-
-    await opened.provision()
-    async with running(opened.worker()):
-        await work.enqueue()
-
-        async def over() -> bool:
-            state = (await truth.api(f"STREAM.INFO.KV_{BUCKET}"))["state"]
-            return bool(state["last_seq"] > 0 and state["messages"] == 0)
-
-        await eventually(over, 30)
-    assert await truth.jobs() == []
-
-
 # Bad input
 
 
 async def test_what_cannot_be_kept_is_refused_in_the_task(opened: JetJobs, truth: Truth) -> None:
-    told: list[BaseException] = []
-
-    class New(BaseModel):
-        step: int
-        page: str
-
-    async def note(call: Callable[[], Any]) -> None:
-        try:
-            await call()
-        except JetJobsError as error:
-            told.append(error)
-
     @opened.task
     async def work() -> None:
         job = current_job()
-        await note(lambda: job.checkpoint("x" * 65_535))  # and two quotes
-        await note(lambda: job.checkpoint(object()))
+        for value in ("x" * 65_535, object()):
+            with pytest.raises(UnstorableValue):
+                await job.checkpoint(value)
         assert await checkpoints(truth) == {}
-        await note(lambda: job.checkpoint("x" * 65_534))
-        await note(lambda: job.checkpoint({"step": "secret"}))
-        await note(lambda: job.resume(New))
+        await job.checkpoint("x" * 65_534)  # and two quotes
+        with pytest.raises(CheckpointError, match="does not fit"):
+            await job.resume(int)
         job.checkpoint_sync(1)
 
     await opened.provision()
@@ -332,29 +263,6 @@ async def test_what_cannot_be_kept_is_refused_in_the_task(opened: JetJobs, truth
         with pytest.raises(JobFailed, match="does not work here"):
             await handle.result(SOON)
         await gone(truth)
-    large, odd, old = told
-    assert isinstance(large, CheckpointTooLarge)
-    assert (large.size, large.limit) == (65_537, 65_536)
-    assert type(odd) is CheckpointError
-    assert type(old) is CheckpointError
-    assert "does not fit" in str(old)
-    assert "page: Field required" in str(old)
-    assert "secret" not in str(old)
-    assert old.hint is not None
-
-
-async def test_a_plain_function_is_told_of_the_form_that_blocks(opened: JetJobs) -> None:
-    @opened.task
-    def work() -> str:
-        try:
-            current_job().checkpoint(1)
-        except JetJobsError as error:
-            return str(error.hint)
-        return "?"
-
-    await opened.provision()
-    async with running(opened.worker()):
-        assert "checkpoint_sync" in await (await work.enqueue()).result(SOON)
 
 
 async def test_a_plain_function_may_run_a_loop_of_its_own(opened: JetJobs, truth: Truth) -> None:
@@ -376,7 +284,7 @@ async def test_errors_cross_to_a_child_process(kept_app: JetJobs, truth: Truth) 
     async with running(kept_app.worker()):
         told = await (await kept_tasks.refused_in_child.enqueue()).result(SOON)
         await gone(truth)
-    assert told[:4] == ["CheckpointTooLarge", "CheckpointError", "InvalidProgress", "JetJobsError"]
+    assert told[:4] == ["UnstorableValue", "UnstorableValue", "ValueError", "JetJobsError"]
     assert told[4].startswith("CheckpointError: the checkpoint does not fit State")
     assert told[5] == "[1, 'a']"
 
@@ -608,7 +516,7 @@ async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_pa
             handle = await producer.tasks["work"].enqueue()
             told: list[str] = []
             await producer.jetstream.connection.nc.listen(
-                "jobs.events.>", lambda subject, *_: told.append(subject)
+                "jobs.events.job.>", lambda subject, *_: told.append(subject)
             )
             async with asyncio.timeout(50), running(working.worker()):
                 async for status in handle.follow():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.model.errors import LetterAmbiguous, TopologyMissing
+from jetjobs.model.errors import JobAmbiguous, TopologyMissing
 from jetjobs.model.letter import LetterFilter
 from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
@@ -117,10 +117,10 @@ async def test_two_letters_of_one_id_are_never_taken_for_each_other(app: JetJobs
         await bury(app, "work", [b'{"n":1}'], ids=["mine"])
         await bury(app, "work", [b'{"n":2}'], ids=["mine"], queue="other")
         await bury(app, "play", [b'{"n":3}'], ids=["mine"])
-        with pytest.raises(LetterAmbiguous, match="3 dead letters have the id mine") as refusal:
+        with pytest.raises(JobAmbiguous, match="3 dead letters have the id mine") as refusal:
             await app.dead.get("mine")
         assert sorted(refusal.value.places) == [("default", "play"), ("default", "work"), ("other", "work")]
-        with pytest.raises(LetterAmbiguous):
+        with pytest.raises(JobAmbiguous):
             await app.dead.get("mine", task="work")
         assert (await letter_of(app, "mine", queue="other")).body == b'{"n":2}'
         one = await letter_of(app, "mine", queue="default", task="play")

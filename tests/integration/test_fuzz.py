@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -152,30 +152,36 @@ async def fuzzed(url: str) -> AsyncIterator[Fuzzed]:
     await truth.close()
 
 
-def test_a_worker_survives_any_subject_headers_and_body(server: EmbeddedServer) -> None:
-    with asyncio.Runner() as runner:
-        standing = fuzzed(server.url)
-        worker = runner.run(standing.__aenter__())
+# The same examples each time: a test that fails must fail again.
+SAME = settings(
+    max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
-        # The same examples each time: a test that fails must fail again.
-        @settings(
-            max_examples=100,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
+
+@contextlib.contextmanager
+def a_worker(url: str) -> Iterator[tuple[asyncio.Runner, Fuzzed]]:
+    """It lives through all examples, in a loop that each of them is run in."""
+    with asyncio.Runner() as runner:
+        standing = fuzzed(url)
+        worker = runner.run(standing.__aenter__())
+        try:
+            yield runner, worker
+        finally:
+            runner.run(standing.__aexit__(None, None, None))
+
+
+def test_a_worker_survives_any_subject_headers_and_body(server: EmbeddedServer) -> None:
+    with a_worker(server.url) as (runner, worker):
+
+        @SAME
         @given(st.lists(_message, min_size=1, max_size=5))
         def survive(messages: list[tuple[bytes, bytes | None, bytes]]) -> None:
             runner.run(worker.take(messages))
 
-        try:
-            survive()
-            reasons = runner.run(worker.reasons())
-            assert reasons >= {"malformed", "unknown_task"}
-            assert "" not in reasons
-        finally:
-            runner.run(standing.__aexit__(None, None, None))
+        survive()
+        reasons = runner.run(worker.reasons())
+        assert reasons >= {"malformed", "unknown_task"}
+        assert "" not in reasons
 
 
 _text = st.one_of(
@@ -186,22 +192,11 @@ _text = st.one_of(
 def test_what_cannot_be_named_on_the_wire_is_refused_at_enqueue_and_nothing_is_stored(
     server: EmbeddedServer,
 ) -> None:
-    with asyncio.Runner() as runner:
-        standing = fuzzed(server.url)
-        worker = runner.run(standing.__aenter__())
+    with a_worker(server.url) as (runner, worker):
 
-        @settings(
-            max_examples=100,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        @SAME
         @given(st.sampled_from(["job_id", "key", "header name", "header value"]), _text)
         def refuse_or_run(where: str, text: str) -> None:
             runner.run(worker.enqueue_with(where, text))
 
-        try:
-            refuse_or_run()
-        finally:
-            runner.run(standing.__aexit__(None, None, None))
+        refuse_or_run()

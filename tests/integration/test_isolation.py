@@ -124,7 +124,7 @@ async def test_lists_and_classifiers_see_the_error_itself(app: JetJobs, truth: T
     assert found[0].error is not None
     assert found[0].error.type == "tests.integration.isolated_tasks.Known"
     assert len(await truth.dead()) == 4
-    assert len(await truth.jobs(lane="later")) == 1
+    assert len(await truth.jobs(lane="retry")) == 1
 
 
 async def test_signals_mean_the_same_as_elsewhere(app: JetJobs, truth: Truth) -> None:
@@ -144,13 +144,13 @@ async def test_signals_mean_the_same_as_elsewhere(app: JetJobs, truth: Truth) ->
     waits = sorted(event.retry_in_s for event in snoozed)
     assert waits[0] == 7200.0
     assert waits[1] == pytest.approx(3 * 3600, abs=300)
-    assert len(await truth.jobs(lane="later")) == 3
+    assert len(await truth.jobs(lane="retry")) == 3
 
 
 async def test_a_result_that_cannot_be_kept_ends_the_job_at_once(app: JetJobs) -> None:
     async with running(app.worker()):
         error = await failure(await tasks.not_json.enqueue())
-        assert (error.reason, error.error_type) == ("permanent", "jetjobs.model.errors.ResultNotSerializable")
+        assert (error.reason, error.error_type) == ("permanent", "jetjobs.model.errors.UnstorableValue")
         for size in (500_000, 2_000_000):  # in the record, and in the object store
             assert len(await (await tasks.large.enqueue(size)).result(SOON)) == size
         probe = Probe()
@@ -331,7 +331,7 @@ async def test_a_stop_gives_the_job_back_and_kills_the_child_with_what_it_starte
     worker = app.worker(slots=1)
     async with running(worker):
         await tasks.hold_with_subprocess.enqueue(str(marker))
-        pids = await pids_in(marker)
+        pids = await pids_in(marker, 2)
         worker.stop()
     assert len(await truth.jobs()) == 1
     await truth.until_idle()
@@ -390,7 +390,7 @@ async def test_a_job_cancelled_before_its_child_has_begun_with_it_does_not_begin
         handle = await tasks.never_begins.enqueue(str(marker), list(range(1_000_000)))
 
         async def given() -> bool:
-            return any(attempt.ask_child is not None for attempt in worker._leases.held)
+            return any(attempt.ask_child is not None for attempt in worker.leases.held)
 
         await eventually(given)
         answer = await app.jobs.cancel(handle.id)
@@ -434,10 +434,10 @@ async def test_a_lease_lost_while_the_child_is_asked_to_stop_kills_it_at_once(
     async with running(worker):
         await tasks.stubborn.enqueue(str(marker))
         pid = (await pids_in(marker))[0]
-        (attempt,) = worker._leases.held
+        (attempt,) = worker.leases.held
         attempt.cancel_running()
         await pids_in(Path(f"{marker}.heard"))
-        worker._leases.lose(attempt)
+        worker.leases.lose(attempt)
         await gone(pid)
         worker.stop()
     assert len(await truth.jobs()) == 1
@@ -449,8 +449,8 @@ async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, tr
     async with running(worker):
         await tasks.hold.enqueue(str(marker))
         pid = (await pids_in(marker))[0]
-        for attempt in worker._leases.held:
-            worker._leases.lose(attempt)
+        for attempt in worker.leases.held:
+            worker.leases.lose(attempt)
         await gone(pid)
         worker.stop()
     assert len(await truth.jobs()) == 1

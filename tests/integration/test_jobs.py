@@ -7,17 +7,27 @@ import contextvars
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
-from jetjobs import INJECTED, Depends, JetJobs, JobHandle, JobState, RetryPolicy, current_job
+from jetjobs import INJECTED, Depends, JetJobs, JobHandle, JobState, RetryPolicy, Snooze, current_job
+from jetjobs.cancel import CancelOutcome
 from jetjobs.jetstream.cancel_marks import CancelMark
-from jetjobs.model.errors import ConfigError, DefinitionError, JobAmbiguous, JobNotFound, QueueNotFound
+from jetjobs.model.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    DefinitionError,
+    JobAmbiguous,
+    JobNotFound,
+    MalformedJob,
+    QueueNotFound,
+)
 from jetjobs.model.events import JobStarted
 from jetjobs.model.job import JobStatus
 from jetjobs.model.listing import JobQuery
 from jetjobs.moving import MoveOutcome
+from jetjobs.testing import Clock
 from jetjobs.worker.worker import running
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
@@ -88,7 +98,7 @@ async def test_what_is_nowhere_or_no_id_or_twice_is_said_so(app: JetJobs) -> Non
     zoo = Zoo(app)
     async with app:
         await app.provision()
-        with pytest.raises(JobNotFound, match="never existed, or its record has expired"):
+        with pytest.raises(JobNotFound, match="no job is found by the id"):
             await app.jobs.get("nosuch")
         with pytest.raises(JobNotFound, match="is no job id"):
             await app.jobs.get("no such>")
@@ -194,7 +204,7 @@ async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None
         for count in ("num_pending", "num_ack_pending"):
             assert before[count] == after[count]
         names = await truth.api("CONSUMER.NAMES.jobs-work-default")
-        assert set(names["consumers"]) == {"high", "normal", "low", "back", "lone", "lost"}
+        assert set(names["consumers"]) == {"high", "normal", "low", "back"}
 
 
 # Moves
@@ -218,6 +228,31 @@ async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, t
             assert await two.result(SOON) == 2
         assert len(probe.of(JobStarted)) == 2
         await truth.until_empty()
+
+
+async def test_a_job_for_later_published_without_jetjobs_is_moved_shown_and_cancelled(
+    app: JetJobs, truth: Truth
+) -> None:
+    Zoo(app)
+    due = datetime.now(UTC).replace(microsecond=0) + HOUR
+    async with app:
+        await app.provision()
+        for rest in ("fine.-.one", "fine.-.two", "fine"):
+            target = f"jobs.work.default.normal.{rest}"
+            headers = {"Nats-Schedule": f"@at {due.isoformat()}", "Nats-Schedule-Target": target}
+            await truth.js.publish(f"jobs.work.default.later.{rest}", b'{"n": 1}', headers=headers)
+        assert (await app.jobs.set_priority("one", "high")).outcome is MoveOutcome.MOVED
+        status = await app.jobs.get("one")
+        assert (status.priority, status.due_at) == ("high", due)
+        assert (await app.jobs.reschedule("one", due + HOUR)).outcome is MoveOutcome.MOVED
+        assert (await app.jobs.get("one")).due_at == due + HOUR
+        assert (await app.jobs.run_now("two")).outcome is MoveOutcome.MOVED
+        [anonymous] = [found.status.id async for found in app.jobs.list() if found.status.id not in ("one", "two")]
+        assert (await app.jobs.get(anonymous)).state is JobState.SCHEDULED
+        with pytest.raises(MalformedJob, match="no usable target"):
+            await app.jobs.run_now(anonymous)
+        assert (await app.jobs.cancel(anonymous)).outcome is CancelOutcome.CANCELLED
+        assert await truth.jobs() == ["jobs.work.default.later.fine.-.one", "jobs.work.default.normal.fine.-.two"]
 
 
 @pytest.mark.parametrize("year", [1969, 2262, 9999])
@@ -256,11 +291,7 @@ async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth:
         assert (await app.jobs.set_priority(queued.id, "high")).outcome is MoveOutcome.MOVED
         assert (await app.jobs.set_priority(later.id, "low")).outcome is MoveOutcome.MOVED
         assert await truth.jobs(lane="normal") == []
-
-        async def there() -> bool:
-            return await truth.jobs(lane="high") == [f"jobs.work.default.high.fine.-.{queued.id}"]
-
-        await eventually(there)
+        assert await truth.jobs(lane="high") == [f"jobs.work.default.high.fine.-.{queued.id}"]
         assert (await app.jobs.set_priority(queued.id, "high")).outcome is MoveOutcome.UNCHANGED
         assert (await truth.consumer())["num_pending"] == 0
         with pytest.raises(ConfigError):
@@ -270,6 +301,69 @@ async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth:
             assert (await app.jobs.set_priority(queued.id, "low")).outcome is MoveOutcome.ENDED
             assert (await app.jobs.run_now(later.id)).outcome is MoveOutcome.MOVED
             assert await later.result(SOON) == 2
+
+
+async def test_a_change_of_priority_whose_confirmation_is_lost_is_made_once(
+    app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo = Zoo(app)
+    async with app:
+        await app.provision()
+        one = await zoo.fine.enqueue(1)
+        ask = app.jetstream.connection.ask
+        lost: list[str] = []
+
+        async def losing(subject: str, *args: Any) -> bytes:
+            reply = await ask(subject, *args)
+            if ".high." in subject and not lost:
+                lost.append(subject)
+                raise BrokerUnavailable("lost")
+            return reply
+
+        monkeypatch.setattr(app.jetstream.connection, "ask", losing)
+        assert (await app.jobs.set_priority(one.id, "high")).outcome is MoveOutcome.MOVED
+        assert lost
+        assert await truth.jobs() == [f"jobs.work.default.high.fine.-.{one.id}"]
+
+
+async def test_a_job_that_was_delivered_waits_in_lane_retry_and_is_handled_like_one_for_later(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    begun = set[int]()
+
+    @app.task
+    async def not_now(n: int) -> int:
+        if n in begun:
+            return n
+        begun.add(n)
+        raise Snooze(HOUR)
+
+    async with app:
+        await app.provision()
+        handles = [await not_now.options(key=f"k{n}").enqueue(n) for n in range(4)]
+        run, moved, cancelled, waiting = handles
+        async with running(app.worker()):
+            await probe.finished(4, "snoozed")
+            # The state is told by the subject alone: these are in their first attempt.
+            statuses = [await handle.status() for handle in handles]
+            assert {(s.state, s.lane, s.attempt) for s in statuses} == {(JobState.RETRYING, "retry", 1)}
+            listed = await app.jobs.page(JobQuery(state=JobState.RETRYING))
+            assert {item.status.id for item in listed.items} == {handle.id for handle in handles}
+            assert (await app.jobs.page(JobQuery(state=JobState.SCHEDULED))).scanned == 0
+            assert (await not_now.options(key="k0").enqueue(9)).duplicate
+            due = datetime.now(UTC) + timedelta(days=2)
+            assert (await app.jobs.reschedule(moved.id, due)).outcome is MoveOutcome.MOVED
+            assert (await app.jobs.set_priority(moved.id, "high")).outcome is MoveOutcome.MOVED
+            status = await moved.status()
+            assert (status.lane, status.priority, status.due_at) == ("retry", "high", due)
+            assert (await app.jobs.cancel(cancelled.id)).outcome is CancelOutcome.CANCELLED
+            assert (await app.jobs.run_now(run.id)).outcome is MoveOutcome.MOVED
+            assert await run.result(SOON) == 0
+            assert len(await truth.jobs(lane="retry")) == 2
+            assert await truth.jobs(lane="later") == []
+            assert Clock(app).advance("3d") == 2
+            assert [await handle.result(SOON) for handle in (moved, waiting)] == [1, 3]
+        await truth.until_empty()
 
 
 async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
@@ -284,10 +378,8 @@ async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
         two = await zoo.fine.enqueue(2)
         assert (await two.status()).priority == "normal"
         assert (await app.jobs.set_priority(two.id, "low")).outcome is MoveOutcome.MOVED
-        aside = await two.status()
-        assert aside.priority == "low"
-        # Set aside for some seconds; it may be in its lane by now.
-        assert (aside.state is JobState.QUEUED) or aside.due_at is not None
+        moved = await two.status()
+        assert (moved.state, moved.lane, moved.priority) == (JobState.QUEUED, "low", "low")
 
 
 async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) -> None:
@@ -400,25 +492,22 @@ async def test_a_line_that_somebody_wrote_by_hand_counts_as_far_as_it_is_ids(
 
     async with app:
         await app.provision()
-        headers = {"Nats-Msg-Id": "b1", **written}
-        await app.jetstream.connection.nc.publish("jobs.work.default.normal.branch", b"{}", headers=headers)
-        status = await eventually(lambda: _status(app, "b1"))
+        await app.jetstream.connection.nc.publish("jobs.work.default.normal.branch", b"{}", headers=written)
+        status = await eventually(lambda: _first(app))
         assert (status.parent, status.root) == (parent, root)
         async with running(app.worker()):
-            handle = await app.job("b1")
+            handle = await app.job(status.id)
             told = await handle.result(SOON)
-        assert told[:2] == [parent, root or "b1"]
+        assert told[:2] == [parent, root or status.id]
         child = await app.jobs.get(told[2])
-        assert (child.parent, child.root) == ("b1", root or "b1")
-        ended = await app.jobs.get("b1")
+        assert (child.parent, child.root) == (status.id, root or status.id)
+        ended = await app.jobs.get(status.id)
         assert (ended.parent, ended.root) == (parent, root)
 
 
-async def _status(app: JetJobs, job_id: str) -> JobStatus | None:
-    try:
-        return await app.jobs.get(job_id)
-    except JobNotFound:
-        return None
+async def _first(app: JetJobs) -> JobStatus | None:
+    items = (await app.jobs.page()).items
+    return items[0].status if items else None
 
 
 async def test_a_plain_function_enqueues_on_the_loop_and_is_the_parent(app: JetJobs) -> None:

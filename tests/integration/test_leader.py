@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import contextlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
 from jetjobs.jetstream import leader as leader_module
 from jetjobs.jetstream.leader import LeaderLock
 from jetjobs.jetstream.reads import parse_time
 from jetjobs.model.errors import StorageFull
-from jetjobs.model.settings import build_settings
 from jetjobs.worker.duties import Duty, Leader, Swept
-from jetjobs.worker.overdue import sweep_overdue
+from jetjobs.worker.sweeps import sweep_overdue
 from jetjobs.worker.worker import running
-from tests.support.probe import eventually
-from tests.support.server import Truth
+from tests.support.probe import background, eventually
+from tests.support.server import Truth, server_of
 
 SOON = timedelta(seconds=20)
 
@@ -90,19 +89,16 @@ async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -
     async with app:
         await app.provision()
         first, second = leader("a"), leader("b")
-        first_life = asyncio.create_task(first.run())
 
         async def worked(name: str) -> bool:
             (first if name == "a" else second).hasten("work", 0.0)
             return name in done
 
-        await eventually(lambda: worked("a"))
-        second_life = asyncio.create_task(second.run())
-        first_life.cancel()
-        await asyncio.gather(first_life, return_exceptions=True)
-        await eventually(lambda: worked("b"), 30)
-        second_life.cancel()
-        await asyncio.gather(second_life, return_exceptions=True)
+        async with contextlib.AsyncExitStack() as until_the_end:
+            async with background(first.run()):
+                await eventually(lambda: worked("a"))
+                await until_the_end.enter_async_context(background(second.run()))
+            await eventually(lambda: worked("b"), 30)
 
 
 async def test_a_duty_that_fails_is_done_again_and_costs_nothing_else(app: JetJobs) -> None:
@@ -119,46 +115,47 @@ async def test_a_duty_that_fails_is_done_again_and_costs_nothing_else(app: JetJo
     async with app:
         await app.provision()
         leader = Leader(lock(app), [Duty("broken", 3600.0, broken), Duty("sound", 3600.0, sound)])
-        life = asyncio.create_task(leader.run())
 
         async def often() -> bool:
             leader.hasten("broken", 0.0)
             leader.hasten("sound", 0.0)
             return calls.count("broken") >= 2 and calls.count("sound") >= 2
 
-        await eventually(often)
-        life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
+        async with background(leader.run()):
+            await eventually(often)
 
 
 async def test_jobs_that_fell_due_while_storage_was_full_are_fired_by_the_sweep(tmp_path: Path) -> None:
-    config = tmp_path / "nats.conf"
-    config.write_text("jetstream { max_file_store: 20MB }\n")
-    with EmbeddedServer(extra=("-c", str(config))) as server:
-        app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
+    async with server_of(tmp_path, "jetstream { max_file_store: 20MB }") as (app, truth):
 
         @app.task
         async def work(n: int) -> int:
             return n
 
         async with app:
-            truth = await Truth.connect(server.url)
             await app.provision()
             await truth.api(
                 "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
             )
             handles = [await work.options(delay=timedelta(seconds=1)).enqueue(n) for n in range(10)]
+            # One that was delivered before, and waits again.
+            headers = {
+                "Nats-Schedule": f"@at {(datetime.now(UTC) + timedelta(seconds=1)).isoformat()}",
+                "Nats-Schedule-Target": "jobs.work.default.normal.work.-.again",
+            }
+            await truth.js.publish("jobs.work.default.retry.work.-.again", b'{"n": 10}', headers=headers)
             await fill(truth)
 
             await eventually(lambda: is_late(app, handles[0].id))
             assert len(await truth.jobs(lane="later")) == 10  # passed by
             await truth.js.purge_stream("ballast")
-            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(10)
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(11)
+            assert await truth.jobs(lane="later") == await truth.jobs(lane="retry") == []
             async with running(app.worker()):
                 assert [await handle.result(SOON) for handle in handles] == list(range(10))
+                assert await (await app.job("again")).result(SOON) == 10
             assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(0)
             await truth.until_empty()
-            await truth.close()
 
 
 async def fill(truth: Truth) -> None:

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nats.errors import NoRespondersError
 
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
 from jetjobs.devserver import EmbeddedServer
-from jetjobs.model.events import WorkerChanged
+from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
-from jetjobs.queues import Glances
-from jetjobs.worker import telling
+from jetjobs.worker import control
 from jetjobs.worker.worker import running
-from tests.support.letters import bury, letter_of
 from tests.support.probe import eventually
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
@@ -40,6 +37,10 @@ class Watcher:
             async for event in events:
                 self.heard.append(event)
 
+    def of(self, task: str) -> str:
+        """The id of the job of that task."""
+        return next(event.job_id for event in self.heard if event.task == task)
+
     def kinds(self, job_id: str) -> list[str]:
         return [event.kind for event in self.heard if event.job_id == job_id]
 
@@ -51,26 +52,16 @@ class Watcher:
 
 
 @contextlib.asynccontextmanager
-async def watching(app: JetJobs, worker: Worker | None = None, **wish: Any) -> AsyncIterator[Watcher]:
-    """A watcher that the worker has heard of; afterwards, that it has ended."""
+async def watching(app: JetJobs, **wish: Any) -> AsyncIterator[Watcher]:
+    """A watcher that the workers have heard of."""
     watcher = Watcher()
-    before = worker.telling.watchers if worker is not None else 0
-
-    async def known() -> bool:
-        return worker is None or worker.telling.watchers > before
-
-    async def forgotten() -> bool:
-        return worker is None or worker.telling.watchers <= before
-
     task = asyncio.create_task(watcher.read(app, **wish))
     try:
         await asyncio.wait_for(watcher.begun, 40)
-        await eventually(known, 40)
         yield watcher
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await eventually(forgotten, 40)
 
 
 async def until_ready(worker: Worker) -> None:
@@ -102,33 +93,35 @@ async def hear_all(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
         heard.append((message.subject, json.loads(message.data)))
 
     await truth.nc.subscribe("jobs.events.>", cb=hear)
-    await truth.nc.flush()
+    await truth.api("INFO")  # nats-py's flush does not prove it: the PING may overtake the subscription
     return heard
 
 
-async def ask(truth: Truth, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask the worker. The server may know of its subscription a moment after the worker is ready."""
-
-    async def answer() -> dict[str, Any] | None:
-        with contextlib.suppress(NoRespondersError):
-            message = await truth.nc.request("jobs.control.workers", json.dumps(request).encode(), timeout=30)
-            return dict(json.loads(message.data))
-        return None
-
-    return await eventually(answer, 40)
-
-
-async def test_nothing_is_published_while_nobody_watches(opened: JetJobs, truth: Truth) -> None:
+async def test_of_jobs_nothing_is_published_while_nobody_watches(
+    opened: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard = await hear_all(truth)
-    worker = opened.worker()
+    worker, work = opened.worker(name="w1"), opened.tasks["work"]
     async with running(worker):
-        handles = [await opened.tasks["work"].enqueue() for _ in range(20)]
-        for handle in handles:
+        await until_ready(worker)
+        await (await work.enqueue()).result(SOON)
+        monkeypatch.setattr(control, "WATCHED_S", 0.05)
+        worker.telling.hear({})
+        await eventually(lambda: _is_unwatched(worker))
+        for handle in [await work.enqueue() for _ in range(20)]:
             await handle.result(SOON)
-        assert worker.telling.watchers == 0
-    await opened.jetstream.connection.nc.flush()
-    await truth.nc.flush()
-    assert heard == []
+    # The last event: all that were published before it have come by then.
+    await eventually(lambda: _includes(heard, "jobs.events.worker.stopped.w1"))
+    words = ["started", "ready", "quiet", "stopped"]
+    assert [subject.split(".")[2:4] for subject, _ in heard] == [["worker", word] for word in words]
+
+
+async def _includes(heard: list[tuple[str, dict[str, Any]]], subject: str) -> bool:
+    return subject in [other for other, _ in heard]
+
+
+async def _is_unwatched(worker: Worker) -> bool:
+    return not worker.telling.watched
 
 
 async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> None:
@@ -136,7 +129,7 @@ async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> Non
     worker, work = opened.worker(name="w.1"), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, worker) as watcher:
+        async with watching(opened) as watcher:
             good, bad, later = [await work.enqueue(how) for how in ("well", "badly", "later")]
             ended = await watcher.has("job.succeeded", good.id)
             assert (ended.queue, ended.task, ended.worker, ended.attempt) == ("default", "work", "w.1", 1)
@@ -148,49 +141,28 @@ async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> Non
             retries = ["job.started", "job.retried", "job.started", "job.dead_lettered"]
             assert watcher.kinds(bad.id) == retries
             assert watcher.kinds(good.id) == ["job.started", "job.succeeded"]
-        await truth.nc.flush()
-        subjects = [subject for subject, _ in heard]
-        assert f"jobs.events.job.succeeded.default.work.{good.id}" in subjects
-        before = len(heard)
-        await (await work.enqueue()).result(SOON)
-    await opened.jetstream.connection.nc.flush()
-    await truth.nc.flush()
-    assert len(heard) == before
+            subject = f"jobs.events.job.succeeded.default.work.{good.id}"
+            await eventually(lambda: _includes(heard, subject))
 
 
-async def test_only_what_is_wished_for_is_published(opened: JetJobs, truth: Truth) -> None:
-    heard = await hear_all(truth)
+async def test_each_watcher_hears_what_it_wants(opened: JetJobs) -> None:
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(
-            opened, worker, queue="default", task="work", kinds=["job.s*d", "job.dead*"]
-        ) as watcher:
-            bad, good = await work.enqueue("badly"), await work.enqueue()
-            await watcher.has("job.dead_lettered", bad.id)
-            await watcher.has("job.succeeded", good.id)
-            assert watcher.kinds(bad.id) == ["job.started", "job.started", "job.dead_lettered"]
-        async with watching(opened, worker, queue="other") as other:
-            await (await work.enqueue()).result(SOON)
-            assert other.heard == []
-    await opened.jetstream.connection.nc.flush()
-    await truth.nc.flush()
-    assert {subject.split(".")[3] for subject, _ in heard} == {"started", "succeeded", "dead_lettered"}
-
-
-async def test_two_watchers_hear_each_what_they_want(opened: JetJobs) -> None:
-    worker = opened.worker()
-    async with running(worker):
-        await until_ready(worker)
         async with (
-            watching(opened, worker, kinds="job.succeeded") as one,
-            watching(opened, worker, kinds="job.started") as two,
+            watching(opened, queue="default", task="work", kinds=["job.s*d", "job.dead*"]) as some,
+            watching(opened, kinds="job.succeeded") as one,
+            watching(opened, queue="other") as other,
+            watching(opened) as everything,
         ):
-            handle = await opened.tasks["work"].enqueue()
-            await one.has("job.succeeded")
-            await two.has("job.started")
-            assert one.kinds(handle.id) == ["job.succeeded"]
-            assert two.kinds(handle.id) == ["job.started"]
+            bad, good = await work.enqueue("badly"), await work.enqueue()
+            for watcher in (some, everything):
+                await watcher.has("job.dead_lettered", bad.id)
+                await watcher.has("job.succeeded", good.id)
+            await one.has("job.succeeded", good.id)
+            assert some.kinds(bad.id) == ["job.started", "job.started", "job.dead_lettered"]
+            assert one.kinds(bad.id) == []
+            assert other.heard == []
 
 
 async def test_workers_that_start_and_stop_are_heard_of(opened: JetJobs) -> None:
@@ -216,7 +188,7 @@ async def test_a_watcher_hears_of_progress(opened: JetJobs) -> None:
     worker = opened.worker()
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, worker, task="count") as watcher:
+        async with watching(opened, task="count") as watcher:
             handle = await count.enqueue()
             told = await watcher.has("job.progress", handle.id)
             assert (told.progress, told.message, told.task) == (0.5, "half", "count")
@@ -228,7 +200,7 @@ async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, serve
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
-        async with watching(opened, worker, kinds="job.succeeded") as watcher:
+        async with watching(opened, kinds="job.succeeded") as watcher:
             await watcher.has("job.succeeded", (await work.enqueue()).id)
             server.stop()
             server.start()
@@ -244,64 +216,54 @@ async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, serve
             await eventually(heard, 60)
 
 
-async def test_a_wish_ends_by_itself_when_the_watcher_is_gone(opened: JetJobs, truth: Truth) -> None:
-    worker, work = opened.worker(), opened.tasks["work"]
-    async with running(worker):
-        await until_ready(worker)
-        request = {"do": "watch", "watcher": "x", "for_s": 0.05}
-        assert (await ask(truth, request))["ok"] is True
-        assert worker.telling.watchers == 1
-        await asyncio.sleep(0.1)
-        await (await work.enqueue()).result(SOON)
-        assert worker.telling.watchers == 0
-
-
-@pytest.mark.parametrize(
-    "request_", [{"kinds": "job.*"}, {"for_s": "long"}, {"for_s": None}, {"kinds": ["x"] * 51}]
-)
-async def test_an_announcement_that_cannot_be_read_is_refused(
-    opened: JetJobs, truth: Truth, request_: dict[str, Any]
-) -> None:
-    worker = opened.worker()
-    async with running(worker):
-        await until_ready(worker)
-        assert (await ask(truth, {"do": "watch", "watcher": "x", **request_}))["ok"] is False
-        assert worker.telling.watchers == 0
-
-
-async def test_more_events_than_the_limit_are_counted_not_told(
+async def test_of_a_busy_task_events_are_skipped_and_counted_and_a_rare_task_is_seen_beside_it(
     opened: JetJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "MOST_A_SECOND", 1)
-    worker, work = opened.worker(), opened.tasks["work"]
-    async with running(worker):
-        await until_ready(worker)
-        async with watching(opened, worker, kinds="job.succeeded") as watcher:
-            await opened.enqueue_many([work.bind() for _ in range(200)])
+    @opened.task
+    async def rare() -> None: ...
 
-            async def all_accounted_for() -> bool:
-                # A further job brings the count of what was left out before it.
-                await (await work.enqueue()).result(SOON)
-                return any(event.skipped for event in watcher.heard)
+    monkeypatch.setattr(control, "MOST_A_SECOND", 2)
+    worker, work = opened.worker(slots=1), opened.tasks["work"]
+    await opened.enqueue_many([*[work.bind() for _ in range(100)], rare.bind(), work.bind("badly")])
+    async with watching(opened) as watcher, running(worker):
+        await watcher.has("worker.ready")
+        worker.telling.hear({})
+        await watcher.has("job.dead_lettered")  # a rare kind of the busy task
+        assert (await watcher.has("job.succeeded", watcher.of("rare"))).skipped == 0
 
-            await eventually(all_accounted_for, 40)
+        async def accounted_for() -> bool:
+            # A further job of the task brings the count of those skipped before it.
+            await (await work.enqueue()).result(SOON)
+            return any(event.skipped for event in watcher.heard if event.task == "work")
+
+        await eventually(accounted_for, 40)
 
 
-async def test_a_new_watcher_does_not_inherit_what_was_left_out_for_others(
+async def test_a_new_watcher_does_not_inherit_what_was_skipped_for_others(
     opened: JetJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "MOST_A_SECOND", 0)
-    worker = opened.worker()
-    worker.telling.hear({"watcher": "first"})
-    for _ in range(3):
-        worker.telling(WorkerChanged("ready"))
-    worker.telling.hear({"watcher": "first", "for_s": 0})
-    worker.telling.hear({"watcher": "second"})
     told: list[LiveEvent] = []
+    worker = opened.worker()
     monkeypatch.setattr(worker.telling, "_publish", told.append)
-    monkeypatch.setattr(telling, "MOST_A_SECOND", 10)
-    worker.telling(WorkerChanged("quiet"))
-    assert [event.skipped for event in told] == [0]
+    monkeypatch.setattr(control, "MOST_A_SECOND", 0)
+    worker.telling.hear({})
+    worker.telling(JobStarted("default", "work", "j1", 1, 1, 0.0))
+    monkeypatch.setattr(control, "WATCHED_S", 0.0)
+    worker.telling.hear({})
+    worker.telling(JobStarted("default", "work", "j2", 1, 1, 0.0))
+    monkeypatch.setattr(control, "WATCHED_S", 10.0)
+    monkeypatch.setattr(control, "MOST_A_SECOND", 10)
+    worker.telling.hear({})
+    worker.telling(JobStarted("default", "work", "j3", 1, 1, 0.0))
+    assert [(event.job_id, event.skipped) for event in told] == [("j3", 0)]
+
+
+async def test_names_of_tasks_do_not_fill_the_memory_of_a_worker(opened: JetJobs) -> None:
+    worker = opened.worker()
+    worker.telling.hear({})
+    for number in range(2 * control.MOST_COUNTED + 1):
+        worker.telling(JobStarted("default", f"t{number}", "j1", 1, 1, 0.0))
+    assert len(worker.telling._counts) <= control.MOST_COUNTED
 
 
 async def test_wrong_wishes_are_refused_at_once(opened: JetJobs) -> None:
@@ -311,7 +273,7 @@ async def test_wrong_wishes_are_refused_at_once(opened: JetJobs) -> None:
         opened.events(queue="no good")
 
 
-async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth) -> None:
+async def test_rates_are_those_since_the_list_before(opened: JetJobs) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @opened.task
@@ -320,7 +282,6 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         await go_on.wait()
 
     work = opened.tasks["work"]
-    seen = Glances()
     async with running(opened.worker(slots=1)):
         handle = await last.enqueue()
         await asyncio.wait_for(begun.wait(), 40)
@@ -334,65 +295,15 @@ async def test_glances_and_running_jobs_only_read(opened: JetJobs, truth: Truth)
         await eventually(shown, 40)
 
         async def one_waits() -> bool:
-            (queue,) = await opened.queues.glance(seen, await opened.workers.list())
-            return (queue.queued, queue.running, queue.later, queue.workers) == (1, 1, 2, 1)
+            (queue,) = await opened.queues.list(rates_s=0)
+            return (queue.queued, queue.running, queue.scheduled, queue.workers) == (1, 1, 2, 1)
 
         await eventually(one_waits, 40)
-        (again,) = await opened.queues.glance(seen, [])
+        before = await opened.queues.list(rates_s=0)
+        (again,) = await opened.queues.list(before=before)
         assert (again.in_per_s, again.out_per_s, again.oldest_s is not None) == (0, 0, True)
         go_on.set()
         await waiting.result(SOON)
-
-
-async def test_a_glance_finds_the_oldest_anew_when_the_one_it_knew_is_gone(opened: JetJobs, truth: Truth) -> None:
-    work = opened.tasks["work"]
-    seen = Glances()
-
-    async def oldest_s() -> float | None:
-        (queue,) = await opened.queues.glance(seen, [])
-        return queue.oldest_s
-
-    assert await oldest_s() is None
-    lowest = await work.options(priority="low").enqueue()
-    first = await oldest_s()
-    assert first is not None
-    await work.options(priority="high").enqueue()
-    again = await oldest_s()
-    assert again is not None
-    assert again >= first
-    key = ("default", "low")
-    assert seen.fronts[key][0] < seen.fronts["default", "high"][0]
-    # Gone, and another there.
-    next_low = await work.options(priority="low").enqueue()
-    await opened.jobs.cancel(lowest.id)
-    before = seen.fronts[key][0]
-    assert await oldest_s() is not None
-    assert seen.fronts[key][0] > before
-    # What it knows is of a stream that is no more: it looks from the beginning.
-    seen.fronts[key] = (10_000, 0)
-    assert await oldest_s() is not None
-    assert seen.fronts[key][0] < 10_000
-    for job_id in [next_low.id, *[item.status.id for item in (await opened.jobs.page()).items]]:
-        await opened.jobs.cancel(job_id)
-    assert await oldest_s() is None
-
-
-async def test_a_glance_sees_dead_letters_come_and_go(opened: JetJobs) -> None:
-    seen = Glances()
-
-    async def dead() -> int:
-        (queue,) = await opened.queues.glance(seen, [])
-        return queue.dead
-
-    assert await dead() == 0
-    ids = await bury(opened, "work", [b"{}", b"{}"])
-    assert await dead() == 2
-    assert await dead() == 2
-    await bury(opened, "work", [b"{}"])
-    assert await opened.dead.delete(await letter_of(opened, ids[0]))
-    assert await dead() == 2  # one gone, one new
-    assert await opened.dead.delete(await letter_of(opened, ids[1]))
-    assert await dead() == 1
 
 
 async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) -> None:
@@ -415,12 +326,10 @@ async def test_the_roles_of_the_example_configuration_may_watch(tmp_path: Path) 
             worker = working.worker()
             async with running(worker):
                 await until_ready(worker)
-                async with watching(operator, worker) as watcher:
+                async with watching(operator) as watcher:
                     handle = await producer.tasks["work"].enqueue()
                     await watcher.has("job.succeeded", handle.id)
-                assert [
-                    q.queue for q in await operator.queues.glance(Glances(), await operator.workers.list())
-                ] == ["default"]
+                assert [queue.queue for queue in await operator.queues.list()] == ["default"]
                 assert await operator.jobs.running() == []
         denied = [line for line in guarded.log().splitlines() if "Violation" in line]
         assert denied == []

@@ -9,8 +9,8 @@ from pathlib import Path
 from jetjobs import JetJobs, RetryPolicy
 from jetjobs.dead import Replayed
 from jetjobs.devserver import EmbeddedServer
-from jetjobs.jetstream.orphans import sweep_orphans
 from jetjobs.model.settings import build_settings
+from jetjobs.worker.sweeps import sweep_orphans
 from jetjobs.worker.worker import running
 from tests.support.probe import Probe
 from tests.support.server import Truth

@@ -22,6 +22,7 @@ from jetjobs import (
 )
 from jetjobs.dead import Replayed
 from jetjobs.devserver import EmbeddedServer
+from jetjobs.jetstream import client
 from jetjobs.jetstream import payloads as payloads_module
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob, StorageFull
 from jetjobs.model.events import ConnectionLost, JobFinished
@@ -30,7 +31,6 @@ from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Proxy
-from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 
 SOON = timedelta(seconds=30)
@@ -94,10 +94,8 @@ async def test_a_put_takes_the_place_of_an_older_one_and_leaves_none_of_its_chun
         await store.put("o", bytes_of(500_000), LABELS)
         await store.put("o", bytes_of(300_000), LABELS)
         assert await store.get("o") == bytes_of(300_000)
-        first = (await truth.objects())["o"]["nuid"]
-        assert await truth.chunks() == {first: 3}
-        await store.put("o", bytes_of(300_000), LABELS)  # repeated: it finds its own work
-        assert await truth.chunks() == {first: 3}
+        await store.put("o", bytes_of(300_000), LABELS)  # repeated
+        assert await truth.chunks() == {(await truth.objects())["o"]["nuid"]: 3}
         await asyncio.gather(*(store.put("o", bytes_of(200_000 + n), LABELS) for n in range(8)))
         assert len(await store.get("o")) in range(200_000, 200_008)
         assert list(await truth.chunks()) == [(await truth.objects())["o"]["nuid"]]
@@ -155,8 +153,11 @@ async def test_a_chunk_whose_confirmation_is_lost_is_stored_once(
         assert list((await truth.chunks()).values()) == [4]
 
 
-async def test_reading_and_writing_outlast_a_server_restart(make_app: MakeApp, server: EmbeddedServer) -> None:
-    async with make_app(queues={"publish_timeout": "45s"}) as app:
+async def test_reading_and_writing_outlast_a_server_restart(
+    make_app: MakeApp, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 45.0)
+    async with make_app() as app:
         await app.provision(["default"])
         store = app.jetstream.payloads
         await store.put("o", bytes_of(500_000), LABELS)
@@ -172,9 +173,10 @@ async def test_reading_and_writing_outlast_a_server_restart(make_app: MakeApp, s
 
 @pytest.mark.patient
 async def test_a_server_that_stays_away_is_a_broker_error_and_not_a_missing_object(
-    make_app: MakeApp, server: EmbeddedServer
+    make_app: MakeApp, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with make_app(queues={"publish_timeout": "1s"}) as app:
+    monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 1.0)
+    async with make_app() as app:
         await app.provision(["default"])
         await app.jetstream.payloads.put("o", bytes_of(500_000), LABELS)
         server.stop()
@@ -195,29 +197,6 @@ async def test_an_object_with_a_ttl_expires_whole(app: JetJobs, truth: Truth) ->
             return await nothing_stored(truth)
 
         await eventually(gone, timeout=30)
-
-
-async def test_a_store_of_an_earlier_version_is_brought_up_to_date(app: JetJobs, truth: Truth) -> None:
-    @app.task
-    async def work() -> None: ...
-
-    subjects = ["$O.jobs-payloads.C.>", "$O.jobs-payloads.M.>"]
-    async with app:
-        await app.provision()
-        await truth.js.delete_stream("OBJ_jobs-payloads")
-        config: dict[str, Any] = {
-            "name": "OBJ_jobs-payloads",
-            "subjects": subjects,
-            "discard": "new",
-            "storage": "file",
-        }
-        config |= {"num_replicas": 1, "allow_rollup_hdrs": True, "allow_direct": True}
-        assert "error" not in await truth.api("STREAM.CREATE.OBJ_jobs-payloads", config)
-        changes = [change for change in await app.provision() if change.action != "none"]
-        assert [(c.wanted.stream, c.action, list(c.diff)) for c in changes] == [
-            ("OBJ_jobs-payloads", "update", ["allow_msg_ttl"])
-        ]
-        assert (await truth.api("STREAM.INFO.OBJ_jobs-payloads"))["config"]["allow_msg_ttl"] is True
 
 
 # Arguments
@@ -354,10 +333,11 @@ async def test_a_refused_message_leaves_no_object(app: JetJobs, truth: Truth) ->
 
 
 async def test_an_unconfirmed_message_keeps_its_object(
-    make_app: MakeApp, server: EmbeddedServer, truth: Truth
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 2.0)
     proxy = Proxy(server.url)
-    async with proxy.running(), make_app(nats={"url": proxy.url}, queues={"publish_timeout": "2s"}) as app:
+    async with proxy.running(), make_app(nats={"url": proxy.url}) as app:
 
         @app.task
         async def work(text: str) -> None: ...
@@ -494,7 +474,7 @@ async def test_a_store_that_is_away_puts_the_job_off_and_spends_nothing(
         worker = app.worker()
         async with running(worker):
             await probe.finished(1, "snoozed", timeout=30)
-            assert len(await truth.jobs(lane="later")) == 1
+            assert len(await truth.jobs(lane="retry")) == 1
             await app.provision()  # restored from a backup, say
             await app.jetstream.payloads.put(name, body, {**LABELS, "id": handle.id, "run": handle.run})
             assert await handle.result(SOON) == 2 * MB
@@ -765,29 +745,3 @@ async def test_full_storage_refuses_a_large_job_and_keeps_nothing_of_it(tmp_path
 
 def test_the_limit_is_64_mib() -> None:
     assert payloads_module.MAX_OBJECT == 64 * 1024 * 1024
-
-
-async def test_the_roles_of_the_example_configuration_may_send_run_and_read_large_jobs(tmp_path: Path) -> None:
-    with GuardedServer(tmp_path) as guarded:
-
-        def app_of(role: str) -> JetJobs:
-            app = JetJobs("t", settings=guarded.settings_of(role))
-
-            @app.task
-            async def echo(text: str) -> str:
-                return text
-
-            return app
-
-        async with app_of("setup") as setup:
-            await setup.provision()
-        text = text_of(2 * MB)
-        async with app_of("producer") as producer, app_of("worker") as working:
-            keyed = producer.tasks["echo"].options(key="k")
-            handle = await keyed.enqueue(text)
-            assert (await keyed.enqueue(text)).duplicate
-            probe = Probe()
-            working.observe(probe)
-            async with running(working.worker()):
-                assert await handle.result(SOON) == text
-                await probe.finished(1, "succeeded", timeout=30)

@@ -44,7 +44,7 @@ async def listen(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
     async def hear(message: Any) -> None:
         heard.append((message.subject, json.loads(message.data)))
 
-    await truth.nc.subscribe("jobs.events.>", cb=hear)
+    await truth.nc.subscribe("jobs.events.job.>", cb=hear)
     await truth.nc.flush()
     return heard
 
@@ -171,7 +171,7 @@ async def test_a_bad_progress_fails_the_attempt_with_a_clear_error(opened: JetJo
         handle = await work.enqueue()
         with pytest.raises(JobFailed, match="progress must be from 0 to 1, not 40") as caught:
             await handle.result(SOON)
-    assert caught.value.error_type.endswith("InvalidProgress")
+    assert caught.value.error_type.endswith("ValueError")
     assert (await truth.dead())[handle.id]["reason"] == "exhausted"
 
 

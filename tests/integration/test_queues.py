@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jetjobs import DefinitionError, JetJobs, QueueNotFound, QueueState, Retry, RetryPolicy
+from jetjobs import DefinitionError, JetJobs, JobState, QueueNotFound, QueueState, Retry, RetryPolicy, current_job
 from jetjobs.devserver import EmbeddedServer
 from jetjobs.model.events import JobFinished
 from jetjobs.model.names import PULLED
-from jetjobs.queues import LOOK_LIST
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -74,7 +75,7 @@ async def lanes_of(truth: Truth) -> dict[str, tuple[int, int]]:
 # Looking
 
 
-async def test_a_queue_is_counted_as_it_stands(opened: JetJobs, probe: Probe) -> None:
+async def test_a_queue_is_counted_as_it_stands(opened: JetJobs, probe: Probe, truth: Truth) -> None:
     app, gate = opened, Gate(opened)
     quick, broken = app.tasks["quick"], app.tasks["broken"]
 
@@ -101,20 +102,21 @@ async def test_a_queue_is_counted_as_it_stands(opened: JetJobs, probe: Probe) ->
 
         state = await eventually(counted, 30)
         assert (state.queued, state.scheduled, state.retrying, state.dead) == (9, 4, 1, 1)
-        assert state.retrying_exact
+        assert state.demand == 11
+        assert state.bytes == (await truth.api("STREAM.INFO.jobs-work-default"))["state"]["bytes"]
         assert (state.workers, state.busy, state.slots) == (1, 2, 2)
         assert state.pause is None
         assert state.oldest_s is not None
         assert 0 <= state.oldest_s < 60
-        assert [s._replace(at=0, oldest_s=0) for s in await app.queues.list(rates_s=0)] == [
-            state._replace(at=0, oldest_s=0)
-        ]
+        [listed] = await app.queues.list(rates_s=0)
+        assert listed.summary() | {"oldest_s": 0} == state.summary() | {"oldest_s": 0}
         gate.open.set()
 
 
 async def test_an_empty_queue_and_one_without_workers(opened: JetJobs, make_app: MakeApp) -> None:
     state = await opened.queues.get("default", rates_s=0.05)
-    assert (state.queued, state.running, state.later, state.dead, state.oldest_s) == (0, 0, 0, 0, None)
+    assert (state.queued, state.running, state.scheduled, state.retrying, state.dead) == (0, 0, 0, 0, 0)
+    assert (state.oldest_s, state.demand) == (None, 0)
     assert (state.in_per_s, state.out_per_s, state.workers) == (0, 0, 0)
     assert state.starts_in_s is None
     with pytest.raises(QueueNotFound):
@@ -137,22 +139,6 @@ async def test_the_age_counts_from_when_the_job_was_due(opened: JetJobs, truth: 
     assert (await opened.queues.get("default", rates_s=0)).queued == 3
 
 
-async def test_beyond_what_is_looked_at_retries_are_at_least(opened: JetJobs, truth: Truth) -> None:
-    quick = opened.tasks["quick"]
-    delayed = quick.options(delay=timedelta(hours=1))
-    await opened.enqueue_many([delayed.bind(n=n) for n in range(LOOK_LIST + 10)])
-    at = (datetime.now(UTC) + timedelta(hours=1)).isoformat().replace("+00:00", "Z")
-    for number in range(3):
-        target = f"jobs.work.default.normal.quick.-.r{number}"
-        headers = {"Nats-Schedule": f"@at {at}", "Nats-Schedule-Target": target, "Jetjobs-Attempt": "2"}
-        await truth.js.publish(target.replace("normal", "later"), b"{}", headers=headers)
-    [state] = await opened.queues.list(rates_s=0)
-    assert (state.later, state.retrying_exact) == (LOOK_LIST + 13, False)
-    assert 0 <= state.retrying <= 3
-    closer = await opened.queues.get("default", rates_s=0)
-    assert (closer.scheduled, closer.retrying, closer.retrying_exact) == (LOOK_LIST + 10, 3, True)
-
-
 async def test_rates_are_what_came_and_went_meanwhile(opened: JetJobs) -> None:
     quick = opened.tasks["quick"]
 
@@ -169,24 +155,6 @@ async def test_rates_are_what_came_and_went_meanwhile(opened: JetJobs) -> None:
         await asyncio.gather(feeding, return_exceptions=True)
     assert state.in_per_s
     assert state.out_per_s
-
-
-async def test_stats_tell_how_jobs_ended(opened: JetJobs, probe: Probe) -> None:
-    quick, broken = opened.tasks["quick"], opened.tasks["broken"]
-    async with running(opened.worker()):
-        for number in range(5):
-            await quick.enqueue(n=number)
-        await broken.enqueue()
-        await probe.finished(6, timeout=30)
-    stats = await opened.queues.stats("default")
-    assert stats.complete
-    assert [(t.task, t.succeeded, t.dead) for t in stats.tasks] == [("broken", 0, 1), ("quick", 5, 0)]
-    run, wait = stats.tasks[1].run, stats.tasks[1].wait
-    assert run is not None
-    assert wait is not None
-    assert 0 <= run.p50_s <= run.p95_s <= run.max_s
-    with pytest.raises(QueueNotFound):
-        await opened.queues.stats("nothing")
 
 
 # Pause
@@ -259,7 +227,6 @@ async def test_a_pause_survives_restarts_updates_and_a_lane_that_was_deleted(
         for lane in PULLED:
             info = await truth.consumer(lane)
             assert (info["paused"], info["config"]["ack_wait"]) == (True, 40_000_000_000)
-        assert not (await truth.consumer("lost")).get("paused")
         await truth.js.delete_consumer("jobs-work-default", "normal")
         await longer.provision(["default"])
         assert (await truth.consumer("normal"))["paused"] is True
@@ -275,6 +242,10 @@ async def test_a_pause_made_by_other_means_is_shown(opened: JetJobs, truth: Trut
     assert state.pause is not None
     assert state.pause.reason == ""
     assert 3000 < state.pause.until - state.at < 3700
+    for lane in ("normal", "high"):  # jobs of a paused lane need no worker
+        await truth.js.publish(f"jobs.work.default.{lane}.quick.-.a", b"{}")
+    state = await opened.queues.get("default", rates_s=0)
+    assert (state.queued, state.demand) == (2, 1)
     assert await opened.queues.resume("default")
 
 
@@ -351,20 +322,78 @@ async def test_a_paused_queue_is_still_paused_after_a_purge(opened: JetJobs, tru
     assert all([(await truth.consumer(lane))["paused"] for lane in PULLED])
 
 
-async def test_every_job_is_run_or_purged_while_workers_drain(opened: JetJobs, probe: Probe) -> None:
-    quick = opened.tasks["quick"]
-    await opened.enqueue_many([quick.bind(n=n) for n in range(5000)])
-    async with running(opened.worker(slots=5)):
-        await probe.finished(50, timeout=30)
-        purged = await opened.queues.purge("default")
+async def test_beside_a_worker_a_purge_takes_what_waits_never_what_runs_and_what_is_newer_stays(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app, operator = make_app(), make_app()
+    ran = Counter[int]()
+    deliveries = set[tuple[int, int]]()
 
-        async def empty() -> bool:
-            state = await opened.queues.get("default", rates_s=0)
-            return not state.queued and not state.running
+    @app.task
+    async def note(n: int) -> None:
+        await asyncio.sleep(0.001)
+        ran[n] += 1
+        deliveries.add((current_job().delivery, current_job().job.crashes))
 
-        await eventually(empty, 30)
-    ran = {event.job_id for event in of_finished(probe, "succeeded")}
-    assert len(ran) + purged.queued == 5000
+    async def some_ran() -> bool:
+        return len(ran) > 50
+
+    async with app, operator:
+        await app.provision()
+        old, newer = itertools.count(), itertools.count(10_000)
+        for priority in ("high", "normal", "low"):
+            await app.enqueue_many([note.options(priority=priority).bind(n=next(old)) for _ in range(3000)])
+        async with running(app.worker(slots=5)):
+            await eventually(some_ran)
+            begun = asyncio.Event()
+            purge = asyncio.create_task(operator.queues.purge("default", step=lambda count: begun.set()))
+            await begun.wait()
+            while not purge.done():
+                await note.enqueue(n=next(newer))
+            purged = await purge
+            await truth.until_empty()
+    assert purged.queued > 1000
+    assert len([n for n in ran if n < 10_000]) + purged.queued == 9000
+    assert {n for n in ran if n >= 10_000} == set(range(10_000, next(newer)))
+    assert set(ran.values()) == {1}
+    assert deliveries == {(1, 0)}
+
+
+async def test_a_lane_whose_workers_hold_all_they_may_is_purged_too(make_app: MakeApp, truth: Truth) -> None:
+    app = make_app(queues={"max_running": 2})
+    gate = Gate(app)
+    async with app:
+        await app.provision()
+        async with running(app.worker()):
+            held = [await gate.hold.enqueue() for _ in range(12)]
+            await gate.holds(2)
+            assert await app.queues.purge("default") == (10, 0)
+            gate.open.set()
+            await truth.until_empty()
+        states = [(await handle.status()).state for handle in held]
+        assert states == [JobState.SUCCEEDED] * 2 + [None] * 10
+
+
+async def test_a_purge_takes_what_a_dead_worker_held_besides_all_that_waits(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    app = make_app(queues={"max_running": 10})
+
+    @app.task
+    async def quick(n: int) -> None: ...
+
+    async with app:
+        await app.provision()
+        # The first lane has more to come, the second is full, the last has nothing that waits.
+        for lane, waiting, held in (("high", 30, 5), ("normal", 30, 10), ("low", 0, 3)):
+            task = quick.options(priority=lane)
+            await app.enqueue_many([task.bind(n=n) for n in range(waiting + held)])
+            pulling = await truth.js.pull_subscribe_bind(lane, "jobs-work-default")
+            for message in await pulling.fetch(held):
+                await truth.nc.request(message.reply, b"-NAK")  # for the server as good as an expired lease
+        assert await app.queues.purge("default") == (78, 0)
+        assert await truth.jobs() == []
+        assert await lanes_of(truth) == dict.fromkeys(PULLED, (0, 0))
 
 
 @pytest.mark.alone
@@ -404,6 +433,6 @@ async def test_a_list_is_quick_with_two_hundred_thousand_jobs(make_app: MakeApp)
             started = time.monotonic()
             found = await app.queues.list()
             took.append(time.monotonic() - started)
-            assert [(state.queued, state.later) for state in found] == [(30_000, 10_000)] * 5
+            assert [(state.queued, state.scheduled) for state in found] == [(30_000, 10_000)] * 5
         # The best of them: what else runs on the machine is not what is measured.
         assert min(took) < 0.3, took

@@ -11,8 +11,8 @@ import pytest
 from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
 from jetjobs.dead import Replayed
 from jetjobs.jetstream.codec import decode
-from jetjobs.jetstream.delivery import Delivery
 from jetjobs.jetstream.protocol import write_headers
+from jetjobs.jetstream.puller import Delivery
 from jetjobs.jetstream.reads import last_on
 from jetjobs.model.outcome import ErrorInfo, Retried
 from jetjobs.worker.attempt import Attempt
@@ -37,18 +37,6 @@ def with_task(app: JetJobs) -> None:
             raise LookupError(f"no {n}") if n % 2 else ValueError(f"bad {n}")
         return n
 
-    @app.task(retry=ONCE, queue="other")
-    async def elsewhere() -> None:
-        raise RuntimeError("x")
-
-
-async def kill(app: JetJobs, probe: Probe, count: int) -> list[str]:
-    """Jobs of `work` that have died, by id."""
-    report = await app.enqueue_many([app.tasks["work"].bind(n) for n in range(count)])
-    async with running(app.worker()):
-        await probe.finished(count, "dead_lettered")
-    return [handle.id for handle in report.stored]
-
 
 async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from(
     app: JetJobs, truth: Truth, probe: Probe
@@ -59,13 +47,14 @@ async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from
         await app.provision()
         handle = await app.tasks["work"].options(key="k", priority="high", headers={"X-Tenant": "acme"}).enqueue(3)
         async with running(app.worker()):
-            await probe.finished(1, "dead_lettered")
-            letter = await app.dead.get(handle.id)
-            assert letter is not None
+            with pytest.raises(JobFailed):
+                await handle.result(SOON)
+            letter = await letter_of(app, handle.id)
             broken = False
             answer = await app.dead.replay(letter, by="ada", reason="fixed")
             assert answer.outcome is Replayed.REPLAYED
             await probe.finished(1, "succeeded")
+            assert (await handle.status()).state is JobState.SUCCEEDED
             again = await app.dead.replay(letter, by="ada", reason="fixed")
             assert again.outcome is Replayed.GONE
         assert await truth.dead() == {}
@@ -84,16 +73,14 @@ async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_
     with_task(app)
     async with app:
         await app.provision()
-        (job_id,) = await kill(app, probe, 1)
+        (job_id,) = await bury(app, "work", [b'{"n":1}'])
         async with running(app.worker()):
             for number in (1, 2):
-                letter = await app.dead.get(job_id)
-                assert letter is not None
+                letter = await letter_of(app, job_id)
                 assert len(letter.replays) == number - 1
                 assert (await app.dead.replay(letter, by=f"person {number}")).outcome is Replayed.REPLAYED
-                await probe.finished(number + 1, "dead_lettered")
-        letter = await app.dead.get(job_id)
-        assert letter is not None
+                await probe.finished(number, "dead_lettered")
+        letter = await letter_of(app, job_id)
         assert [entry["by"] for entry in letter.replays] == ["person 1", "person 2"]
         assert set(await truth.dead()) == {job_id}
 
@@ -112,15 +99,13 @@ async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
         async with running(app.worker()):
             await probe.finished(2, "dead_lettered")
             for job_id in ("unknown-1", "invalid-1"):
-                letter = await app.dead.get(job_id)
-                assert letter is not None
+                letter = await letter_of(app, job_id)
                 answer = await app.dead.replay(letter)
                 assert answer.outcome is Replayed.REFUSED
                 assert answer.why
             assert set(await truth.dead()) == {"unknown-1", "invalid-1"}
             broken = False
-            letter = await app.dead.get("invalid-1")
-            assert letter is not None
+            letter = await letter_of(app, "invalid-1")
             nowhere = await app.dead.replay(letter, arguments={"n": 8}, to_queue="nowhere")
             assert nowhere.outcome is Replayed.REFUSED
             mended = await app.dead.replay(letter, arguments={"n": 8})
@@ -138,28 +123,10 @@ async def test_a_letter_whose_key_is_alive_is_not_replayed(app: JetJobs, truth: 
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
         await keyed.enqueue(2)
-        letter = await app.dead.get(first.id)
-        assert letter is not None
+        letter = await letter_of(app, first.id)
         assert (await app.dead.replay(letter)).outcome is Replayed.ALIVE
         assert set(await truth.dead()) == {first.id}
         assert len(await truth.jobs()) == 1
-
-
-async def test_a_handle_follows_its_job_through_death_and_replay(app: JetJobs, probe: Probe) -> None:
-    global broken
-    with_task(app)
-    async with app:
-        await app.provision()
-        handle = await app.tasks["work"].enqueue(5)
-        async with running(app.worker()):
-            with pytest.raises(JobFailed):
-                await handle.result(SOON)
-            broken = False
-            letter = await app.dead.get(handle.id)
-            assert letter is not None
-            await app.dead.replay(letter)
-            await probe.finished(1, "succeeded")
-            assert (await handle.status()).state is JobState.SUCCEEDED
 
 
 async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
@@ -255,7 +222,7 @@ async def test_a_late_retry_of_a_job_that_has_died_and_was_replayed_does_not_liv
         ack = f"$JS.ACK.jobs-work-default.normal.1.{stored.sequence}.1.{int(stored.stored_at * 1e9)}.0"
         delivery = Delivery(app.jetstream.connection, subject, ack, stored.data, write_headers(stored.headers))
         attempt = Attempt(delivery, "default", "normal", time.monotonic(), 600.0)
-        job = decode(delivery, "")
+        job = decode(delivery)
         settlement = Settlement(app.jetstream, app, "w1", 10.0, lambda event: None)
         retried = Retried(0.0, ErrorInfo("LookupError", "no"))
         await truth.api("STREAM.PURGE.jobs-work-default", {"filter": subject})  # as if it were acked

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from jetjobs import JetJobs, JobFailed, JobState, ResultError, ResultExpired, ResultNotReady, RetryPolicy
 from jetjobs.model.events import JobStarted
 from jetjobs.worker.worker import running
-from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
 
@@ -227,10 +226,7 @@ async def test_a_reply_that_is_no_inbox_is_not_published_to(app: JetJobs, truth:
         assert await truth.has_stream("jobs-dead")
 
 
-async def test_status_follows_a_job_through_its_places(make_app: MakeApp, truth: Truth) -> None:
-    app = make_app()
-    probe = Probe()
-    app.observe(probe)
+async def test_status_follows_a_job_through_its_places(app: JetJobs, truth: Truth, probe: Probe) -> None:
     go_on = asyncio.Event()
 
     @app.task

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, Snooze, current_job
-from jetjobs.jetstream.ticks import Placing, tick_job
+from jetjobs.jetstream.ticks import tick_job
 from jetjobs.model.events import JobStarted
-from jetjobs.model.planning import Plan, Tick
+from jetjobs.model.planning import Mark, Plan, Step, Tick
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe
@@ -26,12 +26,10 @@ pytestmark = pytest.mark.timeout(90)
 async def place_two(app: JetJobs, task: str, second_is_due: timedelta) -> tuple[str, str]:
     """Two ticks whose order the jitter has changed: the first waits for an hour yet. Their ids."""
     schedule = (await app.schedules.put("s", task, every=SECOND, overlap="skip", jitter=HOUR)).schedule
-    planned = app.jetstream.names.planned("default", schedule.key)
-    await app.jetstream.connection.api("STREAM.PURGE.jobs-work-default", {"filter": planned})
     now = (await app.jetstream.server_clock.now()).replace(microsecond=0)
     due = (Tick(now, now + HOUR), Tick(now + SECOND, now + second_is_due))
-    one = Placing(schedule, Plan(due, now + SECOND), await app.jetstream.ticks.marker("default", "s"))
-    assert (await app.jetstream.ticks.place([one], now.timestamp(), 1))[0] is not None
+    one = Step("s", Mark(1, now), Plan(due), schedule=schedule)
+    assert await app.jetstream.ticks.store("default", [one], now)
     first, second = (tick_job(schedule, tick, now.timestamp()).id for tick in due)
     return first, second
 

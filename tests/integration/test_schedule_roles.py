@@ -67,39 +67,33 @@ async def test_worker_and_operator_have_the_rights_they_need(guarded: EmbeddedSe
     assert [line for line in guarded.log().splitlines() if "Violation" in line] == []
 
 
-async def test_a_scheduler_runs_with_the_rights_of_a_worker(guarded: EmbeddedServer, app_of: AppOf) -> None:
+async def test_a_worker_without_slots_needs_no_other_rights(guarded: EmbeddedServer, app_of: AppOf) -> None:
     async with app_of("setup") as setup:
         await setup.provision()
     async with app_of("worker") as planning, app_of("operator") as operator:
-        scheduler = planning.scheduler()
-        scheduler.count_queues = True
-        life = asyncio.create_task(scheduler.run())
+        leader = planning.worker(slots=0)
+        leader.count_queues = True
+        life = asyncio.create_task(leader.run())
         await eventually(lambda: _stored(operator, "beat"), 30)
         await eventually(lambda: ticked(operator, "beat"), 30)
 
         async def shown() -> bool:
-            return bool(scheduler.queue_counts) and "beat" in scheduler.schedule_lateness and scheduler.ready
+            return bool(leader.queue_states) and "beat" in leader.schedule_lateness and leader.ready
 
         await eventually(shown, 30)
-        scheduler.quiet()
+        leader.quiet()
         await life
-        assert not scheduler.ready
-        assert scheduler.schedule_lateness == {}
+        assert not leader.ready
+        assert leader.schedule_lateness == {}
     assert [line for line in guarded.log().splitlines() if "Violation" in line] == []
 
 
-async def test_a_producer_may_not_change_schedules(app_of: AppOf) -> None:
+async def test_a_producer_may_neither_change_nor_see_schedules_and_is_told_why(app_of: AppOf) -> None:
     async with app_of("setup") as setup:
         await setup.provision()
     async with app_of("producer") as producer:
         with pytest.raises(AccessDenied):
             await producer.schedules.put("mine", "beat", every=timedelta(seconds=1))
-
-
-async def test_who_may_not_look_is_told_which_permission_is_missing(app_of: AppOf) -> None:
-    async with app_of("setup") as setup:
-        await setup.provision()
-    async with app_of("producer") as producer:
         with pytest.raises(AccessDenied, match=r'publish to "\$JS\.API\.DIRECT\.GET\.KV_jobs-schedules"'):
             await producer.schedules.list()
         with pytest.raises(AccessDenied, match=r'publish to "\$JS\.API\.STREAM\.MSG\.GET\.KV_jobs-schedules"'):

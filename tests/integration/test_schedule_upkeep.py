@@ -20,6 +20,14 @@ from tests.support.server import Truth
 BY_HAND = ("H.12", "_pin", "Ä/ö=", "a.b.c")
 
 
+@pytest.fixture
+def work(app: JetJobs) -> Any:
+    @app.task
+    async def work(n: int = 0) -> None: ...
+
+    return work
+
+
 async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: MakeApp, truth: Truth) -> None:
     gone, other = make_app("gone"), make_app("other")
 
@@ -68,10 +76,9 @@ async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_i
     assert finding.hint.endswith("jetjobs schedules delete both --force")
 
 
-async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(app: JetJobs, truth: Truth) -> None:
-    @app.task
-    async def work() -> None: ...
-
+async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
     async with app:
         await app.provision()
         await app.schedules.put("sound", work, cron="@daily")
@@ -93,10 +100,9 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(app: JetJo
         assert [info.schedule.name for info in await app.schedules.list()] == ["sound"]
 
 
-async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(app: JetJobs, truth: Truth) -> None:
-    @app.task
-    async def work() -> None: ...
-
+async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
     async with app:
         await app.provision()
         # The jitter keeps most of the ticks for later while the test looks.
@@ -113,10 +119,7 @@ async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(app: Jet
 
 
 @pytest.mark.parametrize("revision", [-1, "x", 1.5, 1.0, True, b"1"])
-async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, revision: Any) -> None:
-    @app.task
-    async def work() -> None: ...
-
+async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, work: Any, revision: Any) -> None:
     async with app:
         await app.provision()
         with pytest.raises(ConfigError, match="a revision is a whole number from 0 on"):
@@ -124,10 +127,9 @@ async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, revision: Any) -
         assert await app.schedules.list() == []
 
 
-async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwhile(app: JetJobs) -> None:
-    @app.task
-    async def work(n: int = 0) -> None: ...
-
+async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwhile(
+    app: JetJobs, work: Any
+) -> None:
     async with app:
         await app.provision()
         stored = await asyncio.gather(
@@ -138,10 +140,7 @@ async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwh
         assert len({info.revision for info in stored}) == 3
 
 
-async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: JetJobs) -> None:
-    @app.task
-    async def work() -> None: ...
-
+async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: JetJobs, work: Any) -> None:
     now = datetime.now(UTC)
     work.every(timedelta(minutes=1), name="old", end=datetime(2020, 1, 1, tzinfo=UTC))
     work.every(timedelta(minutes=1), name="to-come", start=now + timedelta(days=1), end=now + timedelta(days=2))
@@ -162,10 +161,9 @@ async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: J
         assert upcoming >= now + timedelta(days=1)
 
 
-async def test_what_is_to_begin_long_after_it_was_stored_is_not_called_on(app: JetJobs, truth: Truth) -> None:
-    @app.task
-    async def work() -> None: ...
-
+async def test_what_is_to_begin_long_after_it_was_stored_is_not_called_on(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
     async with app:
         await app.provision()
         info = await app.schedules.put("s", work, every=timedelta(minutes=1))

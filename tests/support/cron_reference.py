@@ -1,4 +1,4 @@
-"""Slots of a cron expression by walking every minute: slow, and without any of the code it is compared with."""
+"""Scheduled times of a cron expression by walking every minute: slow, and without the code it is compared with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from zoneinfo import ZoneInfo
 MINUTE = timedelta(minutes=1)
 MONTHS = {month_abbr[n].lower(): n for n in range(1, 13)}
 DAYS = {day_abbr[n - 1].lower(): n % 7 for n in range(1, 8)}
-BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6), (0, 59))
 
 
 class Minute(NamedTuple):
@@ -40,11 +39,9 @@ class Reference:
     """Reads an expression by itself. Seven is Sunday."""
 
     def __init__(self, expression: str) -> None:
-        written = expression.lower().split()
-        self.minutes, self.hours = (values(written[n], *BOUNDS[n], {}) for n in (0, 1))
-        self.day, self.weekday = written[2], written[4]
-        self.months = values(written[3], 1, 12, MONTHS)
-        self.seconds = values(written[5], 0, 59, {}) if len(written) == 6 else {0}
+        minute, hour, self.day, month, self.weekday = expression.lower().split()
+        self.minutes, self.hours = values(minute, 0, 59, {}), values(hour, 0, 23, {})
+        self.months = values(month, 1, 12, MONTHS)
         self.every_hour = self.hours == set(range(24))
         self.is_on = lru_cache(maxsize=None)(self._is_on)
 
@@ -81,17 +78,14 @@ class Reference:
         shown: set[datetime] = set()
         for now, following in zip(walked, [*walked[1:], None], strict=True):
             if self.matches(now.wall) and (self.every_hour or now.wall not in shown):
-                found |= self._seconds(now.at)
+                found.add(now.at)
             shown.add(now.wall)
             skipped = now.wall + MINUTE
             while following is not None and skipped < following.wall:
                 if self.matches(skipped):  # as if the clock had not been changed
-                    found |= self._seconds(now.at + (skipped - now.wall))
+                    found.add(now.at + (skipped - now.wall))
                 skipped += MINUTE
         return sorted(found)
-
-    def _seconds(self, minute: datetime) -> set[datetime]:
-        return {minute + timedelta(seconds=second) for second in self.seconds}
 
 
 def walk(zone: ZoneInfo, start: datetime, end: datetime) -> list[Minute]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from jetjobs.model.events import Event, JobFinished
 
@@ -50,3 +51,15 @@ async def eventually(check: Callable[[], Awaitable[E | None]], timeout: float = 
         while not (found := await check()):  # noqa: ASYNC110 - the server tells nobody when it changes
             await asyncio.sleep(0.01)
     return found
+
+
+@contextlib.asynccontextmanager
+async def background(*lives: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """These run beside the block, and are cancelled at its end."""
+    tasks = [asyncio.create_task(life) for life in lives]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

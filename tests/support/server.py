@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 
 import nats
@@ -13,6 +14,9 @@ from nats.aio.client import Client
 from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
+from jetjobs import JetJobs
+from jetjobs.devserver import EmbeddedServer
+from jetjobs.model.settings import build_settings
 from tests.support.probe import eventually
 
 
@@ -56,7 +60,7 @@ class Truth:
     async def jobs(self, queue: str = "default", lane: str = "*") -> list[str]:
         """Subjects of the jobs in a queue's work stream, the pin left out."""
         found = await self.subjects(f"jobs-work-{queue}", f"jobs.work.{queue}.{lane}.>")
-        return sorted(subject for subject in found if ".tick." not in subject)
+        return sorted(subject for subject in found if ".mark." not in subject)
 
     async def until_empty(self, queue: str = "default") -> None:
         """No job is left in the queue. A worker does not wait for its acks, so the last may be on their way."""
@@ -126,3 +130,14 @@ class Truth:
         except NotFoundError:
             return False
         return True
+
+
+@contextlib.asynccontextmanager
+async def server_of(folder: Path, config: str) -> AsyncIterator[tuple[JetJobs, Truth]]:
+    """A server with this configuration: an app for it, not opened yet, and the truth."""
+    file = folder / "nats.conf"
+    file.write_text(config)
+    with EmbeddedServer(extra=("-c", str(file))) as server:
+        truth = await Truth.connect(server.url)
+        yield JetJobs("test", settings=build_settings({"nats": {"url": server.url}})), truth
+        await truth.close()

@@ -30,7 +30,14 @@ _TAKE_TERMINAL = (
 class Terminal:
     """A process whose input and output are a terminal of 80 columns; killed if the test leaves it behind."""
 
-    def __init__(self, arguments: Sequence[str], cwd: Path, env: dict[str, str], columns: int = 80) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        env: dict[str, str],
+        columns: int = 80,
+        stdout: int | None = None,
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         # COLUMNS of the environment would be taken for the width.
@@ -41,7 +48,7 @@ class Terminal:
             cwd=cwd,
             env=surroundings,
             stdin=slave,
-            stdout=slave,
+            stdout=slave if stdout is None else stdout,
             stderr=slave,
             start_new_session=True,
         )

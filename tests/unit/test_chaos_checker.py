@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.check import Checker, Findings
 from tests.chaos.facts import Facts, Stored
-from tests.chaos.history import CONFIRMED, DUPLICATE, REFUSED, UNCONFIRMED, History, Life, Replay, Sent, Span
+from tests.chaos.history import CONFIRMED, DUPLICATE, REFUSED, UNCONFIRMED, History, Life, Move, Replay, Sent, Span
 from tests.chaos.journal import CANCELLED, FAIL, FINISH, START, Line
 from tests.chaos.measure import quantiles
 
@@ -134,6 +134,15 @@ def test_a_second_start_needs_a_fault_of_the_worker_that_had_it(
     lives = [Life(0, 1, 0.0, died), Life(1, 2, 0.0)]
     found = check([sent()], TWICE, RECORD, spans=spans, lives=lives)
     assert found.duplicates == 1
+    assert found.unexplained == ([] if explained else ["a"])
+
+
+@pytest.mark.parametrize(("answer", "explained"), [("may run twice", True), ("", True), ("moved", False)])
+def test_a_second_start_is_explained_by_a_change_of_priority_that_announced_it(
+    answer: str, explained: bool
+) -> None:
+    history = History(started=0.0, sent=[sent()], moves=[Move("a", "high", 0.5, answer)])
+    found = Checker(history, TWICE, RECORD, []).check([])
     assert found.unexplained == ([] if explained else ["a"])
 
 

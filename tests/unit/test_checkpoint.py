@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any
@@ -15,12 +14,13 @@ from jetjobs.define.checkpoint import MAX_CHECKPOINT, MAX_MESSAGE, check_progres
 from jetjobs.define.context import Context
 from jetjobs.model.errors import (
     CheckpointError,
-    CheckpointTooLarge,
     DefinitionError,
-    InvalidProgress,
     JetJobsError,
+    UnstorableValue,
 )
 from jetjobs.model.job import Job
+
+CONTEXT = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
 
 
 class State(BaseModel):
@@ -35,19 +35,17 @@ def test_a_progress_is_any_number_from_0_to_1(given: Any, shown: float) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [-0.001, 1.001, 40, float("nan"), float("inf"), 10**400, 10**5000, True, "0.5", None, 1 + 0j],
+    [-0.001, 1.001, 40, float("nan"), float("inf"), 10**400, True, "0.5", None, 1 + 0j],
     ids=lambda given: str(type(given).__name__),
 )
 def test_any_other_is_refused(given: Any) -> None:
-    with pytest.raises(InvalidProgress) as caught:
+    with pytest.raises(ValueError, match="0 to 1"):
         check_progress(given, None)
-    assert isinstance(caught.value, ValueError)
-    assert "0 to 1" in str(caught.value)
 
 
 @pytest.mark.parametrize("message", ["x" * (MAX_MESSAGE + 1), 5, b"x", "\ud800"])
 def test_a_message_is_a_short_text(message: Any) -> None:
-    with pytest.raises(InvalidProgress, match="message"):
+    with pytest.raises(ValueError, match="message"):
         check_progress(0.5, message)
 
 
@@ -58,43 +56,34 @@ def test_the_text_of_a_refusal_says_what_was_given() -> None:
         ("0.5", "not str"),
         (Fraction(5, 4), "(5, 4)"),
     ):
-        with pytest.raises(InvalidProgress, match=re.escape(text)):
+        with pytest.raises(ValueError, match=re.escape(text)):
             check_progress(given, None)
-    with pytest.raises(InvalidProgress) as caught:
-        check_progress(40, None)
-    assert caught.value.hint == "a share, not per cent: 40 % is 0.4"
-    with pytest.raises(InvalidProgress, match="must be text, not bytes"):
+    with pytest.raises(ValueError, match="must be text, not bytes"):
         check_progress(0.5, b"x")
-    with pytest.raises(InvalidProgress, match="no UTF-8 form"):
+    with pytest.raises(ValueError, match="no UTF-8 form"):
         check_progress(0.5, "\ud800")
 
 
 def test_a_progress_outside_of_a_worker_goes_nowhere_but_is_checked() -> None:
-    context = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
-    context.progress(0.5, "half")
-    with pytest.raises(InvalidProgress):
-        context.progress(2)
+    CONTEXT.progress(0.5, "half")
+    with pytest.raises(ValueError, match="0 to 1"):
+        CONTEXT.progress(2)
     with pytest.raises(JetJobsError, match="nothing keeps checkpoints here"):
-        context.checkpoint_sync(1)
+        CONTEXT.checkpoint_sync(1)
 
 
 async def test_the_form_that_blocks_is_refused_on_a_loop() -> None:
-    context = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
-    for call in (lambda: context.checkpoint_sync(1), context.resume_sync):
+    for call in (lambda: CONTEXT.checkpoint_sync(1), CONTEXT.resume_sync):
         with pytest.raises(JetJobsError, match="_sync") as caught:
             call()
         assert "await" in str(caught.value.hint)
 
 
-def without_loop() -> list[Callable[[Context], Any]]:
-    return [lambda context: context.checkpoint(1), lambda context: context.resume()]
-
-
-@pytest.mark.parametrize("call", without_loop())
-def test_the_form_to_await_is_refused_without_a_loop(call: Callable[[Context], Any]) -> None:
-    context = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)
-    with pytest.raises(JetJobsError, match="does not work here"):
-        call(context)
+def test_the_form_to_await_is_refused_without_a_loop() -> None:
+    for call in (lambda: CONTEXT.checkpoint(1), CONTEXT.resume):
+        with pytest.raises(JetJobsError, match="does not work here") as caught:
+            call()
+        assert "_sync" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -114,24 +103,21 @@ def test_what_is_kept_comes_back(value: Any, kind: Any) -> None:
     assert decode(encode(value), kind) == value
 
 
-@pytest.mark.parametrize("value", [object(), b"\xff", {(1, 2): object()}, lambda: None])
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize("value", [object(), b"\xff", {(1, 2): object()}, lambda: None, LOOP])
 def test_what_json_cannot_hold_is_refused(value: Any) -> None:
-    with pytest.raises(CheckpointError, match="cannot be written as JSON"):
-        encode(value)
-
-
-def test_a_value_that_holds_itself_is_refused() -> None:
-    value: list[Any] = []
-    value.append(value)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(UnstorableValue, match="cannot be written as JSON"):
         encode(value)
 
 
 def test_the_limit_counts_bytes_of_json() -> None:
     assert len(encode("x" * (MAX_CHECKPOINT - 2))) == MAX_CHECKPOINT
-    with pytest.raises(CheckpointTooLarge) as caught:
+    with pytest.raises(UnstorableValue) as caught:
         encode("x" * (MAX_CHECKPOINT - 1))
-    assert (caught.value.size, caught.value.limit) == (MAX_CHECKPOINT + 1, MAX_CHECKPOINT)
+    assert "65,537 bytes" in str(caught.value)
     assert caught.value.hint is not None
 
 

@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
 import jetjobs
-from jetjobs.cli.hoist import hoist
 from jetjobs.cli.output import (
-    APP_BROKEN,
     FAILED,
     NOT_FOUND,
     READER_GONE,
@@ -27,38 +26,16 @@ from jetjobs.cli.output import (
     USAGE,
     exit_code,
 )
-from jetjobs.cli.tree import run
+from jetjobs.cli.reference import commands
+from jetjobs.cli.state import hoist
+from jetjobs.cli.tree import ENTRIES, load, run, tree
 from jetjobs.cli.worker import parse_queues
 from jetjobs.model import errors as e
 from tests.support import processes
 
-COMMANDS = [
-    [],
-    ["dev"],
-    ["worker"],
-    ["enqueue"],
-    ["events"],
-    ["top"],
-    ["jobs", "watch"],
-    ["queues"],
-    *(["queues", word] for word in ("list", "show", "pause", "resume", "purge", "stats")),
-    ["schedules"],
-    *(["schedules", word] for word in ("list", "show", "next", "run", "pause", "resume", "put", "delete")),
-    ["scheduler"],
-    ["workers"],
-    *(["workers", word] for word in ("list", "show", "quiet", "stop")),
-    ["doctor"],
-    ["setup"],
-    ["setup", "plan"],
-    ["setup", "apply"],
-    ["config"],
-    ["config", "show"],
-    ["config", "path"],
-]
 
-
-def jetjobs_cli(*arguments: str, cwd: Path | None = None, fresh: bool = False) -> subprocess.CompletedProcess[str]:
-    return processes.run(arguments, cwd or Path.cwd(), fresh=fresh)
+def jetjobs_cli(*arguments: str, fresh: bool = False) -> subprocess.CompletedProcess[str]:
+    return processes.run(arguments, Path.cwd(), fresh=fresh)
 
 
 # hoist
@@ -90,25 +67,10 @@ def test_global_options_may_stand_anywhere(given: list[str], ordered: list[str])
     assert hoist(given) == ordered
 
 
-WORDS = st.sampled_from(
-    [
-        "worker",
-        "enqueue",
-        "-s",
-        "x",
-        "--json",
-        "--server=x",
-        "--",
-        "--app",
-        "k=v",
-        "--no-color",
-        "-c",
-        "5",
-        "--timeout",
-        "-q",
-        "--jsonl",
-    ]
-)
+WORDS = st.sampled_from([
+    "worker", "enqueue", "-s", "x", "--json", "--server=x", "--", "--app", "k=v", "--no-color", "-c", "5",
+    "--timeout", "-q", "--jsonl",
+])  # fmt: skip
 
 
 @given(st.lists(WORDS, max_size=12))
@@ -124,22 +86,29 @@ def test_hoisting_loses_nothing_and_is_done_once(words: list[str]) -> None:
 # Help
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command) or "jetjobs")
-def test_every_command_has_help(command: list[str]) -> None:
-    ran = jetjobs_cli(*command, "--help")
-    assert ran.returncode == 0, ran.stderr
-    assert "Usage: " in ran.stdout
-    assert ran.stderr == ""
+@pytest.mark.parametrize("line", sorted({"", *ENTRIES, *(command.name for command in commands())}))
+def test_every_command_has_help(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*line.split(), "--help"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"Usage: {f'jetjobs {line}'.rstrip()} ")
+    assert shown.err == ""
 
 
 def test_help_has_a_short_form() -> None:
     assert jetjobs_cli("worker", "-h").stdout == jetjobs_cli("worker", "--help").stdout
 
 
-def test_help_lists_every_command() -> None:
-    shown = jetjobs_cli("--help").stdout
-    for command in {line[0] for line in COMMANDS if line}:
-        assert command in shown
+def test_help_lists_every_command_with_its_own_words() -> None:
+    listed = typer.main.get_group(tree)
+    shown = jetjobs_cli("--help", fresh=True).stdout
+    for name, entry in ENTRIES.items():
+        assert (f"\n  {name} " in shown) is not entry.hidden
+        assert listed.commands[name].get_short_help_str(200) == load(name).get_short_help_str(200)
+
+
+def test_a_mistyped_command_is_answered_with_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue"]) == USAGE
+    assert "No such command 'queue'. Did you mean 'queues'" in capsys.readouterr().err
 
 
 @pytest.mark.alone
@@ -168,13 +137,10 @@ def test_the_version_is_printed(arguments: list[str], capsys: pytest.CaptureFixt
     [
         ["nonsense"],
         ["worker", "--nonsense"],
-        ["--timeout", "soon", "config", "show"],
         ["enqueue"],
         ["enqueue", "t", "novalue"],
         ["enqueue", "t", "k:={"],
         ["enqueue", "t", "--data", "[]"],
-        ["enqueue", "t", "--delay", "soon"],
-        ["enqueue", "t", "--at", "tomorrow"],
         ["enqueue", "t", "-n", "2", "--wait"],
         ["worker", "-s"],
     ],
@@ -195,28 +161,6 @@ def test_errors_are_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> 
     problem = json.loads(capsys.readouterr().err)["error"]
     assert problem["code"] == USAGE
     assert "nonsense" in problem["message"]
-
-
-def test_an_app_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    ran = jetjobs_cli("worker", "nowhere:app", cwd=tmp_path)
-    assert ran.returncode == USAGE
-    assert "there is no module 'nowhere'" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
-def test_an_app_that_cannot_be_imported_shows_the_users_own_traceback(tmp_path: Path) -> None:
-    (tmp_path / "tasks.py").write_text("def broken():\n    return 1 / 0\n\nbroken()\n")
-    ran = jetjobs_cli("worker", cwd=tmp_path)
-    assert ran.returncode == APP_BROKEN
-    assert "ZeroDivisionError" in ran.stderr
-    assert "tasks.py" in ran.stderr
-    assert "importlib" not in ran.stderr
-
-
-def test_without_an_app_the_usual_places_are_named(tmp_path: Path) -> None:
-    ran = jetjobs_cli("worker", cwd=tmp_path)
-    assert ran.returncode == USAGE
-    assert "tasks.py" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -276,12 +220,31 @@ def test_queues_that_cannot_be_are_refused(text: str) -> None:
         ["jobs", "reschedule", "j1", "--delay", "3000000d"],
         ["jobs", "reschedule", "j1", "--delay", "99999999999999d"],
         ["jobs", "list", "--since", "99999999d"],
+        ["--timeout", "soon", "config", "show"],
+        ["enqueue", "t", "--delay", "soon"],
+        ["enqueue", "t", "--at", "tomorrow"],
+        ["jobs", "reschedule", "j1"],
+        ["jobs", "reschedule", "j1", "--now", "--delay", "1s"],
         ["dead", "list", "--cursor", "99999999999999999999"],
     ],
 )
-def test_a_time_out_of_range_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_that_cannot_be_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == USAGE
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["events", "--kind", "jobs.*"], "no kind of event matches 'jobs.*'"),
+        (["events", "--queue", "no good"], "not a usable name"),
+        (["top", "--refresh", "soon"], "--refresh"),
+        (["top", "--refresh", "1ms"], "200ms"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == USAGE
+    assert said in capsys.readouterr().err
 
 
 def test_a_group_without_a_command_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:

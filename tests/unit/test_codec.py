@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -23,17 +24,18 @@ from jetjobs.jetstream.codec import (
 )
 from jetjobs.jetstream.connection import Connection
 from jetjobs.jetstream.dead_letters import Letter, _cause, read_cause
-from jetjobs.jetstream.delivery import Delivery
 from jetjobs.jetstream.protocol import write_headers
+from jetjobs.jetstream.puller import Delivery
+from jetjobs.jetstream.reads import StoredMessage, parse_time
 from jetjobs.jetstream.results import read_record
 from jetjobs.model import names as n
 from jetjobs.model.errors import MalformedJob
-from jetjobs.model.ids import NO_KEY, JobId, is_id, key_token, new_uid, sequence_id
+from jetjobs.model.ids import NO_KEY, JobId, is_id, key_token, new_uid
 from jetjobs.model.job import Job
 from jetjobs.model.names import Names
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
 
-CREATED = "2026-01-01T00:00:00Z"
+PLACE = "s060a2418202240-42"
 NOBODY = cast(Connection, None)
 """A delivery is read without its connection; only acks need one."""
 
@@ -86,7 +88,7 @@ def subject_of(job: Job) -> str:
 
 @given(jobs())
 def test_a_job_comes_back_as_it_was_written(job: Job) -> None:
-    came = decode(delivered(subject_of(job), encode_headers(job), job.body), CREATED)
+    came = decode(delivered(subject_of(job), encode_headers(job), job.body))
     assert came.carried == job.carried
     for field in set(Job._fields) - {"headers", "enqueued_at", "due_at", "deadline"}:
         assert getattr(came, field) == getattr(job, field), field
@@ -99,23 +101,18 @@ def test_a_job_comes_back_as_it_was_written(job: Job) -> None:
 def test_headers_are_the_same_after_another_round(job: Job) -> None:
     """A job moves many times: its headers must not grow or drift."""
     headers = encode_headers(job)
-    assert encode_headers(decode(delivered(subject_of(job), headers), CREATED)) == headers
+    assert encode_headers(decode(delivered(subject_of(job), headers))) == headers
 
 
 def test_a_job_with_a_key_and_the_longest_id_of_its_own_can_be_read() -> None:
     key, uid = key_token("order-1"), "x" * 100
     job = Job(str(JobId(key, uid)), "greet", "mail", "normal", b"{}", key, run="r", enqueued_at=1.0)
-    assert decode(delivered(subject_of(job), encode_headers(job)), CREATED).id == job.id
+    assert decode(delivered(subject_of(job), encode_headers(job))).id == job.id
 
 
 def test_defaults_are_left_out() -> None:
     job = Job("u1", "greet", "mail", "normal", b"{}", run="r1")
     assert encode_headers(job) == {"Nats-Msg-Id": "u1.r1.0", "Jetjobs-Run": "r1"}
-
-
-def test_the_message_id_is_the_jobs_own() -> None:
-    job = Job("u1", "greet", "mail", "normal", b"{}", run="r1", hop=4)
-    assert encode_headers(job)[n.MSG_ID] == job.message_id
 
 
 def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_ours_and_the_servers() -> None:
@@ -145,18 +142,18 @@ def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_o
 
 
 def test_a_job_without_headers_has_defaults() -> None:
-    job = decode(delivered("jobs.work.mail.normal.greet"), CREATED)
-    assert job.id == sequence_id(CREATED, 42)
+    job = decode(delivered("jobs.work.mail.normal.greet"))
+    assert job.id == PLACE
     assert (job.task, job.queue, job.lane, job.key, job.attempt, job.hop) == ("greet", "mail", "normal", "-", 1, 0)
     assert job.enqueued_at == pytest.approx(1700000000.123457)
-    assert job.run == "s42"
+    assert job.run == PLACE
 
 
 def test_a_job_without_headers_is_the_same_on_every_delivery() -> None:
     first = delivered("jobs.work.mail.normal.greet")
     again = Delivery(NOBODY, first.subject, first.ack_subject.replace(".1.42.", ".2.42."), b"{}", None)
     assert again.delivered == 2
-    one, other = decode(first, CREATED), decode(again, CREATED)
+    one, other = decode(first), decode(again)
     assert (one.id, one.run) == (other.id, other.run)
 
 
@@ -165,33 +162,36 @@ def test_a_job_without_headers_is_the_same_on_every_delivery() -> None:
     [("order-1", "order-1"), ("x" * 128, "x" * 128), (f"{key_token('a')}-u1", f"{key_token('a')}-u1")],
 )
 def test_a_message_id_that_is_usable_is_the_id(given: str, job_id: str) -> None:
-    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given}), CREATED)
+    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given}))
     assert job.id == job_id
     assert str(JobId(job.key, job.uid)) == job.id
 
 
-@pytest.mark.parametrize("given", ["order 1", "a.b", "é", "x" * 129, "*"])
-def test_a_message_id_that_is_not_usable_is_hashed(given: str) -> None:
-    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given}), CREATED)
-    assert is_id(job.id)
-    assert job.id.startswith("h")
-    assert job.id != decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given + "2"}), CREATED).id
+@pytest.mark.parametrize("given", ["", "order 1", "a.b", "é", "x" * 129, "*"])
+def test_a_message_id_that_is_not_usable_counts_as_none(given: str) -> None:
+    assert decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given})).id == PLACE
 
 
-def test_an_empty_message_id_counts_as_none() -> None:
-    assert identify(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: ""}), CREATED) == sequence_id(CREATED, 42)
+@given(st.integers(0, 4 * 10**18))
+def test_a_delivery_and_the_stored_message_give_a_job_the_same_id(stored_ns: int) -> None:
+    subject, seconds = "jobs.work.mail.normal.greet", stored_ns // 10**9
+    ack = f"$JS.ACK.jobs-work-mail.normal.1.42.77.{stored_ns}.5"
+    text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{stored_ns % 10**9:09}Z"
+    read = StoredMessage(subject, 42, {}, b"", parse_time(text))
+    came = Delivery(NOBODY, subject, ack, b"", None)
+    assert identify(came) == identify(read) == f"s{stored_ns // 1000:014x}-42"
 
 
 def test_a_hand_made_job_keeps_its_id_when_it_moves() -> None:
-    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: "order 1"}), CREATED)
-    moved = decode(delivered(subject_of(job), encode_headers(job._replace(hop=1)), sequence=43), CREATED)
+    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: "order-1"}))
+    moved = decode(delivered(subject_of(job), encode_headers(job._replace(hop=1)), sequence=43))
     assert (moved.id, moved.run, moved.hop) == (job.id, job.run, 1)
 
 
 def test_a_hand_made_header_that_holds_a_line_feed_does_not_keep_the_job_from_moving() -> None:
     # The server takes such a block. A job that can be neither retried nor buried would come for ever.
     block = b"NATS/1.0\r\nTrace: a\nb\r\nOther: c\rd\r\n\r\n"
-    job = decode(delivered("jobs.work.mail.normal.greet", block), CREATED)
+    job = decode(delivered("jobs.work.mail.normal.greet", block))
     assert write_headers(encode_headers(job)).startswith(b"NATS/1.0\r\n")
 
 
@@ -218,19 +218,19 @@ def test_a_hand_made_header_that_holds_a_line_feed_does_not_keep_the_job_from_mo
 )
 def test_a_subject_that_is_no_jobs_is_malformed(subject: str) -> None:
     with pytest.raises(MalformedJob, match="subject"):
-        decode(delivered(subject), CREATED)
+        decode(delivered(subject))
 
 
 @pytest.mark.parametrize("name", [n.HOP, n.ATTEMPT, n.MAX_ATTEMPTS])
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "+1", "1e3", "٣", "²", "9" * 10, "1_0"])
 def test_a_header_that_is_no_whole_number_is_malformed(name: str, value: str) -> None:
     with pytest.raises(MalformedJob, match=name):
-        decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}), CREATED)
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}))
 
 
 def test_attempts_count_from_one() -> None:
     try:
-        job = decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.ATTEMPT: "0"}), CREATED)
+        job = decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.ATTEMPT: "0"}))
     except MalformedJob:
         return
     assert job.attempt == 1
@@ -240,12 +240,12 @@ def test_attempts_count_from_one() -> None:
 @pytest.mark.parametrize("value", ["", "x", "-1", "nan", "inf", "-inf", "1e400", "253402300800", "2027-01-31"])
 def test_a_header_that_is_no_time_is_malformed(name: str, value: str) -> None:
     with pytest.raises(MalformedJob, match=name):
-        decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}), CREATED)
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}))
 
 
 def test_a_long_wrong_header_is_not_told_whole() -> None:
     with pytest.raises(MalformedJob) as caught:
-        decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.HOP: "x" * 10_000}), CREATED)
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.HOP: "x" * 10_000}))
     assert len(str(caught.value)) < 200
 
 
@@ -253,25 +253,25 @@ def test_a_long_wrong_header_is_not_told_whole() -> None:
 def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, headers: dict[str, str]) -> None:
     delivery = delivered(f"jobs.work.mail.normal.{subject}", headers)
     try:
-        job = decode(delivery, CREATED)
+        job = decode(delivery)
     except MalformedJob:
-        job = salvage(delivery, "mail", "normal", CREATED)
+        job = salvage(delivery, "mail", "normal")
     assert is_id(job.id)
     assert str(JobId(job.key, job.uid)) == job.id
 
 
 def test_what_is_salvaged_keeps_body_queue_and_headers() -> None:
     delivery = delivered("jobs.work.mail.normal.greet.x.y.z", {"Trace": "1", n.HOP: "x"}, b"body")
-    job = salvage(delivery, "mail", "normal", CREATED)
+    job = salvage(delivery, "mail", "normal")
     assert (job.id, job.task, job.queue, job.lane, job.body) == (
-        sequence_id(CREATED, 42),
+        PLACE,
         "greet",
         "mail",
         "normal",
         b"body",
     )
     assert job.carried == {"Trace": "1"}
-    assert salvage(delivered("jobs.work.mail"), "mail", "normal", CREATED).task == "unknown"
+    assert salvage(delivered("jobs.work.mail"), "mail", "normal").task == "unknown"
 
 
 # The delivery itself
@@ -336,7 +336,7 @@ def test_the_history_is_bounded_and_keeps_the_newest() -> None:
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_the_history_of_any_error_fits_into_a_header(kind: str, text: str) -> None:
     job = with_error(JOB, ErrorInfo(kind, text, ""), "w1", 1.0)
-    came = decode(delivered(subject_of(job), encode_headers(job)), CREATED)
+    came = decode(delivered(subject_of(job), encode_headers(job)))
     assert read_history(came.headers)[0]["text"] == text[:MAX_HISTORY_TEXT]
 
 

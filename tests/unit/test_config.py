@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from jetjobs.config import find_dev_server, find_file, load_settings
-from jetjobs.jetstream.connection import show_url
 from jetjobs.model.errors import ConfigError
 
 
@@ -89,15 +88,6 @@ def test_sources_are_told_for_each_key(project: Path, monkeypatch: pytest.Monkey
     assert loaded.settings.queues.lease == timedelta(seconds=45)
 
 
-def test_an_unknown_variable_is_refused_with_the_nearest_name(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JETJOBS_NATS__URLL", "nats://x")
-    with pytest.raises(ConfigError, match=r"nats\.urll") as caught:
-        load_settings()
-    assert caught.value.hint == "did you mean 'nats.url'?"
-
-
 @pytest.mark.parametrize("name", ["JETJOBS_SLOTS", "JETJOBS_WORKER_SLOTS", "JETJOBS_NATS", "JETJOBS_"])
 def test_a_variable_that_would_be_ignored_is_refused(
     name: str, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -121,10 +111,17 @@ def test_a_wrong_value_is_refused_with_its_source(project: Path, monkeypatch: py
 # Files
 
 
-def test_an_unknown_key_in_a_file_is_refused_with_the_nearest_name_and_the_file(project: Path) -> None:
-    (project / "jetjobs.toml").write_text("[worker]\nslotz = 3\n")
-    with pytest.raises(ConfigError, match=r"worker\.slotz.*jetjobs\.toml") as caught:
-        load_settings()
+@pytest.mark.parametrize("source", ["jetjobs.toml", ".env", "the environment"])
+def test_an_unknown_key_is_refused_with_the_nearest_name_and_its_source(
+    source: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if source == "the environment":
+        monkeypatch.setenv("JETJOBS_WORKER__SLOTZ", "3")
+    else:
+        line = "JETJOBS_WORKER__SLOTZ=3\n" if source == ".env" else "[worker]\nslotz = 3\n"
+        (project / source).write_text(line)
+    with pytest.raises(ConfigError, match=rf"worker\.slotz.*{re.escape(source)}") as caught:
+        load_settings(dotenv=True)
     assert caught.value.hint == "did you mean 'worker.slots'?"
 
 
@@ -177,12 +174,6 @@ def test_the_nearest_file_upward_is_found(project: Path, tmp_path: Path) -> None
     assert find_file(deep) == tmp_path / "jetjobs.toml"
     (project / "jetjobs.toml").write_text("")
     assert find_file(deep) == project / "jetjobs.toml"
-
-
-def test_an_unknown_key_in_a_dotenv_is_refused(project: Path) -> None:
-    (project / ".env").write_text("JETJOBS_NATS__URLL=x\n")
-    with pytest.raises(ConfigError, match="urll"):
-        load_settings(dotenv=True)
 
 
 def test_what_is_not_ours_in_a_dotenv_is_left_alone(project: Path) -> None:
@@ -322,18 +313,12 @@ SECRET_URLS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "show", [lambda url: shown("nats.url", {"nats.url": url}), show_url], ids=["rows", "show_url"]
-)
 @pytest.mark.parametrize("url", SECRET_URLS)
-def test_a_password_or_token_within_a_url_is_never_shown(
-    url: str, show: Callable[[str], str], project: Path
-) -> None:
-    text = show(url)
+def test_a_password_or_token_within_a_url_is_never_shown(url: str, project: Path) -> None:
+    text = shown("nats.url", {"nats.url": url})
     assert "s3cret" not in text
     assert "host" in text or "b:1" in text
 
 
 def test_a_url_without_secrets_is_shown_whole(project: Path) -> None:
     assert shown("nats.url", {"nats.url": "nats://a:1,tls://b:2"}) == "nats://a:1,tls://b:2"
-    assert show_url("nats://a:1,tls://b:2") == "nats://a:1,tls://b:2"

@@ -13,7 +13,7 @@ import pytest
 from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Settings, Snooze, Verdict
 from jetjobs.define.context import Context
 from jetjobs.define.task import Task
-from jetjobs.model.errors import ChildDied, ChildRaised, ResultNotSerializable
+from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Retried, Snoozed, decide, describe
 from jetjobs.model.verdict import PERMANENT, TRANSIENT, Classifier, classify
@@ -71,7 +71,7 @@ def test_an_error_says_the_same_with_the_traceback_of_the_child() -> None:
         (ValueError(), RetryPolicy(dead_on=(ValueError,)), False),
         (ValueError(), RetryPolicy(retry_on=(OSError,)), False),
         (FileNotFoundError(), RetryPolicy(retry_on=(OSError,)), True),
-        (ResultNotSerializable("no"), RetryPolicy(), False),
+        (UnstorableValue("no"), RetryPolicy(), False),
         (SystemExit(1), RetryPolicy(), True),
     ],
 )

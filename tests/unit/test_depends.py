@@ -84,10 +84,6 @@ async def test_a_generator_hears_of_the_error_and_the_error_goes_on() -> None:
 async def test_generators_are_closed_when_a_later_one_cannot_be_made() -> None:
     log: list[str] = []
 
-    def good() -> Iterator[str]:
-        yield "good"
-        log.append("closed")
-
     def cleanup() -> Iterator[str]:
         try:
             yield "x"
@@ -221,36 +217,22 @@ def test_needs_lists_the_dependencies_of_a_factory() -> None:
     assert needs(Depends(db)) == {}
 
 
-def test_a_factory_with_an_argument_nobody_gives_is_refused() -> None:
-    def db(url: str) -> str:
-        return url
-
-    with pytest.raises(DefinitionError, match="argument 'url'"):
-        check(Depends(db))
+def needy(url: str) -> str:
+    return url
 
 
-def test_a_factory_whose_annotations_cannot_be_read_is_refused() -> None:
-    # Else the worker would call it without the argument, and each job would fail.
-    def db(url: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
-        return "db"
-
-    with pytest.raises(DefinitionError):
-        check(Depends(db))
+def unreadable(url: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
+    return "db"
 
 
-def test_an_app_scoped_factory_may_not_need_a_job_scoped_one() -> None:
-    def job_thing() -> str:
-        return "job"
-
-    def pool(thing: Annotated[str, Depends(job_thing)]) -> str:
-        return thing
-
-    check(Depends(pool))
-    with pytest.raises(DefinitionError, match="lives with the app"):
-        check(Depends(pool, scope="app"))
+# Else the worker would call it without the argument, and each job would fail.
+@pytest.mark.parametrize(("factory", "said"), [(needy, "argument 'url'"), (unreadable, "Nowhere")])
+def test_a_factory_with_an_argument_nobody_gives_is_refused(factory: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        check(Depends(factory))
 
 
-def test_the_refusal_reaches_through_other_factories() -> None:
+def test_an_app_scoped_factory_may_not_need_a_job_scoped_one_not_even_through_another() -> None:
     def job_thing() -> str:
         return "job"
 
@@ -260,8 +242,10 @@ def test_the_refusal_reaches_through_other_factories() -> None:
     def repository(pool: Annotated[str, Depends(pool, scope="app")]) -> str:
         return pool
 
-    with pytest.raises(DefinitionError, match="lives with the app"):
-        check(Depends(repository))
+    check(Depends(pool))
+    for wrong in (Depends(pool, scope="app"), Depends(repository)):
+        with pytest.raises(DefinitionError, match="lives with the app"):
+            check(wrong)
 
 
 def chicken(egg: "Annotated[int, Depends(egg)]") -> int:

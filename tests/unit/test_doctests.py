@@ -9,20 +9,18 @@ from types import ModuleType
 
 import pytest
 
+import jetjobs.cli.doctor
 import jetjobs.cli.output
-import jetjobs.cli.run_dead
-import jetjobs.cli.run_doctor
-import jetjobs.cli.tree
+import jetjobs.cli.state
 import jetjobs.doctor.finding
 import jetjobs.jetstream.protocol
 import jetjobs.model
 
 MODULES: list[ModuleType] = [
     jetjobs.jetstream.protocol,
-    jetjobs.cli.tree,
+    jetjobs.cli.state,
     jetjobs.cli.output,
-    jetjobs.cli.run_dead,
-    jetjobs.cli.run_doctor,
+    jetjobs.cli.doctor,
     jetjobs.doctor.finding,
     *(
         importlib.import_module(f"jetjobs.model.{found.name}")

@@ -70,14 +70,8 @@ def test_a_client_that_is_gone_in_the_middle_is_no_news(port: APort, capfd: pyte
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:x", "nowhere", "127.0.0.1:99999"])
-def test_an_address_that_cannot_be_had_is_a_mistake_of_the_settings(address: str) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:x", "nowhere", "127.0.0.1:99999", "taken"])
+def test_an_address_that_cannot_be_had_is_a_mistake_of_the_settings(address: str, port: APort) -> None:
+    address = port.address if address == "taken" else address
     with pytest.raises(ConfigError, match="cannot serve HTTP"):
         Health(CollectorRegistry(), lambda: True, lambda: 0.0).start(address)
-
-
-def test_a_port_that_is_taken_is_one_too() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        number = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match="cannot serve HTTP"):
-            Health(CollectorRegistry(), lambda: True, lambda: 0.0).start(f"127.0.0.1:{number}")

@@ -26,7 +26,7 @@ from jetjobs import (
     Snooze,
     current_job,
 )
-from jetjobs.model.errors import CheckpointError, CheckpointTooLarge, ResultNotSerializable
+from jetjobs.model.errors import UnstorableValue
 from jetjobs.testing import Inline, run_inline
 
 
@@ -83,7 +83,7 @@ async def test_a_result_without_a_json_form_is_refused(app: JetJobs) -> None:
     async def bad() -> Any:
         return object()
 
-    with pytest.raises(ResultNotSerializable):
+    with pytest.raises(UnstorableValue):
         await run_inline(bad)
 
 
@@ -251,7 +251,7 @@ async def test_a_checkpoint_that_cannot_be_kept_is_refused_in_place_too() -> Non
     async def keep() -> None:
         await current_job().checkpoint("x" * 100_000)
 
-    with pytest.raises(CheckpointTooLarge):
+    with pytest.raises(UnstorableValue):
         await run_inline(keep)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(UnstorableValue):
         Inline(checkpoint=object())

@@ -1,20 +1,19 @@
-"""Events as they go over the wire, wishes, and the view of `top`."""
+"""Events as they go over the wire, their subjects, and the view of `top`."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs import JetJobs
-from jetjobs.cli.run_events import line
-from jetjobs.cli.run_top import Top
+from jetjobs.cli.events import line
+from jetjobs.cli.top import Top
 from jetjobs.cli.top_view import Snapshot, plain, shares, view
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.job import running_status
-from jetjobs.model.live import KINDS, LiveEvent, Wish, live_event, make_wish, read_live, read_wish
+from jetjobs.model.live import KINDS, LiveEvent, event_subjects, live_event, read_live
 from jetjobs.model.names import Names
 from jetjobs.model.outcome import ErrorInfo
 from jetjobs.model.queue import LaneState, QueueState
@@ -59,27 +58,21 @@ def test_whatever_comes_is_read_or_dropped(data: bytes) -> None:
         assert "\n" not in line(event)
 
 
-def test_wishes() -> None:
-    wish = make_wish("mail", None, ["job.s*", "job.dead_lettered"])
-    assert wish.wants("job.succeeded", "mail", "send")
-    assert not wish.wants("job.retried", "mail", "send")
-    assert not wish.wants("job.succeeded", "other", "send")
-    assert Wish().wants("worker.ready", "", "")
-    assert not Wish(queue="mail").wants("worker.ready", "", "")
-    assert read_wish({"queue": "mail", "kinds": ["a"], "for_s": 1e9}) == (Wish("mail", "", ("a",)), 30.0)
-    wrong: list[dict[str, object]] = [{"for_s": float("nan")}, {"for_s": "1"}, {"kinds": {"a": 1}}]
-    for request in wrong:
-        with pytest.raises(ValueError, match="for_s"):
-            read_wish(request)
-
-
-def test_subjects_of_events() -> None:
+def test_a_watcher_subscribes_to_what_it_wants() -> None:
     names = Names("jobs")
-    subject = names.job_event("succeeded", "mail", "send", "j1")
-    assert subject == "jobs.events.job.succeeded.mail.send.j1"
-    assert names.kind_of_event(subject) == "job.succeeded"
+    assert event_subjects(names, None, None, ()) == ["jobs.events.job.*.*.*.*", "jobs.events.worker.*.*"]
+    assert event_subjects(names, "mail", None, ()) == ["jobs.events.job.*.mail.*.*"]
+    assert event_subjects(names, None, "send", ["job.st*", "job.dead_lettered", "worker.*"]) == [
+        "jobs.events.job.dead_lettered.*.send.*",
+        "jobs.events.job.started.*.send.*",
+    ]
+    assert event_subjects(names, None, None, "worker.r*") == [
+        "jobs.events.worker.ready.*",
+        "jobs.events.worker.recycling.*",
+    ]
+    for subject in (names.job_event("succeeded", "mail", "send", "j1"), "jobs.events.job.succeeded.mail.send.j1"):
+        assert names.kind_of_event(subject) == "job.succeeded"
     assert names.worker_event("ready", "web.1 a") == "jobs.events.worker.ready.web-1-a"
-    assert names.worker_event("*", "*") == "jobs.events.worker.*.*"
 
 
 def test_a_line_for_people_is_one_line() -> None:
@@ -91,9 +84,9 @@ def test_a_line_for_people_is_one_line() -> None:
 
 
 def _snapshot(queues: int, jobs: int) -> Snapshot:
-    lanes = (LaneState("normal", 5, 1, 0),)
+    lanes = (LaneState("normal", 1.0, 5, 1, 0, 0, 0, 0.0),)
     states = [
-        QueueState(f"queue-{i}", 1.0, None, lanes, 3, 0, False, 0, 2.0, 1.0, 0.0, 1, 1, 4) for i in range(queues)
+        QueueState(f"queue-{i}", 1.0, None, lanes, 3, 0, 0, 2.0, 99, 1, 1, 4, 1.0, 0.0) for i in range(queues)
     ]
     record = {"queue": "queue-0", "task": "count", "started_at": 1.0, "progress": 0.5, "message": "half\n"}
     return Snapshot(10.0, states, [running_status(f"{i:032}", record) for i in range(jobs)], [])
@@ -123,7 +116,11 @@ def test_the_filter_keeps_what_has_the_text_in_a_name() -> None:
 
 async def test_a_column_is_shown_whole_or_not_at_all() -> None:
     """A screen draws one column less than it has."""
-    state = _snapshot(1, 0).queues[0]._replace(queue="q" * 13, lanes=(LaneState("normal", 123_456, 1, 0),))
+    state = (
+        _snapshot(1, 0)
+        .queues[0]
+        ._replace(queue="q" * 13, lanes=(LaneState("normal", 1.0, 123_456, 1, 0, 0, 0, 0.0),))
+    )
     top = Top(JetJobs("test"), 1.0)
     top._snapshot = Snapshot(1.0, [state], [], [])
     top._paused = True

@@ -17,11 +17,9 @@ from jetjobs.model.events import (
     Event,
     JobEnqueued,
     JobFinished,
-    JobLost,
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
-    RecordDropped,
     Redelivered,
     SettleFailed,
     ThreadStuck,
@@ -51,8 +49,8 @@ EVENTS: list[tuple[Event, int, str]] = [
     (finished("cancelled"), logging.INFO, "job.cancelled"),
     (LeaseLostEvent("mail", "greet", "u1"), logging.WARNING, "job.lease_lost"),
     (SettleFailed("mail", "greet", "u1", "no space"), logging.ERROR, "job.settle_failed"),
-    (RecordDropped("mail", "greet", "u1"), logging.ERROR, "job.record_dropped"),
-    (JobLost("mail", "greet", "u1"), logging.ERROR, "job.lost"),
+    (SettleFailed("mail", "greet", "u1", "full", "record"), logging.ERROR, "job.record_dropped"),
+    (finished("dead_lettered", reason="crashed", delivery=0), logging.ERROR, "job.lost"),
     (finished("suspected"), logging.WARNING, "job.suspected"),
     (ConnectionLost("eof"), logging.WARNING, "nats.lost"),
     (ConnectionRestored(1.23456, "nats://a:1"), logging.WARNING, "nats.restored"),
@@ -73,13 +71,17 @@ def record_of(event: Event, caplog: pytest.LogCaptureFixture) -> logging.LogReco
 
 
 @pytest.mark.parametrize(("event", "level", "kind"), EVENTS, ids=IDS)
-def test_each_event_is_one_line_of_its_level(
+def test_each_event_is_one_line_and_one_json_object_of_its_level(
     event: Event, level: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = record_of(event, caplog)
     assert record.levelno == level
     assert vars(record)["event"] == kind
     assert "%" not in record.msg, "a constant message: facts are in the fields"
+    line = as_json(record)
+    assert (line["event"], line["level"]) == (kind, logging.getLevelName(level).lower())
+    assert line["logger"] == LOGGER
+    assert line["ts"].endswith("+00:00")
 
 
 @pytest.mark.parametrize(("event", "level", "kind"), EVENTS, ids=IDS)
@@ -104,17 +106,6 @@ def as_json(record: logging.LogRecord) -> dict[str, Any]:
     assert "\n" not in text
     line: dict[str, Any] = json.loads(text)
     return line
-
-
-@pytest.mark.parametrize(("event", "level", "kind"), EVENTS, ids=IDS)
-def test_each_event_is_one_json_object(
-    event: Event, level: int, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    line = as_json(record_of(event, caplog))
-    assert line["event"] == kind
-    assert line["level"] == logging.getLevelName(level).lower()
-    assert line["logger"] == LOGGER
-    assert line["ts"].endswith("+00:00")
 
 
 def test_a_dead_letter_tells_all_but_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -177,11 +168,11 @@ def test_an_exception_is_told_with_its_traceback() -> None:
     try:
         raise ValueError("boom")
     except ValueError:
-        record = a_record()
+        record = a_record("hello %s", "Ada")
         record.exc_info = sys.exc_info()
     line = as_json(record)
     assert "ValueError: boom" in line["exception"]
-    assert line["msg"] == "hello"
+    assert line["msg"] == "hello Ada"
 
 
 def test_an_exception_of_a_child_process_is_told_as_the_text_it_came_as() -> None:
@@ -196,10 +187,6 @@ def test_an_exception_of_a_child_process_is_told_as_the_text_it_came_as() -> Non
     )
     assert as_json(record)["exception"] == "Traceback\nValueError: no"
     assert ConsoleFormatter(False).format(record).endswith("mine: it failed\n  Traceback\n  ValueError: no")
-
-
-def test_arguments_of_a_message_are_put_in() -> None:
-    assert as_json(a_record("hello %s", "Ada"))["msg"] == "hello Ada"
 
 
 # Console

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,7 +21,8 @@ from jetjobs.model.events import (
     Redelivered,
     SettleFailed,
 )
-from jetjobs.model.queue_counts import QueueCounts
+from jetjobs.model.presence import QueueSlots
+from jetjobs.model.queue import LaneState, Pause, QueueState
 from jetjobs.observe.metrics import ENQUEUE_BUCKETS, RUN_BUCKETS, Metrics
 
 Labels = dict[str, str]
@@ -32,13 +32,12 @@ class AWorker:
     """What a worker says of itself at a scrape."""
 
     def __init__(self) -> None:
-        self.running_jobs: dict[str, int] = {"mail": 2}
-        self.slots_of = {"mail": 10, "slow": 3}
-        self.stuck_threads = 0
-        self.queue_counts: list[QueueCounts] = []
-        self.queue_workers: dict[str, int] = {}
+        self.queue_slots = {"mail": QueueSlots(2, 10), "slow": QueueSlots(0, 3)}
+        self.stuck_threads = 1
+        self.queue_states: list[QueueState] = []
         self.count_errors = 0
         self.schedule_lateness: dict[str, float] = {}
+        self.loop_lag_s = 0.25
 
 
 def metrics_of(worker: AWorker | None = None, **options: Any) -> Metrics:
@@ -48,7 +47,7 @@ def metrics_of(worker: AWorker | None = None, **options: Any) -> Metrics:
 
 
 def metrics_after(*events: Event) -> Metrics:
-    metrics = metrics_of(AWorker(), loop_lag=lambda: 0.25)
+    metrics = metrics_of(AWorker())
     for event in events:
         metrics.observe(event)
     return metrics
@@ -70,15 +69,6 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def finished(task: str = "greet", outcome: str = "succeeded", run_s: float = 0.1, reason: str = "") -> JobFinished:
     return JobFinished("mail", task, "u1", 1, outcome, run_s, 0.5, reason)
-
-
-def test_stuck_threads_are_shown_as_they_are_at_the_scrape() -> None:
-    worker = AWorker()
-    metrics = metrics_of(worker)
-    worker.stuck_threads = 2
-    assert value(metrics, "jetjobs_stuck_threads") == 2
-    worker.stuck_threads = 0
-    assert value(metrics, "jetjobs_stuck_threads") == 0
 
 
 def test_lateness_is_shown_by_schedule_and_the_latest_of_too_many() -> None:
@@ -163,19 +153,18 @@ def test_waiting_is_measured_by_queue() -> None:
     assert value(metrics, "jetjobs_queue_wait_seconds_sum", queue="mail") == pytest.approx(1.0)
 
 
-def test_lost_leases_and_failed_settlements_are_counted() -> None:
+def test_lost_leases_redeliveries_and_failed_settlements_are_counted() -> None:
     metrics = metrics_after(
+        *[Redelivered("mail", "normal", 7, 2)] * 2,
         LeaseLostEvent("mail", "greet", "u1"),
         SettleFailed("mail", "greet", "u1", "x"),
+        *[SettleFailed("mail", "greet", "u1", "full", "record")] * 2,
         LeaseLostEvent("b", "", ""),
     )
     assert value(metrics, "jetjobs_leases_lost_total", queue="mail") == 1
     assert value(metrics, "jetjobs_leases_lost_total", queue="b") == 1
     assert value(metrics, "jetjobs_settle_errors_total", queue="mail") == 1
-
-
-def test_redeliveries_are_counted() -> None:
-    metrics = metrics_after(Redelivered("mail", "normal", 7, 2), Redelivered("mail", "normal", 7, 3))
+    assert value(metrics, "jetjobs_records_dropped_total", queue="mail") == 2
     assert value(metrics, "jetjobs_unexpected_redeliveries_total", queue="mail") == 2
 
 
@@ -198,8 +187,9 @@ def test_the_connection_is_shown_and_reconnects_counted() -> None:
     assert value(metrics, "jetjobs_nats_reconnects_total") == 1
 
 
-def test_slots_lag_and_versions_are_shown() -> None:
+def test_slots_stuck_threads_lag_and_versions_are_shown() -> None:
     metrics = metrics_after()
+    assert value(metrics, "jetjobs_stuck_threads") == 1
     assert value(metrics, "jetjobs_running_jobs", queue="mail") == 2
     assert value(metrics, "jetjobs_running_jobs", queue="slow") == 0
     assert value(metrics, "jetjobs_slots", queue="mail") == 10
@@ -261,11 +251,10 @@ def test_counts_of_queues_are_shown_while_there_are_any() -> None:
     worker = AWorker()
     metrics = metrics_of(worker)
     assert not [name for name, _ in page(metrics) if name.startswith("jetjobs_queue_")]
-    worker.queue_counts = [
-        QueueCounts("mail", 5, 2, 3, 1, 4, 12.5, None, 1000, 0),
-        QueueCounts("slow", 5, 2, 3, 1, 4, 12.5, datetime.now(UTC), 1000, 2000),
-    ]
-    worker.queue_workers = {"mail": 2}
+    lane = LaneState("normal", 1.0, 5, 2, 0, 0, 0, 0.0)
+    mail = QueueState("mail", 1.0, None, (lane,), 3, 1, 4, 12.5, 1000, 2, 2, 4)
+    slow = mail._replace(queue="slow", pause=Pause(9.0), lanes=(lane._replace(paused_until=9.0),), workers=0)
+    worker.queue_states = [mail, slow]
     worker.count_errors = 3
     states = {"queued": 5, "running": 2, "scheduled": 3, "retrying": 1, "dead": 4}
     for state, count in states.items():
@@ -276,8 +265,6 @@ def test_counts_of_queues_are_shown_while_there_are_any() -> None:
     assert value(metrics, "jetjobs_queue_demand", queue="mail") == 7
     assert value(metrics, "jetjobs_queue_demand", queue="slow") == 0
     assert value(metrics, "jetjobs_queue_bytes", queue="mail") == 1000
-    assert value(metrics, "jetjobs_queue_limit_bytes", queue="mail") == 0
-    assert value(metrics, "jetjobs_queue_limit_bytes", queue="slow") == 2000
     assert value(metrics, "jetjobs_workers", queue="mail") == 2
     assert value(metrics, "jetjobs_workers", queue="slow") == 0
     assert value(metrics, "jetjobs_scrape_errors_total") == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,9 @@ from jetjobs.model.names import (
 )
 
 TOKENS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
-BAD_TOKENS = ["", "a.b", "a b", "*", ">", "a\n", "a\r\n", "\0", "é", "a/b", "x" * 65, "$JS", "a\u0660"]
+BAD_TOKENS = [
+    "", "a.b", "a b", "*", ">", "a\n", "a\r\n", "\0", "é", "a/b", "x" * 65, "$JS", "a\u0660", 5, None, b"mail",
+]  # fmt: skip
 
 
 @given(TOKENS)
@@ -32,16 +36,10 @@ def test_a_usable_token_comes_back_as_it_is(token: str) -> None:
 
 
 @pytest.mark.parametrize("token", BAD_TOKENS)
-def test_a_token_that_could_not_be_one_subject_token_is_refused(token: str) -> None:
+def test_a_token_that_could_not_be_one_subject_token_is_refused(token: Any) -> None:
     with pytest.raises(DefinitionError, match=r"queue .* is not a usable name") as caught:
         check_token("queue", token)
     assert caught.value.hint is not None
-
-
-@pytest.mark.parametrize("token", [None, 5, b"mail", ["mail"]])
-def test_a_token_that_is_no_text_is_refused(token: object) -> None:
-    with pytest.raises(DefinitionError):
-        check_token("queue", token)  # type: ignore[arg-type]
 
 
 @given(st.text())
@@ -77,21 +75,12 @@ def test_header_names_that_the_wire_cannot_hold_are_refused(name: str) -> None:
         check_header(name, "x")
 
 
-@pytest.mark.parametrize("value", ["a\r\nb", "a\nb", "a\rb", "a\0b", " a", "a ", "\ta", "a\u3000"])
-def test_header_values_that_would_forge_a_line_or_change_are_refused(value: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["a\r\nb", "a\nb", "a\rb", "a\0b", " a", "a ", "\ta", "a\u3000", "\ud800", 5, None, b"x"],
+)  # fmt: skip
+def test_header_values_that_would_forge_a_line_or_change_are_refused(value: Any) -> None:
     with pytest.raises(DefinitionError):
         check_header("Trace", value)
-
-
-@pytest.mark.parametrize("value", [5, None, b"x"])
-def test_header_values_that_are_no_text_are_refused(value: object) -> None:
-    with pytest.raises(DefinitionError):
-        check_header("Trace", value)  # type: ignore[arg-type]
-
-
-def test_a_header_value_that_has_no_utf8_form_is_refused() -> None:
-    with pytest.raises(DefinitionError):
-        check_header("Trace", "\ud800")
 
 
 @pytest.mark.parametrize("value", ["", "x", "a b", "žluťoučký", "{}", "a: b"])
@@ -105,7 +94,7 @@ def test_the_names_of_one_namespace() -> None:
     assert names.work_stream("mail") == "acme-work-mail"
     assert names.lane_filter("mail", "high") == "acme.work.mail.high.>"
     assert names.job("mail", "high", "greet", NO_KEY, "u1") == "acme.work.mail.high.greet.-.u1"
-    assert names.pin("mail") == "acme.work.mail.tick._pin"
+    assert names.pin("mail") == "acme.work.mail.mark._pin"
     assert (names.dead_stream, names.dead_filter) == ("acme-dead", "acme.dead.>")
     assert names.dead("mail", "greet", "u1") == "acme.dead.mail.greet.u1"
     assert names.done_bucket("mail") == "acme-done-mail"

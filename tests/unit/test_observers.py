@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -103,8 +103,3 @@ def test_threads_may_add_and_remove() -> None:
         thread.join()
     observers.tell(ENQUEUED)
     assert told == Counter(range(200))
-
-
-def test_there_is_a_place_for_every_kind() -> None:
-    observers = Observers()
-    assert observers._of.keys() == set(get_args(Event))

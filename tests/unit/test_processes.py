@@ -1,16 +1,24 @@
-"""What follows the end of a child process. The processes themselves are tested end to end."""
+"""What follows the end of a child process, and all of them on one port. They themselves are tested end to end."""
 
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
 
+from jetjobs.cli import processes
 from jetjobs.cli.output import APP_BROKEN, DONE, FAILED, RECYCLED, REFUSED, UNREACHABLE, USAGE
-from jetjobs.cli.processes import _PAUSES_S, _Child, _ended
+from jetjobs.cli.processes import _PAUSES_S, _Child, _ended, _serving
+from jetjobs.model.events import JobFinished
+from jetjobs.observe.health import Health
+from jetjobs.observe.metrics import Metrics
+from tests.support.pages import Port
 
 
 @pytest.fixture
@@ -103,3 +111,100 @@ def test_a_child_gets_the_signals_that_came_while_it_was_started(child: _Child) 
 def test_while_stopping_no_child_is_restarted(code: int, ours: int, child: _Child) -> None:
     assert _ended(child, code, stopping=True) == ours
     assert child.start_at == 0.0
+
+
+class AProcess(_Child):
+    """A child whose page and health are served by a thread of ours, on a real socket."""
+
+    def __init__(self, number: int) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        super().__init__(["worker"], number, self.listening)
+        self.ready, self.silent = True, 0.1
+        self.awake = threading.Event()
+        self.awake.set()
+
+    def begin(self, attempts: int) -> None:
+        self.process = cast("subprocess.Popen[bytes]", FakeProcess())
+        metrics = Metrics({"greet"}, "1")
+        for _ in range(attempts):
+            metrics.observe(JobFinished("mail", "greet", "u1", 1, "succeeded", 0.02, 0.5))
+        self.health = Health(metrics.registry, self._ready, self._silent)
+        self.health.start_on(socket.socket(fileno=self.listening.dup().detach()))
+
+    def end(self) -> None:
+        self.health.stop()
+        self.process = None
+
+    def _ready(self) -> bool:
+        assert self.awake.wait(20)
+        return self.ready
+
+    def _silent(self) -> float:
+        assert self.awake.wait(20)
+        return self.silent
+
+
+@pytest.fixture
+def two() -> Iterator[list[AProcess]]:
+    made = [AProcess(0), AProcess(1)]
+    yield made
+    for process in made:
+        process.awake.set()
+        if process.process is not None:
+            process.end()
+        process.listening.close()
+
+
+@pytest.fixture
+def port(two: list[AProcess]) -> Iterator[Port]:
+    with _serving("127.0.0.1:0", two) as address:
+        yield Port(int(address.rpartition(":")[2]))
+
+
+SUCCEEDED = {"queue": "mail", "task": "greet", "outcome": "succeeded"}
+
+
+async def test_series_of_each_process_have_its_number(two: list[AProcess], port: Port) -> None:
+    two[0].begin(3)
+    two[1].begin(4)
+    page = await port.page()
+    for number, count in (("0", 3), ("1", 4)):
+        assert page.value("jetjobs_attempts_total", **SUCCEEDED, process=number) == count
+        name, labels = "jetjobs_attempt_duration_seconds_bucket", {"queue": "mail", "task": "greet"}
+        assert page.value(name, **labels, le="0.01", process=number) == 0
+        assert page.value(name, **labels, le="0.025", process=number) == count
+        assert page.value("jetjobs_nats_connected", process=number) == 1
+    assert page.labels("process") == {"0", "1"}
+    assert "# TYPE jetjobs_attempts_total counter" in page.text
+    two[1].end()
+    assert (await port.page()).labels("process") == {"0"}
+    two[1].begin(1)
+    assert (await port.page()).value("jetjobs_attempts_total", **SUCCEEDED, process="1") == 1
+
+
+async def test_all_processes_must_be_ready(two: list[AProcess], port: Port) -> None:
+    two[0].begin(0)
+    assert (await port.get("/readyz"))[0] == 503
+    two[1].begin(0)
+    assert (await port.get("/readyz"))[0] == 200
+    two[1].ready = False
+    assert (await port.get("/readyz"))[0] == 503
+
+
+async def test_a_process_that_does_not_answer_is_not_ready_and_after_a_while_not_alive(
+    two: list[AProcess], port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE_S", 0.2)
+    assert (await port.get("/livez"))[0] == 200  # none has begun
+    for process in two:
+        process.begin(0)
+    assert (await port.get("/livez"))[0] == 200
+    two[1].silent = 31.0
+    assert (await port.get("/livez"))[0] == 503
+    two[1].silent = 0.1
+    assert (await port.get("/livez"))[0] == 200
+    two[1].awake.clear()
+    assert (await port.get("/readyz"))[0] == 503
+    assert (await port.get("/livez"))[0] == 200
+    two[1]._alive_at -= 31.0
+    assert (await port.get("/livez"))[0] == 503

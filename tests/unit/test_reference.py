@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jetjobs
-from jetjobs.observe.logs import _LEVELS
+from jetjobs.observe.logs import _LINES, _OUTCOMES
 from tests.unit.test_metrics import AWorker, metrics_of
 
 CODE = Path(jetjobs.__file__).parent
 DOCS = CODE.parent / "docs" / "reference"
 PHASES = ("started", "ready", "recycling", "quiet", "stopped")
 MADE_UP = {
-    "job.{event.outcome}": {f"job.{outcome}" for outcome in _LEVELS},
+    "job.{event.outcome}": {f"job.{outcome}" for outcome in _OUTCOMES},
     "worker.{event.phase}": {f"worker.{phase}" for phase in PHASES},
-    "{kind}": {"job.started", "job.enqueued"},
+    "{kind}": {"job.record_dropped", *(kind for _, kind, _ in _LINES.values())},
 }
 """Events whose names are put together, and what they can be."""
 
@@ -64,7 +64,7 @@ def test_no_fact_of_a_line_has_a_name_that_logging_keeps_for_itself() -> None:
 
 def test_every_metric_is_in_the_table_and_no_other() -> None:
     page = set()
-    for family in metrics_of(AWorker(), loop_lag=lambda: 0.0).collect():
+    for family in metrics_of(AWorker()).collect():
         page.add(f"{family.name}_{suffix}" if (suffix := _suffix(family.type)) else family.name)
     assert page == {name for name in first_column("metrics.md") if name.startswith("jetjobs_")}
 

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 from jetjobs.jetstream.results import _INBOX, cancelled_record, read_record, success_record
 from jetjobs.model import names as n
-from jetjobs.model.ids import adopted_id, key_token, sequence_id
+from jetjobs.model.ids import key_token, place_id
 from jetjobs.model.job import Job
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 IDS = (
     st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True)
-    | st.text().map(adopted_id)
     | st.text().map(lambda key: f"{key_token(key)}-u1")
-    | st.integers(1, 2**63).map(lambda number: sequence_id("era", number))
+    | st.integers(1, 2**63).map(lambda number: place_id(1.7e9, number))
 )
 
 

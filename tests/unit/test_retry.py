@@ -30,11 +30,6 @@ def test_a_delay_is_never_negative_and_never_over_the_cap(attempt: int, policy: 
     assert 0.0 <= delay_s(attempt, policy, draw) <= policy.cap.total_seconds()
 
 
-@given(ATTEMPTS, policies())
-def test_backoff_never_shrinks_before_jitter(attempt: int, policy: RetryPolicy) -> None:
-    assert backoff_s(attempt, policy) <= backoff_s(attempt + 1, policy)
-
-
 @given(st.integers(1, 40), policies())
 def test_backoff_doubles_until_the_cap(attempt: int, policy: RetryPolicy) -> None:
     doubled = 2 * backoff_s(attempt, policy)
@@ -62,21 +57,6 @@ def test_a_huge_attempt_number_gives_the_cap_and_no_overflow(attempt: int) -> No
 
 def test_the_longest_durations_do_not_overflow() -> None:
     assert backoff_s(10**6, RetryPolicy(base=timedelta.max, cap=timedelta.max)) == timedelta.max.total_seconds()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_attempts": 0},
-        {"max_attempts": -1},
-        {"base": timedelta(seconds=-1)},
-        {"base": timedelta(hours=2)},
-        {"cap": timedelta(seconds=1)},
-    ],
-)
-def test_a_policy_that_cannot_work_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(DefinitionError):
-        RetryPolicy(**options)  # type: ignore[arg-type]
 
 
 def test_a_policy_is_a_value() -> None:
@@ -132,9 +112,13 @@ def test_a_header_that_is_no_policy_is_refused(text: str) -> None:
     "wrong",
     [
         {"max_attempts": 0},
+        {"max_attempts": -1},
         {"max_attempts": True},
         {"max_attempts": "3"},
         {"base": 5},
+        {"base": timedelta(seconds=-1)},
+        {"base": timedelta(hours=2)},
+        {"cap": timedelta(seconds=1)},
         {"max_age": timedelta(0)},
         {"backoff": "odd"},
         {"retry_on": OSError},

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jetjobs.cli.run_schedules import HEAD, _row
+from jetjobs.cli.schedules import HEAD, _row
 from jetjobs.model.schedule import make_schedule
 from jetjobs.schedules import ScheduleInfo
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from typing import Annotated, Any
 
@@ -27,7 +28,7 @@ from typing_extensions import TypedDict
 from jetjobs import JetJobs, Secret, Task
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import InvalidArguments
-from jetjobs.model.secrets import mask, read_paths, shown_arguments, write_paths
+from jetjobs.model.secrets import mask, mask_result, read_paths, shown_arguments, write_paths
 
 
 class User(BaseModel):
@@ -83,15 +84,15 @@ class Counted(BaseModel):
         return f"code-{self.n}"
 
 
-def signature(function: Any) -> Signature:
+def taking(**hints: Any) -> Signature:
+    """The signature of a task with these arguments."""
+
+    def function() -> None: ...
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    setattr(function, "__signature__", inspect.Signature([inspect.Parameter(name, kind) for name in hints]))  # noqa: B010
+    function.__annotations__ = {**hints, "return": None}
     return Signature("greet", function)
-
-
-def paths_of(hint: Any) -> str:
-    def function(x: Any) -> None: ...
-
-    function.__annotations__ = {"x": hint, "return": None}
-    return write_paths(signature(function).secrets)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def paths_of(hint: Any) -> str:
     ],
 )
 def test_secrets_are_found_wherever_they_stand(hint: Any, paths: str) -> None:
-    assert paths_of(hint) == paths
+    assert write_paths(taking(x=hint).secrets) == paths
 
 
 @pytest.mark.parametrize(
@@ -142,10 +143,7 @@ def test_secrets_are_found_wherever_they_stand(hint: Any, paths: str) -> None:
     ],
 )
 def test_secrets_survive_the_way_to_the_worker(hint: Any, value: Any) -> None:
-    def function(x: Any) -> None: ...
-
-    function.__annotations__ = {"x": hint, "return": None}
-    made = signature(function)
+    made = taking(x=hint)
     assert made.decode(made.encode(made.bind((value,), {}))) == {"x": value}
 
 
@@ -153,18 +151,14 @@ def test_secret_bytes_inside_a_model_come_back_or_are_refused() -> None:
     class Keys(BaseModel):
         key: SecretBytes
 
-    def function(x: Any) -> None: ...
-
-    function.__annotations__ = {"x": Keys, "return": None}
-    made = signature(function)
+    made = taking(x=Keys)
     kept = Keys(key=SecretBytes(b"hush"))
     assert made.decode(made.encode(made.bind((kept,), {}))) == {"x": kept}
     with pytest.raises(InvalidArguments):
         made.encode(made.bind((Keys(key=SecretBytes(b"\xff\xfe")),), {}))
 
 
-def refused(function: Any, **arguments: Any) -> str:
-    made = signature(function)
+def refused(made: Signature, **arguments: Any) -> str:
     with pytest.raises(InvalidArguments) as caught:
         made.bind((), arguments)
     with pytest.raises(InvalidArguments) as decoded:
@@ -172,18 +166,17 @@ def refused(function: Any, **arguments: Any) -> str:
     return f"{caught.value} {caught.value.problems} {decoded.value} {decoded.value.problems}"
 
 
+def shout(value: str) -> str:
+    raise ValueError(f"{value} is too quiet")
+
+
 def test_errors_about_a_secret_do_not_repeat_it() -> None:
-    def shout(value: str) -> str:
-        raise ValueError(f"{value} is too quiet")
-
-    def function(token: Annotated[str, AfterValidator(shout), Secret()], n: int) -> None: ...
-
-    function.__annotations__ = {"token": Annotated[str, AfterValidator(shout), Secret()], "n": int, "return": None}
-    text = refused(function, token="hunter2", n="x")
+    made = taking(token=Annotated[str, AfterValidator(shout), Secret()], n=int)
+    text = refused(made, token="hunter2", n="x")
     assert "hunter2" not in text
     assert "token: not valid (value_error)" in text
     assert "n: Input should be a valid integer" in text
-    assert "token: Field required" in refused(function, n=1)
+    assert "token: Field required" in refused(made, n=1)
 
 
 def test_errors_of_what_holds_a_secret_do_not_repeat_it() -> None:
@@ -203,49 +196,40 @@ def test_errors_of_what_holds_a_secret_do_not_repeat_it() -> None:
         def check(cls, value: int) -> int:
             raise ValueError("too small")
 
-    def function(x: Any, y: Any) -> None: ...
-
-    function.__annotations__ = {"x": Account | Other, "y": Other, "return": None}
-    text = refused(function, x={"name": "Ada", "password": "hunter2"}, y={"number": 1})
+    text = refused(taking(x=Account | Other, y=Other), x={"name": "Ada", "password": "hunter2"}, y={"number": 1})
     assert "hunter2" not in text
     assert "too small" in text
 
 
-def test_siblings_of_a_secret_are_told_of_in_full() -> None:
-    def function(x: User) -> None: ...
-
-    function.__annotations__ = {"x": User, "return": None}
-    text = refused(function, x={"name": 5, "password": ["hunter2"]})
+def test_wrong_fields_beside_a_secret_are_named_without_their_message() -> None:
+    text = refused(taking(x=User), x={"name": 5, "password": ["hunter2"]})
     assert "hunter2" not in text
-    assert "x.name: Input should be a valid string" in text
-    assert "x.password: not valid (string_type)" in text
+    assert "x.name: not valid (string_type); x.password: not valid (string_type)" in text
 
 
 def test_errors_about_a_secret_that_is_known_by_an_alias_do_not_repeat_it() -> None:
-    def shout(value: str) -> str:
-        raise ValueError(f"{value} is too quiet")
-
     class Loud(BaseModel):
         word: Annotated[str, AfterValidator(shout), Secret()] = Field(alias="passWord")
 
-    def function(x: Any) -> None: ...
-
-    function.__annotations__ = {"x": Loud, "return": None}
     for name in ("passWord", "word"):
-        text = refused(function, x={name: "hunter2"})
+        text = refused(taking(x=Loud), x={name: "hunter2"})
         assert "hunter2" not in text
         assert "not valid (value_error)" in text
 
 
 def test_an_argument_known_by_an_alias_is_secret_under_both_names() -> None:
-    hint = Annotated[str, Secret(), Field(alias="passWord")]
-
-    def function(word: str) -> None: ...
-
-    function.__annotations__ = {"word": hint, "return": None}
-    made = signature(function)
+    made = taking(word=Annotated[str, Secret(), Field(alias="passWord")])
     assert write_paths(made.secrets) == "passWord,word"
     assert made.decode(b'{"word": "a"}') == made.decode(b'{"passWord": "a"}') == made.bind(("a",), {})
+
+
+def test_what_is_secret_in_a_result_is_masked_under_its_alias_too() -> None:
+    def make() -> Camel: ...  # type: ignore[empty-body]
+
+    app = JetJobs("test")
+    task = app.task(make)
+    kept = task.signature.encode_result(Camel.model_validate({"userName": "ada", "passWord": "hush"}))
+    assert mask_result(json.loads(kept), task.secret_in_result) == {"userName": "ada", "passWord": "***"}
 
 
 # Masking

@@ -6,12 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from jetjobs.model.errors import ConfigError
-from jetjobs.model.settings import QueueSettings, Settings, WorkerSettings, build_settings
+from jetjobs.model.settings import Settings, WorkerSettings, build_settings
 
 GROUPS = ["nats", "queues", "worker", "observe"]
 
@@ -30,17 +28,11 @@ def test_the_defaults_point_at_a_server_on_this_machine() -> None:
     assert settings.worker.http == "off"
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_group_is_frozen(group: str) -> None:
-    values: BaseModel = getattr(Settings(), group)
+@pytest.mark.parametrize("values", [Settings(), *(getattr(Settings(), group) for group in GROUPS)])
+def test_settings_are_frozen(values: BaseModel) -> None:
     name = next(iter(type(values).model_fields))
     with pytest.raises(ValidationError, match="frozen"):
         setattr(values, name, getattr(values, name))
-
-
-def test_the_settings_themselves_are_frozen() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        Settings().env = "production"
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -68,14 +60,13 @@ def test_an_unknown_group_is_refused_by_name() -> None:
         ("queues.max_running", 0),
         ("queues.max_crashes", 0),
         ("queues.dead_max_age", "0s"),
-        ("queues.publish_timeout", -1),
         ("queues.namespace", "a.b"),
         ("queues.namespace", ""),
         ("nats.connect_timeout", "0s"),
         ("nats.connect_timeout", float("nan")),
         ("nats.connect_timeout", 1e300),
         ("nats.connect_timeout", "99999999999999999999"),
-        ("worker.slots", 0),
+        ("worker.slots", -1),
         ("worker.slots", "many"),
         ("worker.processes", 0),
         ("worker.timeout", "0s"),
@@ -93,7 +84,7 @@ def test_a_value_that_cannot_work_is_a_config_error_that_names_its_key(key: str,
 
 def test_every_wrong_key_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        build_settings({"worker": {"slots": 0, "processes": 0}, "nats": {"urll": ""}})
+        build_settings({"worker": {"slots": -1, "processes": 0}, "nats": {"urll": ""}})
     for key in ("worker.slots", "worker.processes", "nats.urll"):
         assert key in str(caught.value)
 
@@ -107,16 +98,6 @@ def test_a_wrong_secret_is_not_told() -> None:
 @pytest.mark.parametrize("value", ["30s", "0.5m", 30, 30.0, "30", timedelta(seconds=30)])
 def test_a_duration_may_be_text_or_seconds(value: Any) -> None:
     assert build_settings({"worker": {"timeout": value}}).worker.timeout == timedelta(seconds=30)
-
-
-@given(st.integers(1, 10**6))
-def test_a_lease_of_a_second_or_more_is_accepted(milliseconds: int) -> None:
-    lease = timedelta(milliseconds=milliseconds)
-    if lease < timedelta(seconds=1):
-        with pytest.raises(ValidationError, match="at least 1s"):
-            QueueSettings(lease=lease)
-    else:
-        assert QueueSettings(lease=lease).lease == lease
 
 
 def test_a_worker_may_stop_at_once() -> None:

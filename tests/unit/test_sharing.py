@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.worker.sharing import WEIGHTS, LaneShare, share
+from jetjobs.worker.dispatch import WEIGHTS, LaneShare, share
 
 
 def a_lane(

@@ -11,13 +11,13 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, Union
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 
 from jetjobs.define.depends import INJECTED, Depends
 from jetjobs.define.signature import Signature
-from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, ResultNotSerializable
+from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, UnstorableValue
 
 
 def greet(name: str, times: int = 1, *, loud: bool = False) -> str:
@@ -142,18 +142,15 @@ def anything(value: Any, other: Any = None) -> Any: ...
 ANYTHING = Signature("anything", anything)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800", b"\xff", [lambda: None]])
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800", b"\xff", [lambda: None], LOOP])
 def test_a_value_that_has_no_json_form_is_refused_by_the_name_of_its_argument(value: Any) -> None:
     with pytest.raises(InvalidArguments, match="'other'") as caught:
         ANYTHING.encode(ANYTHING.bind((1,), {"other": value}))
     assert [name for name, _ in caught.value.problems] == ["other"]
-
-
-def test_a_value_that_holds_itself_is_refused() -> None:
-    loop: list[Any] = []
-    loop.append(loop)
-    with pytest.raises(InvalidArguments, match="'value'"):
-        ANYTHING.encode(ANYTHING.bind((loop,), {}))
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=20))
@@ -241,7 +238,7 @@ def test_a_validator_that_breaks_makes_the_arguments_invalid(error: Exception) -
 
     def ship(order: Order) -> None: ...
 
-    with pytest.raises(InvalidArguments, match="order"):
+    with pytest.raises(InvalidArguments, match=f"a validator raised {type(error).__name__}"):
         Signature("ship", ship).decode(b'{"order": {"number": 1}}')
 
 
@@ -265,7 +262,17 @@ class Point:
     label: bytes
 
 
-def scalars(s: str, i: int, f: float, b: bytes, d: datetime, t: timedelta, u: uuid.UUID) -> None: ...
+def scalars(
+    s: str,
+    i: int,
+    f: float,
+    b: bytes,
+    d: datetime,
+    t: timedelta,
+    u: uuid.UUID,
+    floats: list[float],
+    parts: list[bytes],
+) -> None: ...
 
 
 SCALARS = Signature("scalars", scalars)
@@ -309,10 +316,12 @@ def round_trip(signature: Signature, arguments: dict[str, Any]) -> dict[str, Any
             "d": MOMENTS,
             "t": st.timedeltas(timedelta(days=-9999), timedelta(days=9999)),
             "u": st.uuids(),
+            "floats": st.lists(FLOATS, max_size=2),
+            "parts": st.lists(st.binary(), max_size=2),
         }
     )
 )
-def test_scalars_come_back_whole(arguments: dict[str, Any]) -> None:
+def test_scalars_and_lists_of_them_come_back_whole(arguments: dict[str, Any]) -> None:
     assert same(round_trip(SCALARS, arguments), arguments)
 
 
@@ -329,33 +338,12 @@ def test_nested_models_come_back_whole(outer: Outer) -> None:
     assert same(round_trip(Signature("take", take_model), {"outer": outer}), {"outer": outer})
 
 
-@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinity_come_back_whole(ratio: float) -> None:
-    def take(ratio: float, ratios: list[float]) -> None: ...
-
-    arguments = {"ratio": ratio, "ratios": [ratio]}
-    assert same(round_trip(Signature("take", take), arguments), arguments)
-
-
-@given(st.binary())
-@example(b"abcd")
-def test_bytes_come_back_whole(data: bytes) -> None:
-    def take(data: bytes, parts: list[bytes]) -> None: ...
-
-    arguments = {"data": data, "parts": [data]}
-    assert round_trip(Signature("take", take), arguments) == arguments
-
-
-@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinity_within_a_model_come_back_whole_or_are_refused(ratio: float) -> None:
-    inner = Inner(ratio=ratio, data=b"", when=datetime.now(UTC))
+@pytest.mark.parametrize(
+    ("ratio", "data"), [(math.nan, b""), (math.inf, b""), (-math.inf, b""), (1.0, b"\xff\x00")]
+)
+def test_nan_infinity_and_bytes_within_a_model_come_back_whole_or_are_refused(ratio: float, data: bytes) -> None:
+    inner = Inner(ratio=ratio, data=data, when=datetime.now(UTC))
     outer = Outer(inner=inner, others=[inner])
-    assert whole_or_refused(Signature("take", take_model), {"outer": outer})
-
-
-def test_bytes_within_a_model_come_back_whole_or_are_refused() -> None:
-    inner = Inner(ratio=1.0, data=b"\xff\x00", when=datetime.now(UTC))
-    outer = Outer(inner=inner, others=[])
     assert whole_or_refused(Signature("take", take_model), {"outer": outer})
 
 
@@ -421,7 +409,7 @@ def test_the_result_of_a_task_without_annotation_may_be_any_json() -> None:
 
 @pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800"])
 def test_a_result_that_has_no_json_form_is_told_by_its_type(value: Any) -> None:
-    with pytest.raises(ResultNotSerializable, match=rf"'work' returned {type(value).__qualname__}"):
+    with pytest.raises(UnstorableValue, match=rf"'work' returned {type(value).__qualname__}"):
         results_of(Any).encode_result(value)
 
 
@@ -474,38 +462,23 @@ def test_input_values_never_appear_in_error_texts(hint: Any, value: Any) -> None
 
     pay.__annotations__["x"] = hint
     signature = Signature("pay", pay)
-    texts = []
     with pytest.raises(InvalidArguments) as caught:
         signature.bind((value,), {})
-    texts += [str(caught.value), str(caught.value.problems)]
+    assert SECRET not in f"{caught.value} {caught.value.problems}"
     with pytest.raises(InvalidArguments) as caught:
         signature.decode(ANYTHING.encode({"value": value}).replace(b'"value"', b'"x"', 1))
-    texts += [str(caught.value), str(caught.value.problems)]
-    for text in texts:
-        assert SECRET not in text
+    assert SECRET not in f"{caught.value} {caught.value.problems}"
 
 
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-def test_a_model_that_was_changed_to_something_wrong_does_not_show_it() -> None:
+def test_a_model_that_was_changed_to_something_wrong_is_refused_by_name_and_not_shown() -> None:
     def pay(card: Card) -> None: ...
 
     signature = Signature("pay", pay)
     card = Card(number=1)
     card.number = SECRET  # type: ignore[assignment]
-    with pytest.raises(InvalidArguments) as caught:
+    with pytest.raises(InvalidArguments, match="'card'") as caught:
         signature.encode(signature.bind((card,), {}))
-    assert SECRET not in str(caught.value)
-    assert SECRET not in str(caught.value.problems)
-
-
-def test_a_model_that_was_changed_to_something_wrong_is_refused_by_name_and_without_a_warning() -> None:
-    def pay(card: Card) -> None: ...
-
-    signature = Signature("pay", pay)
-    card = Card(number=1)
-    card.number = "x"  # type: ignore[assignment]
-    with pytest.raises(InvalidArguments, match="'card'"):
-        signature.encode(signature.bind((card,), {}))
+    assert SECRET not in f"{caught.value} {caught.value.problems}"
 
 
 def test_a_body_that_is_no_json_is_not_shown() -> None:

@@ -1,4 +1,4 @@
-"""Suspects: one at a time, with nothing new beside them, but never holding up the worker for ever."""
+"""Suspects: one at a time, with nothing new beside them, but never holding up the worker indefinitely."""
 
 from __future__ import annotations
 
@@ -6,127 +6,164 @@ from typing import Any, cast
 
 import pytest
 
-from jetjobs.worker import suspects
+from jetjobs.jetstream.puller import LanePuller
+from jetjobs.worker import dispatch
 from jetjobs.worker.attempt import Attempt
+from jetjobs.worker.dispatch import ALONE_S, IDLE_WAIT_S, Dispatcher
+from jetjobs.worker.leases import Leases
 from jetjobs.worker.slots import Slots
-from jetjobs.worker.suspects import ALONE_S, IDLE_WAIT_S, Suspects
 
 
 class FakeAttempt:
-    """What Suspects know of an attempt."""
+    """What the dispatcher knows of an attempt."""
 
-    def __init__(self, received_at: float, ours: bool = True) -> None:
+    def __init__(self, received_at: float, alone: bool) -> None:
         self.queue = "default"
         self.received_at = received_at
-        self.ours = ours
+        self.alone = alone
+        self.ours = True
 
     def owned(self) -> bool:
         return self.ours
 
 
-def attempt(received_at: float = 0.0, ours: bool = True) -> Attempt:
-    return cast(Attempt, FakeAttempt(received_at, ours))
+class FakePuller:
+    queue = "default"
+    blocked = False
+    pending = owed = 0
+
+    def __init__(self, lane: str) -> None:
+        self.lane = lane
+
+
+class Bench:
+    """A dispatcher of four slots, a clock, and what was done."""
+
+    def __init__(self, caps: dict[str, int] | None = None) -> None:
+        self.now = 1000.0
+        self.slots = Slots(4, caps or {})
+        self.started: list[Any] = []
+        self.released: list[Any] = []
+        self.asked: list[str] = []
+        self.dropped = 0
+        self.dispatcher = Dispatcher(
+            self.slots, cast(Leases, None), self.started.append, self.released.append, 3, lambda event: None
+        )
+        pullers = [FakePuller(lane) for lane in ("normal", "back")]
+        for puller in pullers:
+            puller.ask = lambda count, *, backlog, lane=puller.lane: self.asked.append(lane)  # type: ignore[attr-defined]
+        self.dispatcher.use(cast(list[LanePuller], pullers), lambda puller: None, self.drop)
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+    def arrives(self, *, alone: bool = True) -> Attempt:
+        attempt = cast(Attempt, FakeAttempt(self.now, alone))
+        self.dispatcher._place(attempt)
+        return attempt
+
+    def ends(self, attempt: Attempt) -> None:
+        self.slots.give_back("default")
+        self.dispatcher.slot_freed(attempt, 1.0)
+
+    def lanes_asked(self) -> list[str]:
+        self.asked.clear()
+        self.dispatcher._ask()
+        return self.asked
 
 
 @pytest.fixture
-async def slots() -> Slots:
-    return Slots(4, {})
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [0.0]
+async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench()
 
     class Time:
-        @staticmethod
-        def monotonic() -> float:
-            return now[0]
+        monotonic = staticmethod(lambda: made.now)
 
-    monkeypatch.setattr(suspects, "time", Time)
-    return now
+    monkeypatch.setattr(dispatch, "time", Time)
+    return made
 
 
-async def test_a_suspect_starts_at_once_on_an_idle_worker_and_alone(slots: Slots, clock: list[float]) -> None:
-    started: list[Any] = []
-    queue = Suspects(slots, started.append, lambda attempt: None)
-    assert not queue.exclusive
-    first, second = attempt(), attempt()
-    queue.add(first)
-    assert started == [first]
-    assert queue.exclusive
-    queue.add(second)
-    assert started == [first]
-    slots.give_back("default")
-    queue.ended(first)
-    queue.advance()
-    assert started == [first, second]
+async def test_a_suspect_starts_at_once_on_an_idle_worker_and_alone(bench: Bench) -> None:
+    assert bench.lanes_asked() == ["normal", "back"]
+    first, second, other = bench.arrives(), bench.arrives(), bench.arrives(alone=False)
+    assert (bench.started, bench.released) == ([first], [second, other])
+    assert bench.dropped == 1  # no request is left open, on whatever lane
+    assert bench.lanes_asked() == []
+    bench.ends(first)
+    assert bench.lanes_asked() == ["normal", "back"]
+    second = bench.arrives()
+    assert bench.started == [first, second]
 
 
-async def test_it_waits_for_what_runs_but_not_for_ever(slots: Slots, clock: list[float]) -> None:
-    started: list[Any] = []
-    queue = Suspects(slots, started.append, lambda attempt: None)
-    assert slots.take("default")
-    one = attempt()
-    queue.add(one)
-    assert started == []
-    assert queue.exclusive  # nothing new may start meanwhile
-    clock[0] = IDLE_WAIT_S - 0.1
-    queue.advance()
-    assert started == []
-    clock[0] = IDLE_WAIT_S
-    queue.advance()
-    assert started == [one]
+async def test_it_waits_for_what_runs_and_then_starts_beside_it(bench: Bench) -> None:
+    quick, slow = bench.arrives(alone=False), bench.arrives(alone=False)
+    suspect = bench.arrives()
+    assert bench.lanes_asked() == []
+    bench.now += IDLE_WAIT_S - 0.1
+    bench.ends(quick)
+    bench.dispatcher.tick()
+    assert bench.started == [quick, slow]
+    bench.now += 0.1
+    bench.dispatcher.tick()
+    assert bench.started == [quick, slow, suspect]
 
 
-async def test_a_long_run_alone_ends_the_exclusion(slots: Slots, clock: list[float]) -> None:
-    released: list[Any] = []
-    queue = Suspects(slots, lambda attempt: None, released.append)
-    queue.add(attempt())
-    assert queue.exclusive
-    second = attempt()
-    queue.add(second)
-    clock[0] = ALONE_S
-    assert not queue.exclusive
-    assert queue.occupied
-    queue.advance()
-    assert released == [second]  # it is not to wait for the first, nor to run beside it
+async def test_what_waits_for_a_slot_is_given_back_when_a_suspect_comes(bench: Bench) -> None:
+    running = [bench.arrives(alone=False) for _ in range(4)]
+    surplus = bench.arrives(alone=False)
+    assert bench.released == []
+    suspect = bench.arrives()
+    assert bench.released == [surplus]
+    for one in running:
+        bench.ends(one)
+    assert bench.started == [*running, suspect]
 
 
-async def test_the_time_alone_counts_from_the_start(slots: Slots, clock: list[float]) -> None:
-    queue = Suspects(slots, lambda attempt: None, lambda attempt: None)
-    clock[0] = 1000.0
-    queue.add(attempt(received_at=1000.0 - ALONE_S))
-    assert queue.exclusive
+async def test_one_that_finds_no_slot_is_given_back(bench: Bench) -> None:
+    for _ in range(4):
+        bench.arrives(alone=False)
+    suspect = bench.arrives()
+    bench.now += IDLE_WAIT_S
+    bench.dispatcher.tick()
+    assert bench.released == [suspect]
+    assert bench.lanes_asked() == []  # for it would come again at once
+    assert suspect not in bench.started
 
 
-async def test_a_start_that_ends_the_intake_leaves_the_suspect_started_once(
-    slots: Slots, clock: list[float]
-) -> None:
-    started: list[Any] = []
-    given_up: list[Any] = []
+async def test_a_long_run_alone_ends_the_exclusion_but_lets_no_other_suspect_in(bench: Bench) -> None:
+    suspect = bench.arrives()
+    bench.now += ALONE_S
+    bench.dispatcher.tick()
+    assert bench.lanes_asked() == ["normal"]
+    other, second = bench.arrives(alone=False), bench.arrives()
+    assert (bench.started, bench.released) == ([suspect, other], [second])
+    bench.ends(suspect)
+    assert bench.lanes_asked() == ["normal", "back"]
 
+
+async def test_one_whose_lease_is_gone_is_not_started(bench: Bench) -> None:
+    other = bench.arrives(alone=False)
+    suspect = cast(FakeAttempt, bench.arrives())
+    suspect.ours = False
+    bench.ends(other)
+    assert (bench.started, bench.released) == ([other], [])
+    assert bench.lanes_asked() == ["normal", "back"]
+
+
+async def test_one_that_waits_is_given_back_on_stop_and_one_that_runs_is_not(bench: Bench) -> None:
+    other = bench.arrives(alone=False)
+    suspect = bench.arrives()
+    bench.dispatcher.stop_intake()
+    assert bench.released == [suspect]
+    bench.ends(other)
+    assert bench.started == [other]
+
+
+async def test_a_start_that_ends_the_intake_leaves_the_suspect_started_once(bench: Bench) -> None:
     def start(attempt: Attempt) -> None:
-        started.append(attempt)
-        given_up.extend(queue.give_up())  # as the last job of --max-jobs does
+        bench.started.append(attempt)
+        bench.dispatcher.stop_intake()  # as the last job of --max-jobs does
 
-    queue = Suspects(slots, start, lambda attempt: None)
-    one = attempt()
-    queue.add(one)
-    assert (started, given_up) == ([one], [])
-
-
-async def test_one_whose_lease_is_gone_is_not_started(slots: Slots, clock: list[float]) -> None:
-    started: list[Any] = []
-    queue = Suspects(slots, started.append, lambda attempt: None)
-    queue.add(attempt(ours=False))
-    assert started == []
-    assert not queue.exclusive
-
-
-async def test_those_that_wait_are_handed_back_on_stop(slots: Slots, clock: list[float]) -> None:
-    queue = Suspects(slots, lambda attempt: None, lambda attempt: None)
-    slots.take("default")
-    one = attempt()
-    queue.add(one)
-    assert queue.give_up() == [one]
-    assert queue.give_up() == []
+    bench.dispatcher._start = start
+    suspect = bench.arrives()
+    assert (bench.started, bench.released) == ([suspect], [])

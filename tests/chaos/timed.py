@@ -1,0 +1,60 @@
+"""Schedules in the middle of it all: changed at planned times, and their ticks compared with the calendar. I4."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from datetime import datetime
+
+from jetjobs.model.schedule import schedule_key, slot_of
+from tests.chaos.facts import Facts
+from tests.chaos.history import History
+from tests.chaos.journal import START, Line
+from tests.chaos.plan import TIMED, PlannedEdit
+from tests.support.calendar import Editor, Fired, check
+
+TASK = "timed"
+LATE_S = 30.0
+"""By when a tick has started, whatever happens to workers and links: many die with it in hand."""
+
+
+async def edit_at_times(editor: Editor, edits: list[PlannedEdit], history: History) -> None:
+    for planned in edits:
+        await asyncio.sleep(max(0.0, history.started + planned.at - time.time()))
+        await editor.change(planned.name, planned.kind)
+
+
+async def end_all(editor: Editor) -> datetime:
+    """Delete what is left when the faults are over; up to when all of them ticked."""
+    until = await editor.app.jetstream.server_clock.now()
+    for name in TIMED:
+        while not editor.edits[name] or editor.edits[name][-1].schedule is not None:
+            await editor.change(name, "delete")  # again, until a leader has planned what stands there
+            await asyncio.sleep(0.2)
+    return until
+
+
+def problems(editor: Editor, until: datetime, lines: list[Line], facts: Facts, history: History) -> list[str]:
+    """What is wrong with their ticks. At any time there may be no leader, so each change may take a minute."""
+    first: dict[tuple[str, str], float] = {}
+    for line in lines:
+        if line.task == TASK and line.event == START:
+            first.setdefault((line.id, line.run), line.at)
+    for replay in history.replays:  # another run of the same tick
+        for key in [key for key in first if key[0] == replay.id and key[1] != replay.run]:
+            del first[key]
+    ended = dict.fromkeys((*facts.dead, *(one.id for one in facts.stored)), 0.0)
+    started = {job_id for job_id, _ in first}
+    first |= {(job_id, ""): at for job_id, at in ended.items() if job_id not in started}
+    full = [(span.start, span.end) for span in history.spans if span.kind == "fill_storage"]
+    found = []
+    for name in TIMED:
+        ticks = [
+            Fired(slot, at)
+            for (job_id, _), at in sorted(first.items())
+            if job_id.startswith(f"{schedule_key(name)}-") and (slot := slot_of(job_id.split("-", 1)[1]))
+        ]
+        wrong = check(editor.edits[name], ticks, until, LATE_S, [(0.0, math.inf)], full)
+        found += [f"{name}: {problem}" for problem in wrong]
+    return found

@@ -1,0 +1,44 @@
+"""`python -m tests.e2e.stopping_operator ID PRIORITY STEP`: change the priority of a job, and stop after a step.
+
+The process prints `stopped` and stops itself by SIGSTOP; a test kills it, or lets it go on and reads its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from jetjobs import moving
+from jetjobs.jetstream.places import Places
+from tests.e2e.journal_tasks import app
+
+STEPS = ("looked", "copied", "looked again", "deleted", "looked at last")
+
+
+def stopping(step: Callable[..., Awaitable[Any]], done: Any, last: int) -> Callable[..., Awaitable[Any]]:
+    async def stepped(*args: Any, **kwargs: Any) -> Any:
+        answer = await step(*args, **kwargs)
+        if next(done) == last:
+            print("stopped", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return answer
+
+    return stepped
+
+
+async def main(job_id: str, priority: str, last: int) -> None:
+    done = itertools.count(1)
+    for owner, name in ((Places, "was_delivered"), (moving.Mover, "_stored"), (moving, "delete_message")):
+        setattr(owner, name, stopping(getattr(owner, name), done, last))
+    async with app:
+        answer = await app.jobs.set_priority(job_id, priority)
+    print(f"answer: {answer.outcome}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

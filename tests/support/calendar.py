@@ -1,0 +1,166 @@
+"""Schedules that are edited, moved, paused and deleted under way: are their ticks those of the calendar?"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from jetjobs import JetJobs
+from jetjobs.model.errors import JetJobsError, ScheduleNotFound
+from jetjobs.model.schedule import Schedule, slot_token
+from jetjobs.schedules import ScheduleInfo
+
+SEEN_S = 5.0
+"""A change takes effect two seconds after a leader has seen it: about a second, on a busy machine more."""
+Spans = Sequence[tuple[float, float]]
+UNLED_S = 65.0
+"""Ticks that are placed fire though nobody leads: up to a minute of them."""
+
+
+class Edit(NamedTuple):
+    """One change that was confirmed, by the server's clock: when it was sent first, and when it was answered."""
+
+    sent: datetime
+    answered: datetime
+    schedule: Schedule | None
+    """As it stands then; None for one that was deleted."""
+
+    @property
+    def on(self) -> bool:
+        return self.schedule is not None and not self.schedule.paused
+
+
+class Fired(NamedTuple):
+    """A tick that came."""
+
+    slot: datetime
+    at: float
+    number: int | None = None
+    """Its argument `n`, which every edit changes, where that is known."""
+
+
+class Unplanned(Exception):
+    """What nobody has planned when a schedule is turned off is not run any more: that could not be checked."""
+
+
+@dataclass
+class Editor:
+    """Changes schedules at random. Each change is tried until it is known to be stored."""
+
+    app: JetJobs
+    task: str
+    queues: tuple[str, ...]
+    draw: random.Random
+    edits: dict[str, list[Edit]] = field(default_factory=lambda: defaultdict(list))
+    number: int = 0
+
+    async def change(self, name: str, kind: str) -> None:
+        """`kind`: put (edits it, or makes it), move, pause, resume or delete."""
+        sent = None
+        while True:
+            try:
+                now = await self.app.jetstream.server_clock.now()
+                sent = sent or now
+                info = await self._write(name, kind)
+                now = await self.app.jetstream.server_clock.now()
+            except JetJobsError as error:
+                if self.app.jetstream.connection.closed.is_set():
+                    raise AssertionError(f"{kind} {name}") from error
+                await asyncio.sleep(0.2)  # no server, no storage
+                continue
+            except Unplanned:
+                return
+            self.edits[name].append(Edit(sent, now, info.schedule if info is not None else None))
+            return
+
+    async def _write(self, name: str, kind: str) -> ScheduleInfo | None:
+        """As it stands then; None for none. Unplanned if it is left alone."""
+        schedules = self.app.schedules
+        try:
+            info = await schedules.get(name)
+        except ScheduleNotFound:
+            if kind == "delete":
+                return None
+            info = None
+        if kind in ("pause", "delete") and info is not None and (info.planned_by != info.revision or info.late_s):
+            raise Unplanned
+        if kind == "delete":
+            await schedules.delete(name)
+            return None
+        if info is not None and kind in ("pause", "resume"):
+            return await (schedules.pause if kind == "pause" else schedules.resume)(name)
+        self.number += 1
+        there = info.schedule.queue if info is not None else self.queues[0]
+        queue = self.draw.choice(self.queues) if kind == "move" else there
+        every = timedelta(seconds=1 + int(name[-1]) % 3)
+        return await schedules.put(
+            name, self.task, every=every, queue=queue, misfire="all", args={"n": self.number}
+        )
+
+
+def check(
+    edits: list[Edit], fired: list[Fired], until: datetime, late_s: float, unled: Spans, held: Spans | None = None
+) -> list[str]:
+    """What is wrong with the ticks of one schedule: doubled, lost, late, of an old definition, or none of it.
+
+    `unled`: from when to when nobody may have led, or the server was away. `held`: when ticks may be late; the
+    same unless it is given.
+    """
+    held = unled if held is None else held
+    problems = []
+    ticks: dict[datetime, Fired] = {}
+    for tick in fired:
+        if tick.slot in ticks:
+            problems.append(f"doubled: {slot_token(tick.slot)}")
+        ticks[tick.slot] = tick
+    wanted, allowed = _slots(edits, until, unled)
+    problems += [f"lost: {slot_token(slot)}" for slot in sorted(wanted - ticks.keys())]
+    problems += [f"off: {slot_token(slot)}" for slot in sorted(ticks.keys() - allowed) if slot <= until]
+    for slot, tick in sorted(ticks.items()):
+        if tick.at - slot.timestamp() > late_s and not _is_in(held, slot.timestamp() - 1.0, tick.at):
+            problems.append(f"late by {tick.at - slot.timestamp():.1f} s: {slot_token(slot)}")
+        seen = [e for e in edits if e.on and e.answered + _delay(e, unled) < slot]
+        if tick.number is not None and seen and seen[-1].schedule is not None:
+            newest = seen[-1].schedule.args["n"]
+            if tick.number < newest:
+                problems.append(f"old: {slot_token(slot)} of edit {tick.number}, not {newest}")
+    return problems
+
+
+def _slots(edits: list[Edit], until: datetime, unled: Spans) -> tuple[set[datetime], set[datetime]]:
+    """Which must have come, and which may."""
+    wanted: set[datetime] = set()
+    allowed: set[datetime] = set()
+    for number, edit in enumerate(edits):
+        if edit.on and edit.schedule is not None:
+            begun = max(edit.schedule.since, edit.sent) if number and edits[number - 1].on else edit.schedule.since
+            following = edits[number + 1] if number + 1 < len(edits) else None
+            end = following.sent if following is not None else until
+            wanted.update(between(edit.schedule, begun, min(end, until)))
+            last = end if following is None else following.answered + _delay(following, unled)
+            allowed.update(between(edit.schedule, begun, last))
+    return wanted, allowed
+
+
+def _delay(edit: Edit, unled: Spans) -> timedelta:
+    """How long after an edit ticks of the definition before may come."""
+    at = edit.answered.timestamp()
+    return timedelta(seconds=UNLED_S if _is_in(unled, at - SEEN_S, at + SEEN_S) else SEEN_S)
+
+
+def _is_in(spans: Spans, begin: float, end: float) -> bool:
+    return any(since <= end and begin <= until for since, until in spans)
+
+
+def between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
+    slots = []
+    slot = schedule.after(since)
+    while slot is not None and slot <= until:
+        slots.append(slot)
+        slot = schedule.after(slot)
+    return slots
