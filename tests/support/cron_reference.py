@@ -12,6 +12,9 @@ from zoneinfo import ZoneInfo
 MINUTE = timedelta(minutes=1)
 MONTHS = {month_abbr[n].lower(): n for n in range(1, 13)}
 DAYS = {day_abbr[n - 1].lower(): n % 7 for n in range(1, 8)}
+YEARLY, DAILY = "0 0 1 1 *", "0 0 * * *"
+ALIASES = {"@yearly": YEARLY, "@annually": YEARLY, "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0"}
+ALIASES |= {"@daily": DAILY, "@midnight": DAILY, "@hourly": "0 * * * *"}
 
 
 class Minute(NamedTuple):
@@ -39,7 +42,8 @@ class Reference:
     """Reads an expression by itself. Seven is Sunday."""
 
     def __init__(self, expression: str) -> None:
-        minute, hour, self.day, month, self.weekday = expression.lower().split()
+        text = " ".join(expression.lower().split())
+        minute, hour, self.day, month, self.weekday = ALIASES.get(text, text).split()
         self.minutes, self.hours = values(minute, 0, 59, {}), values(hour, 0, 23, {})
         self.months = values(month, 1, 12, MONTHS)
         self.every_hour = self.hours == set(range(24))

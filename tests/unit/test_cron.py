@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jetjobs.model.cron import Cron, zone_of
@@ -359,6 +359,8 @@ WORDS = st.one_of(
 
 @settings(max_examples=1000)
 @given(st.one_of(st.lists(WORDS, min_size=5, max_size=5).map(" ".join), st.text(max_size=30)))
+@example("@MIDNIGHT")
+@example(" @Weekly\t")
 def test_anything_is_either_refused_or_means_what_the_reference_reads(text: str) -> None:
     try:
         cron = Cron.parse(text)
