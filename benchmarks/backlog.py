@@ -12,7 +12,7 @@ from benchmarks.drainer import EARLY
 from benchmarks.processes import child
 from benchmarks.report import Row, Table, compared
 from benchmarks.tasks import app, stamp
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 
 SHORT = 1_000
 _JOBS = {100: 20_000, 1: 5_000}

@@ -18,9 +18,9 @@ from nats.aio.client import Client
 from benchmarks import raw
 from benchmarks.processes import LOG_LEVEL
 from benchmarks.tasks import app
-from jetjobs.devserver import EmbeddedServer
-from jetjobs.model.names import LATER, Names, kv_stream
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
+from jetjobs.model.wire.subjects import LATER, Names, kv_stream
 from jetjobs.observe.logs import log_event, set_up
 
 QUEUE = "default"

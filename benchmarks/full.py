@@ -12,12 +12,12 @@ from datetime import timedelta
 
 from jetjobs import JetJobs, JobState, Task
 from jetjobs.define.task import JobRequest
-from jetjobs.devserver import EmbeddedServer
-from jetjobs.jetstream.dead_letters import Letter
-from jetjobs.model.ids import new_run, new_uid
+from jetjobs.dev_server import EmbeddedServer
+from jetjobs.jetstream.jobs.dead_letters import Letter
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
 from jetjobs.model.settings import build_settings
+from jetjobs.model.wire.ids import new_run, new_uid
 from jetjobs.worker.worker import running
 
 QUEUED, DEAD = 200_000, 50_000

@@ -10,9 +10,9 @@ from collections.abc import Awaitable
 from benchmarks import isolated
 from jetjobs.define.context import Context
 from jetjobs.model.job import Job
-from jetjobs.worker.child_process import ChildProcess
-from jetjobs.worker.children import Children
-from jetjobs.worker.threads import Threads
+from jetjobs.worker.execution.thread_pool import Threads
+from jetjobs.worker.isolation.pool import Children
+from jetjobs.worker.isolation.process import ChildProcess
 
 STARTS = 10
 CALLS = 2_000

@@ -15,7 +15,7 @@ from benchmarks.processes import child
 from benchmarks.report import Row, Table
 from jetjobs import JobState
 from jetjobs.model.errors import JobNotFound
-from jetjobs.model.listing import JobQuery
+from jetjobs.model.views.job_query import JobQuery
 
 _SHOW_MS, _DEAD_MS, _QUEUES_MS = 50.0, 200.0, 300.0
 _COMMAND_S = 60.0

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from jetjobs.model.names import MSG_ID, Names
+from jetjobs.model.wire.headers import MSG_ID
+from jetjobs.model.wire.subjects import Names
 
 QUEUE = "raw"
 LANE = "normal"

@@ -13,7 +13,7 @@ from typing import Any
 
 from examples.shop import Order, app, charge, greet, import_feed, make_thumbnail, remind
 from jetjobs import JobFailed, JobHandle, JobNotFound, JobState, ScheduleNotFound
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 
 LIMIT_S = 60.0

@@ -93,9 +93,9 @@ async def import_feed(url: str) -> None:
 
 
 @app.task
-async def take_stock(slot: datetime) -> str:
-    """Runs by a schedule, which fills in the slot."""
-    return f"stock of {slot:%H:%M:%S}"
+async def take_stock(scheduled_time: datetime) -> str:
+    """Runs by a schedule, which fills in the scheduled time."""
+    return f"stock of {scheduled_time:%H:%M:%S}"
 
 
 take_stock.every(timedelta(seconds=2))  # or take_stock.cron("0 6 * * mon-sat", tz="Europe/Berlin")

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from jetjobs.admin.dead_letters import Replayed
+    from jetjobs.admin.schedules import ScheduleInfo
     from jetjobs.app import JetJobs
-    from jetjobs.dead import Replayed
     from jetjobs.define.context import Context, current_job
-    from jetjobs.define.depends import INJECTED, Depends
+    from jetjobs.define.dependencies import INJECTED, Depends
+    from jetjobs.define.enqueue_report import EnqueueReport
     from jetjobs.define.handle import JobHandle
     from jetjobs.define.middleware import CallNext, Middleware
-    from jetjobs.define.registry import Router
-    from jetjobs.define.report import EnqueueReport
+    from jetjobs.define.router import Router
     from jetjobs.define.secret import Secret
     from jetjobs.define.task import JobRequest, Task
     from jetjobs.doctor.finding import Finding
+    from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict
     from jetjobs.model.errors import (
         AccessDenied,
         BrokerError,
@@ -53,16 +55,14 @@ if TYPE_CHECKING:
     )
     from jetjobs.model.events import Event, Observer
     from jetjobs.model.job import JobState, JobStatus
-    from jetjobs.model.letter import DeadLetter, LetterFilter
-    from jetjobs.model.listing import JobQuery
-    from jetjobs.model.live import LiveEvent
-    from jetjobs.model.presence import WorkerRecord
-    from jetjobs.model.queue import QueueState
     from jetjobs.model.retry import RetryPolicy
-    from jetjobs.model.schedule import Schedule
+    from jetjobs.model.schedule.schedule import Schedule
     from jetjobs.model.settings import Settings
-    from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
-    from jetjobs.schedules import ScheduleInfo
+    from jetjobs.model.views.dead_letter import DeadLetter, LetterFilter
+    from jetjobs.model.views.job_query import JobQuery
+    from jetjobs.model.views.live_events import LiveEvent
+    from jetjobs.model.views.queue_info import QueueState
+    from jetjobs.model.views.worker_info import WorkerRecord
     from jetjobs.worker.worker import Worker
 
 __all__ = [
@@ -134,13 +134,13 @@ __all__ = [
 # Where each name lives. Loaded on first use, so that `jetjobs --help` does not wait for nats and pydantic.
 _HOMES = {
     "jetjobs.app": ("JetJobs",),
-    "jetjobs.dead": ("Replayed",),
+    "jetjobs.admin.dead_letters": ("Replayed",),
     "jetjobs.define.context": ("Context", "current_job"),
-    "jetjobs.define.depends": ("INJECTED", "Depends"),
+    "jetjobs.define.dependencies": ("INJECTED", "Depends"),
     "jetjobs.define.handle": ("JobHandle",),
     "jetjobs.define.middleware": ("CallNext", "Middleware"),
-    "jetjobs.define.registry": ("Router",),
-    "jetjobs.define.report": ("EnqueueReport",),
+    "jetjobs.define.router": ("Router",),
+    "jetjobs.define.enqueue_report": ("EnqueueReport",),
     "jetjobs.define.secret": ("Secret",),
     "jetjobs.define.task": ("JobRequest", "Task"),
     "jetjobs.model.errors": (
@@ -177,17 +177,17 @@ _HOMES = {
     ),
     "jetjobs.model.events": ("Event", "Observer"),
     "jetjobs.model.job": ("JobState", "JobStatus"),
-    "jetjobs.model.listing": ("JobQuery",),
-    "jetjobs.model.live": ("LiveEvent",),
-    "jetjobs.model.letter": ("DeadLetter", "LetterFilter"),
-    "jetjobs.model.presence": ("WorkerRecord",),
-    "jetjobs.model.queue": ("QueueState",),
+    "jetjobs.model.views.job_query": ("JobQuery",),
+    "jetjobs.model.views.live_events": ("LiveEvent",),
+    "jetjobs.model.views.dead_letter": ("DeadLetter", "LetterFilter"),
+    "jetjobs.model.views.worker_info": ("WorkerRecord",),
+    "jetjobs.model.views.queue_info": ("QueueState",),
     "jetjobs.doctor.finding": ("Finding",),
     "jetjobs.model.retry": ("RetryPolicy",),
-    "jetjobs.model.schedule": ("Schedule",),
+    "jetjobs.model.schedule.schedule": ("Schedule",),
     "jetjobs.model.settings": ("Settings",),
-    "jetjobs.model.verdict": ("PERMANENT", "TRANSIENT", "Verdict"),
-    "jetjobs.schedules": ("ScheduleInfo",),
+    "jetjobs.model.error_classification": ("PERMANENT", "TRANSIENT", "Verdict"),
+    "jetjobs.admin.schedules": ("ScheduleInfo",),
     "jetjobs.worker.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -8,32 +8,33 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from jetjobs.admin.dead_letters import DeadLetterBox
+from jetjobs.admin.jobs import Jobs
+from jetjobs.admin.queues import Queues
+from jetjobs.admin.schedules import Schedules
 from jetjobs.bulk import enqueue_many
 from jetjobs.config import load_settings
-from jetjobs.dead import DeadLetterBox
+from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.middleware import Middleware
-from jetjobs.define.registry import Router
-from jetjobs.define.report import EnqueueReport
+from jetjobs.define.router import Router
 from jetjobs.define.task import JobRequest
-from jetjobs.doctor.examination import examine
 from jetjobs.doctor.finding import Finding
-from jetjobs.enqueueing import Enqueuer
+from jetjobs.doctor.runner import examine
+from jetjobs.enqueue import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.control import Watching, Workers
-from jetjobs.jetstream.waiting import Waiting
-from jetjobs.jobs import Jobs
+from jetjobs.jetstream.jobs.result_waiter import Waiting
+from jetjobs.jetstream.workers.control_client import Watching, Workers
+from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
-from jetjobs.model.live import LiveEvent, event_subjects
-from jetjobs.model.names import Names, check_token
-from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
-from jetjobs.model.verdict import Classifier
+from jetjobs.model.views.live_events import LiveEvent, event_subjects
+from jetjobs.model.wire.lenient_json import read_json
+from jetjobs.model.wire.subjects import Names
+from jetjobs.model.wire.validation import check_token
 from jetjobs.observe.observers import Observers
-from jetjobs.queues import Queues
-from jetjobs.schedules import Schedules
 from jetjobs.worker.options import Lifespan, WorkerOptions
 from jetjobs.worker.worker import Worker
 

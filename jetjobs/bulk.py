@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from jetjobs.define.report import EnqueueReport, Entry, Refusal
+from jetjobs.define.enqueue_report import EnqueueReport, Entry, Refusal
 from jetjobs.define.task import JobRequest, Task
-from jetjobs.enqueueing import Enqueuer, Prepared, queue_not_found, unconfirmed
+from jetjobs.enqueue import Enqueuer, Prepared, queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.connection import HEADER_ROOM
-from jetjobs.jetstream.publisher import BATCH_BYTES, BATCH_SIZE, Staged, Stencil, stage
+from jetjobs.jetstream.messages.publisher import BATCH_BYTES, BATCH_SIZE, Staged, Stencil, stage
+from jetjobs.jetstream.transport.connection import HEADER_ROOM
 from jetjobs.model.errors import BrokerUnavailable, JetJobsError, TopologyMissing
-from jetjobs.model.ids import new_run, new_uid
+from jetjobs.model.wire.ids import new_run, new_uid
 
 _BATCHES_AT_ONCE = 3
 _SINGLES_AT_ONCE = 200

@@ -18,8 +18,8 @@ from dotenv import dotenv_values
 from pydantic import BaseModel, SecretStr
 
 from jetjobs.model.errors import ConfigError
-from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings, build_settings, check_urls, show_url
+from jetjobs.model.wire.lenient_json import read_json
 
 PREFIX = "JETJOBS_"
 DEV_FILE = Path(".jetjobs") / "dev.json"

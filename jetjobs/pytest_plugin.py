@@ -15,7 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
-    from jetjobs.devserver import EmbeddedServer
+    from jetjobs.dev_server import EmbeddedServer
     from jetjobs.testing import Clock
     from jetjobs.worker.worker import Worker
 
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def nats_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
     """A fresh nats-server on loopback with a store of its own, for this test alone; `nats_server.url`."""
-    from jetjobs.devserver import EmbeddedServer, find_binary
+    from jetjobs.dev_server import EmbeddedServer, find_binary
     from jetjobs.model.errors import ConfigError
 
     try:
@@ -60,7 +60,7 @@ def jetjobs_app_factory(request: pytest.FixtureRequest) -> Callable[[], JetJobs]
 
     Without it the app is found by `jetjobs_app` in pytest's configuration, or as the command line finds it.
     """
-    from jetjobs.cli.discover import find_app
+    from jetjobs.cli.app_discovery import find_app
     from jetjobs.config import load_settings
     from jetjobs.model.errors import ConfigError
 
@@ -94,7 +94,7 @@ def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_pointed: JetJobs) -> Je
     if _is_async(request):
         opened: JetJobs = request.getfixturevalue(f"_jetjobs_open_{_runner(request)}")
         return opened
-    from jetjobs.testing.aside import run_aside
+    from jetjobs.testing.sync_bridge import run_aside
 
     async def provision() -> None:
         async with _jetjobs_pointed as app:

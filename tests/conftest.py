@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, Settings
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.probe import Probe
 from tests.support.server import Truth

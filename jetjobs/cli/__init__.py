@@ -9,8 +9,8 @@ import sys
 def main() -> None:
     """Entry point of `jetjobs` and `python -m jetjobs`."""
     _open_standard_files()
-    from jetjobs.cli.output import flushed
-    from jetjobs.cli.tree import run
+    from jetjobs.cli.command_tree import run
+    from jetjobs.cli.terminal.output import flushed
 
     sys.exit(flushed(run(sys.argv[1:])))
 

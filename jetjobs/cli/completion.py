@@ -52,7 +52,7 @@ def states(incomplete: str) -> list[str]:
 
 
 def event_kinds(incomplete: str) -> list[str]:
-    from jetjobs.model.live import KINDS
+    from jetjobs.model.views.live_events import KINDS
 
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
@@ -125,7 +125,7 @@ async def _workers(app: JetJobs) -> list[str]:
 
 
 async def _schedules(app: JetJobs) -> list[str]:
-    from jetjobs.model.names import is_schedule_name
+    from jetjobs.model.wire.validation import is_schedule_name
 
     # A name that somebody's hand wrote may hold what a shell would read in its own way.
     return [one.name for one in await app.jetstream.schedules.all() if is_schedule_name(one.name)]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from jetjobs.cli.tree import ENTRIES, load, tree
+from jetjobs.cli.command_tree import ENTRIES, load, tree
 
 HEAD = """# Reference of the command line
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jetjobs.cli.output import Output
+from jetjobs.cli.terminal.output import Output
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
@@ -54,7 +54,7 @@ class State:
 
     def load_app(self, name: str | None, loaded: Loaded) -> JetJobs:
         """The user's app, configured."""
-        from jetjobs.cli.discover import find_app
+        from jetjobs.cli.app_discovery import find_app
 
         app = find_app(name or loaded.settings.app)
         app.configure(loaded.settings)

@@ -9,7 +9,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from jetjobs.model.errors import CheckpointError, DefinitionError, UnstorableValue
-from jetjobs.model.names import has_wire_form
+from jetjobs.model.wire.validation import has_wire_form
 
 MAX_CHECKPOINT = 64 * 1024
 """Bytes of JSON: a note of where the work stands, not the work itself."""

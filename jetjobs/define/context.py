@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, line_of
-from jetjobs.model.names import OF_SCHEDULE, SLOT
-from jetjobs.model.reading import at
+from jetjobs.model.wire.headers import OF_SCHEDULE, SCHEDULED_TIME
+from jetjobs.model.wire.lenient_json import at
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class TickOf(NamedTuple):
     """Which tick of which schedule a job is."""
 
     name: str
-    slot: datetime
+    scheduled_time: datetime
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
@@ -118,12 +118,12 @@ class Context:
 
     @property
     def schedule(self) -> TickOf | None:
-        """The schedule that this job is a tick of, and its slot; None for any other job."""
-        name, slot = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SLOT)
-        if not name or not slot:
+        """The schedule that this job is a tick of, and its scheduled time; None for any other job."""
+        name, scheduled_time = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SCHEDULED_TIME)
+        if not name or not scheduled_time:
             return None
         try:
-            return TickOf(name, datetime.fromisoformat(slot))
+            return TickOf(name, datetime.fromisoformat(scheduled_time))
         except ValueError:
             return None  # written by hand
 

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from jetjobs.model.errors import DefinitionError
-from jetjobs.model.ids import check_job_id
-from jetjobs.model.names import check_header, check_lane, check_token, has_wire_form
 from jetjobs.model.retry import RetryPolicy
-from jetjobs.model.schedule import Misfire, Overlap
+from jetjobs.model.schedule.schedule import Misfire, Overlap
+from jetjobs.model.wire.headers import check_header
+from jetjobs.model.wire.ids import check_job_id
+from jetjobs.model.wire.subjects import check_lane
+from jetjobs.model.wire.validation import check_token, has_wire_form
 
 MAX_KEY_LENGTH = 1024
 LAST_YEAR = 2261
@@ -61,7 +63,7 @@ class ScheduleOptions(TypedDict, total=False):
 
     name: str
     args: Mapping[str, Any]
-    """The task's arguments. One named `slot`, of type datetime, is filled in with the time of the tick."""
+    """The task's arguments. An argument `scheduled_time` of type datetime is filled in for each tick."""
     queue: str
     priority: str
     tz: str
@@ -69,7 +71,7 @@ class ScheduleOptions(TypedDict, total=False):
     start: datetime
     end: datetime
     jitter: timedelta
-    """Each tick is due up to so much after its slot."""
+    """Each tick is due up to so much after its scheduled time."""
     misfire: Misfire
     """Of slots that nobody could plan in time: only the last (the default), all up to 100, or skip."""
     overlap: Overlap

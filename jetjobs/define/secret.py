@@ -12,7 +12,7 @@ from pydantic_core.core_schema import (
     plain_serializer_function_ser_schema,
 )
 
-from jetjobs.model.secrets import Path
+from jetjobs.model.masking import Path
 
 _MARK = "jetjobs_secret"
 _MASKING = frozenset({"_serialize_secret", "_serialize_secret_field"})

@@ -28,7 +28,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
-from jetjobs.define.depends import Depends
+from jetjobs.define.dependencies import Depends
 from jetjobs.define.secret import revealing_serializer, secret_paths
 from jetjobs.model.errors import (
     DefinitionError,
@@ -68,8 +68,8 @@ class Signature:
             else:
                 fields[name] = NotRequired[hints[name]]
         self.names = tuple(fields)
-        self.takes_slot = "slot" in fields and _is_time(hints["slot"])
-        """Whether a schedule fills in the argument `slot`."""
+        self.takes_scheduled_time = "scheduled_time" in fields and _is_time(hints["scheduled_time"])
+        """Whether a schedule fills in the argument `scheduled_time`."""
         self._positional = [
             name for name in fields if self.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
         ]

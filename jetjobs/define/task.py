@@ -8,14 +8,16 @@ from datetime import timedelta
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack
 
-from jetjobs.define.depends import check as check_dependency
+from jetjobs.define.dependencies import check as check_dependency
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions, ScheduleOptions, TaskOptions, check_options, check_type
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments
-from jetjobs.model.names import SECRET, check_lane, check_token
+from jetjobs.model.masking import write_paths, write_result_paths
 from jetjobs.model.retry import RetryPolicy
-from jetjobs.model.secrets import write_paths, write_result_paths
+from jetjobs.model.wire.headers import SECRET
+from jetjobs.model.wire.subjects import check_lane
+from jetjobs.model.wire.validation import check_token
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from jetjobs.define.registry import Router
+from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.settings import Settings
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from jetjobs.jetstream.cancel_marks import CancelMarks
-from jetjobs.jetstream.checkpoints import Checkpoints
-from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.dead_letters import DeadLetters
-from jetjobs.jetstream.payloads import Payloads
-from jetjobs.jetstream.places import Places
-from jetjobs.jetstream.publisher import Publisher
-from jetjobs.jetstream.results import Results
-from jetjobs.jetstream.schedules import ScheduleStore
-from jetjobs.jetstream.server_clock import ServerClock
-from jetjobs.jetstream.ticks import Ticks
+from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
+from jetjobs.jetstream.jobs.checkpoints import Checkpoints
+from jetjobs.jetstream.jobs.dead_letters import DeadLetters
+from jetjobs.jetstream.jobs.locator import Places
+from jetjobs.jetstream.jobs.results import Results
+from jetjobs.jetstream.messages.payloads import Payloads
+from jetjobs.jetstream.messages.publisher import Publisher
+from jetjobs.jetstream.schedules.store import ScheduleStore
+from jetjobs.jetstream.schedules.ticks import Ticks
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.model.events import Observer
-from jetjobs.model.names import Names
 from jetjobs.model.settings import Settings
+from jetjobs.model.wire.subjects import Names
 
 PUBLISH_TIMEOUT_S = 15.0
 """How long a publish is repeated under one message id before its outcome is called unknown."""

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.faults import NO_PEERS
-from jetjobs.jetstream.publisher import Outgoing, Publisher, Taken
-from jetjobs.model import names as n
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.errors import NO_PEERS
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
-from jetjobs.model.names import Names, kv_stream, object_chunks, object_metas, object_stream
 from jetjobs.model.settings import QueueSettings
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.subjects import Names, kv_stream, object_chunks, object_metas, object_stream
 
 NS = 1_000_000_000
 DUPLICATE_WINDOW_S = 120
@@ -249,7 +250,7 @@ async def _create_stream(connection: Connection, config: dict[str, Any]) -> None
 
 
 async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
-    headers = {n.EXPECTED_LAST_SUBJECT_SEQ: "0"}
+    headers = {h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
     try:
         await publisher.store(wanted.stream, Outgoing(wanted.pin, b"", headers))
     except Taken:

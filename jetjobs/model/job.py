@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from jetjobs.model.ids import NO_KEY, is_id
-from jetjobs.model.names import OWN_PREFIXES, PARENT, ROOT
-from jetjobs.model.reading import at
+from jetjobs.model.wire.headers import OWN_PREFIXES, PARENT, ROOT
+from jetjobs.model.wire.ids import NO_KEY, is_id
+from jetjobs.model.wire.lenient_json import at
 
 
 class JobState(StrEnum):
@@ -18,7 +18,7 @@ class JobState(StrEnum):
     SCHEDULED = "scheduled"
     """In lane `later`, waiting for its first attempt. The server's clock moves it on to queued."""
     QUEUED = "queued"
-    """In its lane, for the next worker with a free slot."""
+    """In its lane, for the next worker with a free scheduled time."""
     RUNNING = "running"
     """Delivered to a worker that holds the lease; still in its lane."""
     RETRYING = "retrying"
@@ -123,8 +123,8 @@ class JobStatus(NamedTuple):
     message: str | None = None
     schedule: str | None = None
     """The schedule that it is a tick of."""
-    slot: datetime | None = None
-    """Which of its slots."""
+    scheduled_time: datetime | None = None
+    """Which of its scheduled times."""
     priority: str | None = None
     """The lane it is for; it stands in another while it waits for its time, or was given back."""
     cancel: dict[str, str] | None = None

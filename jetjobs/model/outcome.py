@@ -7,6 +7,7 @@ import traceback as tb
 from enum import StrEnum
 from typing import NamedTuple
 
+from jetjobs.model.error_classification import Verdict
 from jetjobs.model.errors import (
     AttemptError,
     ChildRaised,
@@ -22,7 +23,6 @@ from jetjobs.model.errors import (
 )
 from jetjobs.model.job import Job
 from jetjobs.model.retry import RetryPolicy, delay_s
-from jetjobs.model.verdict import Verdict
 
 MAX_TEXT = 1_000
 MAX_TRACEBACK = 8_000

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self
 
 from jetjobs.model.errors import DefinitionError
-from jetjobs.model.reading import read_json
+from jetjobs.model.wire.lenient_json import read_json
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
 """A function is given the number of the attempt that failed, counted from 1."""

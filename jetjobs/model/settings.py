@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
-from jetjobs.model.names import check_token
+from jetjobs.model.wire.validation import check_token
 
 # To the last @, for a password may hold one, or a slash; the scheme may be missing.
 _LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)

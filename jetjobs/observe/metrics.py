@@ -29,8 +29,8 @@ from jetjobs.model.events import (
     SettleFailed,
 )
 from jetjobs.model.outcome import DeadReason
-from jetjobs.model.presence import QueueSlots
-from jetjobs.model.queue import QueueState
+from jetjobs.model.views.queue_info import QueueState
+from jetjobs.model.views.worker_info import QueueSlots
 
 _RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
 RUN_BUCKETS = tuple(map(float, _RUN))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jetjobs.testing.draining import Drained, JobsFailed, drain
+from jetjobs.testing.clock import Clock
+from jetjobs.testing.drain import Drained, JobsFailed, drain
 from jetjobs.testing.enqueued import EnqueuedJob, assert_enqueued, enqueued, refute_enqueued
 from jetjobs.testing.inline import Inline, run_inline
-from jetjobs.testing.later import Clock
-from jetjobs.testing.servers import on_server, working
+from jetjobs.testing.server import on_server, working
 
 __all__ = [
     "Clock",

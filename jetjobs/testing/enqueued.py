@@ -9,18 +9,19 @@ from typing import Any, NamedTuple
 from jetjobs.app import JetJobs
 from jetjobs.define.task import Task, TaskCall
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.codec import decode
-from jetjobs.jetstream.reads import StoredMessage
-from jetjobs.jetstream.scan import scan
-from jetjobs.jetstream.statuses import WAITING_STATES
+from jetjobs.jetstream.jobs.status import WAITING_STATES
+from jetjobs.jetstream.messages.codec import decode
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.topology import queues_on
-from jetjobs.model import names as n
 from jetjobs.model.errors import DeliveryError
 from jetjobs.model.job import Job, JobState
-from jetjobs.model.reading import at, read_json
-from jetjobs.model.secrets import read_paths
-from jetjobs.testing.aside import ask
+from jetjobs.model.masking import read_paths
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.lenient_json import at, read_json
 from jetjobs.testing.matching import Wanted, differences, effective_arguments, shown_argument, want
+from jetjobs.testing.sync_bridge import ask
 
 SHOWN = 5
 """So many of the nearest jobs are shown in full."""
@@ -50,7 +51,7 @@ class EnqueuedJob(NamedTuple):
         return f"<EnqueuedJob {self}>"
 
     def __str__(self) -> str:
-        paths = read_paths(self.job.headers.get(n.SECRET, ""))
+        paths = read_paths(self.job.headers.get(h.SECRET, ""))
         shown = [f"{name}={shown_argument(name, value, paths)}" for name, value in self.args.items()]
         call = f"{self.task}({', '.join(shown)})"
         due = ""
@@ -140,7 +141,7 @@ async def _job_in(client: JetStreamClient, message: StoredMessage) -> tuple[Job,
     except DeliveryError:
         return None
     if lane in n.WAITING:
-        target = message.headers.get(n.SCHEDULE_TARGET, "").split(".")
+        target = message.headers.get(h.SCHEDULE_TARGET, "").split(".")
         job = job._replace(lane=target[3] if len(target) > 3 else "normal")
     return job, lane
 

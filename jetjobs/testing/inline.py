@@ -10,18 +10,18 @@ from typing import Any, ParamSpec, TypeVar, cast
 from jetjobs.app import JetJobs
 from jetjobs.define.checkpoint import encode
 from jetjobs.define.context import Context, Desk, enter_job
-from jetjobs.define.depends import Scope
+from jetjobs.define.dependencies import Scope
 from jetjobs.define.options import EnqueueOptions
-from jetjobs.define.registry import Router
+from jetjobs.define.router import Router
 from jetjobs.define.task import Task, TaskCall
 from jetjobs.model.errors import DefinitionError, JobTimeout
-from jetjobs.model.ids import new_run, new_uid
 from jetjobs.model.job import Job
-from jetjobs.model.reading import read_json
 from jetjobs.model.settings import Settings
-from jetjobs.worker.runner import call
-from jetjobs.worker.runner import encode as encode_result
-from jetjobs.worker.threads import Threads
+from jetjobs.model.wire.ids import new_run, new_uid
+from jetjobs.model.wire.lenient_json import read_json
+from jetjobs.worker.execution.executor import call
+from jetjobs.worker.execution.executor import encode as encode_result
+from jetjobs.worker.execution.thread_pool import Threads
 
 P = ParamSpec("P")
 R = TypeVar("R")

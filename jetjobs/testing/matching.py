@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jetjobs.define.options import EnqueueOptions
-from jetjobs.define.registry import Router
+from jetjobs.define.router import Router
 from jetjobs.define.task import Task, TaskCall
-from jetjobs.model import names as n
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import DeliveryError, InvalidArguments
-from jetjobs.model.ids import key_token
 from jetjobs.model.job import Job
-from jetjobs.model.secrets import MASK, Path, mask
+from jetjobs.model.masking import MASK, Path, mask
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.ids import key_token
 
 DELAY_TOLERANCE_S = 2.0
 """A delay is reckoned from a server's answer, and that takes a moment."""
@@ -177,8 +177,8 @@ def _option_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
             yield _line(name, wanted, actual)
     if "key" in options and key_token(options["key"]) != job.key:
         yield f"key: wanted {options['key']!r}, found {'another' if job.id != job.uid else 'none'}"
-    if "retry" in options and options["retry"].to_header() != job.headers.get(n.RETRY_POLICY):
-        yield _line("retry", options["retry"].to_header(), job.headers.get(n.RETRY_POLICY))
+    if "retry" in options and options["retry"].to_header() != job.headers.get(h.RETRY_POLICY):
+        yield _line("retry", options["retry"].to_header(), job.headers.get(h.RETRY_POLICY))
     for name, value in options.get("headers", {}).items():
         if job.headers.get(name) != value:
             yield _line(f"header {name}", value, job.headers.get(name))

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TypeVar
 
-from jetjobs.jetstream.checkpoints import Kept
-from jetjobs.jetstream.puller import Delivery
+from jetjobs.jetstream.jobs.checkpoints import Kept
+from jetjobs.jetstream.pull.puller import Delivery
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.job import Job
 

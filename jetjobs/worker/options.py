@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from jetjobs.define.middleware import Middleware
-from jetjobs.model.verdict import Classifier
+from jetjobs.model.error_classification import Classifier
 
 Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 

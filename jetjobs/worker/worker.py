@@ -9,29 +9,29 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
-from jetjobs.define.registry import Router
+from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.errors import BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, SettleFailed, WorkerChanged
-from jetjobs.model.live import WATCH
-from jetjobs.model.presence import QueueSlots
-from jetjobs.model.queue import QueueState
 from jetjobs.model.settings import Settings
+from jetjobs.model.views.live_events import WATCH
+from jetjobs.model.views.queue_info import QueueState
+from jetjobs.model.views.worker_info import QueueSlots
 from jetjobs.worker.attempt import Attempt, Interrupt
-from jetjobs.worker.control import Telling, cancel_here
-from jetjobs.worker.declared import sync_declared
-from jetjobs.worker.dispatch import Dispatcher
-from jetjobs.worker.keeper import Membership
-from jetjobs.worker.lanes import Lanes
-from jetjobs.worker.leading import Leadership
-from jetjobs.worker.leases import Leases
+from jetjobs.worker.execution.executor import RunConfig, Runner
+from jetjobs.worker.execution.pipeline import Processing
+from jetjobs.worker.execution.settlement import Settlement
+from jetjobs.worker.fleet.control import Telling, cancel_here
+from jetjobs.worker.fleet.worker_record import queue_slots
+from jetjobs.worker.intake.dispatcher import Dispatcher
+from jetjobs.worker.intake.lanes import Lanes
+from jetjobs.worker.intake.slots import Slots
+from jetjobs.worker.leader.leadership import Leadership
+from jetjobs.worker.leader.maintenance import OverdueCall
+from jetjobs.worker.leases.heartbeat_thread import Membership
+from jetjobs.worker.leases.lease_table import Leases
 from jetjobs.worker.options import Phase, WorkerOptions, default_name
-from jetjobs.worker.presence import queue_slots
-from jetjobs.worker.processing import Processing
-from jetjobs.worker.runner import RunConfig, Runner
-from jetjobs.worker.settlement import Settlement
-from jetjobs.worker.slots import Slots
-from jetjobs.worker.sweeps import OverdueCall
+from jetjobs.worker.scheduling.declared import sync_declared
 
 MAX_STUCK_THREADS = 10
 """With so many threads that a timeout gave up on and that still run, the worker ends to be started again."""

@@ -86,7 +86,7 @@ def _concerns(span: Span, worker: int | None, place: str) -> bool:
     if span.kind == "delete_consumer":
         # What was given back or is suspected comes by another lane than its own, of the same queue.
         queue, lane = span.lane
-        return place == f"{queue}/{lane}" or (lane == "back" and place.startswith(f"{queue}/"))
+        return place == f"{queue}/{lane}" or (lane == "returned" and place.startswith(f"{queue}/"))
     if span.kind in _OF_ONE or span.kind == "delay":
         return worker is not None and span.touches(worker)
     return span.kind in _SERVER

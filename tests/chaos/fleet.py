@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from jetjobs.devserver import die_with_parent
+from jetjobs.dev_server import die_with_parent
 from tests.chaos import journal
 from tests.chaos.history import History, Life
 from tests.chaos.plan import LEASE_S

@@ -30,7 +30,7 @@ FAULTS = (
 )
 KILL_ALL = "kill_all_workers"
 """Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
-LANES = ("high", "normal", "normal", "low", "back")
+LANES = ("high", "normal", "normal", "low", "returned")
 TIMED = tuple(f"timed-{number}" for number in range(4))
 """Schedules that are changed under way, and how."""
 EDITS = ("put", "put", "move", "move", "pause", "resume", "delete")

@@ -21,7 +21,7 @@ INVARIANTS = {
     "I1": "every confirmed job is done, dead or still stored",
     "I2": "none is both done and dead, but by a worker that had lost its lease",
     "I3": "none started more often than its attempts and the faults explain",
-    "I4": "every slot of the schedules has one job, through edits, moves, pauses and deletions",
+    "I4": "every scheduled time of the schedules has one job, through edits, moves, pauses and deletions",
     "I5": "no fault of jetjobs itself in the logs; memory and files bounded; a stop in order at the end",
     "END": "each ended as its kind should, or as `crashed`",
     "JOURNAL": "every done record has a finish in the journal",

@@ -7,7 +7,7 @@ import math
 import time
 from datetime import datetime
 
-from jetjobs.model.schedule import schedule_key, slot_of
+from jetjobs.model.schedule.schedule import schedule_key, time_of_token
 from tests.chaos.facts import Facts
 from tests.chaos.history import History
 from tests.chaos.journal import START, Line
@@ -51,9 +51,10 @@ def problems(editor: Editor, until: datetime, lines: list[Line], facts: Facts, h
     found = []
     for name in TIMED:
         ticks = [
-            Fired(slot, at)
+            Fired(scheduled_time, at)
             for (job_id, _), at in sorted(first.items())
-            if job_id.startswith(f"{schedule_key(name)}-") and (slot := slot_of(job_id.split("-", 1)[1]))
+            if job_id.startswith(f"{schedule_key(name)}-")
+            and (scheduled_time := time_of_token(job_id.split("-", 1)[1]))
         ]
         wrong = check(editor.edits[name], ticks, until, LATE_S, [(0.0, math.inf)], full)
         found += [f"{name}: {problem}" for problem in wrong]

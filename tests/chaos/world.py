@@ -16,7 +16,7 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from jetjobs import BrokerError, JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.chaos import tasks
 from tests.chaos.fleet import Fleet

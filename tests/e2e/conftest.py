@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
 from tests.support.shell import Shell

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import NamedTuple
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.support.probe import eventually
 from tests.support.processes import Process
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from jetjobs import moving
-from jetjobs.jetstream.places import Places
+from jetjobs.admin import reschedule as moving
+from jetjobs.jetstream.jobs.locator import Places
 from tests.e2e.journal_tasks import app
 
 STEPS = ("looked", "copied", "looked again", "deleted", "looked at last")

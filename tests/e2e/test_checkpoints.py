@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import stepping_tasks
 from tests.support.probe import eventually

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from jetjobs.cli.command_tree import run
 from jetjobs.cli.reference import commands
-from jetjobs.cli.tree import run
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.support.processes import Process, clean_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli-json.md"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.support.processes import Process, clean_environment, run
 from tests.support.shell import Shell, error_of
 
@@ -109,7 +109,7 @@ def test_dev_waits_for_a_change_when_the_app_is_broken(folder: Path) -> None:
 def test_without_the_binary_the_line_that_installs_it_is_given(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys, sysconfig; sysconfig.get_path = lambda name: '/nowhere';"
-        "from jetjobs.cli.tree import run; sys.exit(run(['dev']))"
+        "from jetjobs.cli.command_tree import run; sys.exit(run(['dev']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -191,7 +191,7 @@ def test_an_app_that_cannot_be_imported_shows_the_users_frames_only(folder: Path
         ("", "nowhere:app", 2, "there is no module 'nowhere'"),
         (TASKS + "\nother = JetJobs('b')\n", None, 2, "more than one app: tasks:app, tasks:other"),
         ("import missing_module\n", None, 4, "cannot be imported"),
-        ("from jetjobs import JetJobs\napp = JetJobs('a b')\n", None, 2, "app 'a b' is not a usable name"),
+        ("from jetjobs import JetJobs\napp = JetJobs('a b')\n", None, 2, "invalid app name 'a b'"),
         (TASKS + "\n@app.task\nasync def greet() -> None: ...\n", None, 2, "task 'greet' is declared twice"),
         (TASKS + "\n@app.task\nasync def other(*args: int) -> None: ...\n", None, 2, "*args: int is not possible"),
     ],

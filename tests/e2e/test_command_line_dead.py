@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.letters import bury
 from tests.support.probe import eventually
@@ -143,7 +143,7 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
         (["replay", one, "--reason", "x" * 600], 2, "reason has 600 characters"),
         (["replay", one, "--to-queue", "nowhere"], 5, "there is no queue 'nowhere'; nothing was changed"),
         (["replay", "--all", "--yes", "--to-queue", "nowhere"], 5, "there is no queue 'nowhere'"),
-        (["replay", "--all", "--task", "no.task"], 2, "task 'no.task' is not a usable name"),
+        (["replay", "--all", "--task", "no.task"], 2, "invalid task name 'no.task'"),
         (["replay", "--all"], 6, "this would replay 5 jobs; nothing was changed"),
         (["delete", "--all"], 6, "this would delete 5 jobs; nothing was changed"),
     ):

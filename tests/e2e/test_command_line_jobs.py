@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.letters import bury
 from tests.support.probe import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import Finding, JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.settings import build_settings
 from tests.support.cluster import Cluster

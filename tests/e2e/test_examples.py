@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.support.processes import Process, clean_environment, run
 
 ROOT = Path(__file__).parent.parent.parent

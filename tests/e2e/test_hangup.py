@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import APP, ROOT, lines, until, until_journal
 from tests.e2e.test_schedule_commands import holder

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobFailed, JobState, Settings
-from jetjobs.cancel import CancelOutcome
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.dev_server import EmbeddedServer
 from tests.integration import isolated_tasks as tasks
 from tests.support.pids import gone, is_gone, pids_in
 from tests.support.probe import eventually

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.support.processes import Process
 from tests.support.shell import Shell
 from tests.support.terminal import Terminal

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobRequest
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import metric_tasks
 from tests.support.pages import Page, Port

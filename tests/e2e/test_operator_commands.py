@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.jetstream.registry import BEAT_S
-from jetjobs.model.presence import WorkerRecord
+from jetjobs.jetstream.workers.registry import BEAT_S
+from jetjobs.model.views.worker_info import WorkerRecord
 from tests.conftest import MakeApp
 from tests.support.probe import eventually
 from tests.support.processes import clean_environment

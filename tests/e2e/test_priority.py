@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
-from jetjobs.moving import MoveOutcome
+from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.dev_server import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import ROOT, entries, until, until_journal, worker
 from tests.e2e.stopping_operator import STEPS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, Task
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import lines, until, until_journal, worker
 from tests.support.pages import Port
@@ -41,7 +41,7 @@ async def test_past_the_stop_timeout_jobs_are_given_back_at_once_and_the_exit_co
         await journal_tasks.wait.enqueue(1, 30.0)
         await until_journal(journal, "begin", 1)
         assert await asyncio.to_thread(process.end, signal.SIGINT) == 1
-    assert len(await truth.jobs(lane="back")) == 1
+    assert len(await truth.jobs(lane="returned")) == 1
     await truth.until_idle()
     assert lines(journal, "end") == []
 

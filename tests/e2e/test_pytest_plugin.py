@@ -249,7 +249,7 @@ def test_an_app_that_cannot_be_found_is_a_clear_error(project: pytest.Pytester) 
 def test_without_a_server_tests_are_skipped_with_the_reason_or_fail_on_demand(project: pytest.Pytester) -> None:
     project.makeconftest("""
         import pytest
-        from jetjobs import devserver
+        from jetjobs import dev_server as devserver
         from jetjobs.model.errors import ConfigError
 
         @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import entries, until, until_journal, worker
 from tests.support.probe import eventually

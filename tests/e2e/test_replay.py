@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
 from tests.support.letters import bury, letter_of

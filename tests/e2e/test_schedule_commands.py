@@ -38,8 +38,8 @@ DECLARED = (
     TASKS
     + """
 @app.task
-async def beat(slot: datetime) -> str:
-    return slot.isoformat()
+async def beat(scheduled_time: datetime) -> str:
+    return scheduled time.isoformat()
 
 beat.every(timedelta(seconds=1))
 greet.cron("0 9 * * 1-5", tz="Europe/Berlin", args={"name": "Ada"}, name="mornings")
@@ -70,9 +70,9 @@ def weekdays_at_nine(after: datetime, count: int) -> list[datetime]:
     """Slots of `0 9 * * 1-5` in Berlin, by brute force."""
     day, found = after.astimezone(BERLIN).date(), list[datetime]()
     while len(found) < count:
-        slot = datetime(day.year, day.month, day.day, 9, tzinfo=BERLIN)
-        if day.isoweekday() <= 5 and slot > after:
-            found.append(slot)
+        scheduled_time = datetime(day.year, day.month, day.day, 9, tzinfo=BERLIN)
+        if day.isoweekday() <= 5 and scheduled_time > after:
+            found.append(scheduled_time)
         day += timedelta(days=1)
     return found
 
@@ -131,7 +131,7 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
     assert ran["id"].endswith(subject.rsplit(".", 1)[1])
     job = shell.json("jobs", "show", ran["id"])
     assert (job["state"], job["schedule"]) == ("queued", "mornings")
-    assert datetime.fromisoformat(job["slot"]) <= datetime.now(UTC) + timedelta(minutes=1)
+    assert datetime.fromisoformat(job["scheduled_time"]) <= datetime.now(UTC) + timedelta(minutes=1)
 
     assert "this would delete schedule mornings" in schedules("delete", "mornings", code=6).stderr
     assert schedules("delete", "mornings", "--yes", "-q").stdout == "mornings\n"
@@ -147,19 +147,19 @@ def test_the_next_slots_are_shown_in_any_zone(schedules: Shell) -> None:
         before = datetime.now(UTC)
         told = schedules.json("next", *words)
         after = datetime.now(UTC)
-        slots = [datetime.fromisoformat(item["slot"]) for item in told["items"]]
+        slots = [datetime.fromisoformat(item["scheduled_time"]) for item in told["items"]]
         local = [datetime.fromisoformat(item["local"]) for item in told["items"]]
         assert told["tz"] == "America/New_York"
         assert slots == local
         assert [moment.utcoffset() for moment in local] == [
-            slot.astimezone(NEW_YORK).utcoffset() for slot in slots
+            scheduled_time.astimezone(NEW_YORK).utcoffset() for scheduled_time in slots
         ]
         if words[0] == "mornings":
             assert slots in (weekdays_at_nine(before, 5), weekdays_at_nine(after, 5))
         else:
             assert [(moment.hour, moment.minute) for moment in local] == [(14, 0)] * 3
     rows = schedules("next", "mornings", "-n", "2").stdout.splitlines()
-    assert rows[0].split() == ["SLOT", "IN", "DAY", "ZONE"]
+    assert rows[0].split() == ["SCHEDULED", "IN", "DAY", "ZONE"]
     assert [row.split()[0][11:19] for row in rows[1:]] == ["09:00:00"] * 2
     quiet = schedules("next", "mornings", "-n", "1", "-q").stdout.strip()
     assert datetime.fromisoformat(quiet).utcoffset() in (timedelta(hours=1), timedelta(hours=2))
@@ -169,8 +169,8 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
     away = ["-s", "nats://127.0.0.1:1"]
     done = run(["schedules", "next", "--every", "90s", "-n", "3", "--json", *away], folder)
     assert done.returncode == 0, done.stderr
-    slots = [datetime.fromisoformat(item["slot"]) for item in json.loads(done.stdout)["items"]]
-    assert [int(slot.timestamp()) % 90 for slot in slots] == [0, 0, 0]
+    slots = [datetime.fromisoformat(item["scheduled_time"]) for item in json.loads(done.stdout)["items"]]
+    assert [int(scheduled_time.timestamp()) % 90 for scheduled_time in slots] == [0, 0, 0]
     done = run(
         ["schedules", "next", "--every", "90s", "--tz", "Asia/Kathmandu", "-n", "1", "--json", *away], folder
     )
@@ -194,7 +194,7 @@ BAD = [
     (2, "no duration", "--every often"),
     (2, "--start has no time zone", "--every 1h --start 2027-01-01"),
     (2, "--end 'soon' is no ISO 8601 time", "--every 1h --end soon"),
-    (2, "no slot from now until its end", "--every 1h --end 2020-01-01T00:00Z"),
+    (2, "no scheduled time from now until its end", "--every 1h --end 2020-01-01T00:00Z"),
     (2, "greater than or equal to 0", "--every 1h --revision -1"),
     (2, "misfire", "--every 1h --misfire some"),
     (2, "is no argument", "Ada --every 1h"),
@@ -233,7 +233,7 @@ def test_a_narrow_terminal_keeps_what_matters(schedules: Shell) -> None:
     assert "LAST" not in terminal.lines[0]
     with schedules.terminal("schedules", "next", name, columns=40) as terminal:
         assert terminal.end() == 0, terminal.text
-    assert terminal.lines[0].split()[:2] == ["SLOT", "IN"]
+    assert terminal.lines[0].split()[:2] == ["SCHEDULED", "IN"]
     assert max(len(line) for line in terminal.lines) <= 40, terminal.text
 
 
@@ -264,11 +264,13 @@ def test_none_or_all_of_several_are_changed_and_delete_asks_on_a_terminal(schedu
     schedules("show", "a", code=5)
 
 
-# Workers without slots
+# Workers without scheduled times
 
 
 async def slots_done(truth: Truth) -> set[str]:
-    return {record["slot"] for record in (await truth.done()).values() if record.get("schedule") == "beat"}
+    return {
+        record["scheduled_time"] for record in (await truth.done()).values() if record.get("schedule") == "beat"
+    }
 
 
 async def holder(truth: Truth) -> str | None:
@@ -327,7 +329,7 @@ async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
     assert "is declared in the code of app 'demo'" in refused.stderr
     assert "--force" in refused.stderr
     assert shell("schedules", "delete", "beat", "--yes", "--force").stdout == "beat  deleted\n"
-    slots = sorted(datetime.fromisoformat(slot) for slot in await slots_done(truth))
+    slots = sorted(datetime.fromisoformat(scheduled_time) for scheduled_time in await slots_done(truth))
     assert {after - before for before, after in itertools.pairwise(slots)} == {timedelta(seconds=1)}
 
 

@@ -1,4 +1,4 @@
-"""Three schedulers, of which the leader is killed, frozen and thawed, and the server too: every slot has one job.
+"""Three schedulers whose leader is killed, frozen and thawed, and a server restart: one job per scheduled time.
 
 Twenty schedules are left alone; six more are edited, moved between two queues, paused, resumed, deleted and put
 again all the time. Nobody runs the jobs, so every tick that the server has fired is still in its lane, and the
@@ -22,12 +22,12 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import client
-from jetjobs.jetstream.scan import scan
+from jetjobs.jetstream.messages.scan import scan
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.planner import Planner
+from jetjobs.worker.scheduling.planner import Planner
 from tests.support.calendar import Edit, Editor, Fired, between, check
 from tests.support.cluster import Cluster
 from tests.support.probe import eventually
@@ -131,8 +131,8 @@ async def fired(app: JetJobs, queues: tuple[str, ...] = ("default",)) -> dict[st
     for queue in queues:
         stream, lane = names.work_stream(queue), names.lane_filter(queue, "normal")
         async for message in scan(app.jetstream.connection, stream, lane):
-            slot = datetime.fromisoformat(message.headers["Jetjobs-Slot"])
-            tick = Fired(slot, message.stored_at, json.loads(message.data).get("n"))
+            scheduled_time = datetime.fromisoformat(message.headers["Jetjobs-Slot"])
+            tick = Fired(scheduled_time, message.stored_at, json.loads(message.data).get("n"))
             found[message.headers["Jetjobs-Schedule"]].append(tick)
     return found
 
@@ -232,7 +232,9 @@ async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_stre
                 async def goes_on() -> bool:
                     with contextlib.suppress(BrokerError):
                         ticks = await fired(apps[0])
-                        return all(max(ticks[f"s{n}"]).slot > killed_at + 5 * SECOND for n in range(1, 6))
+                        return all(
+                            max(ticks[f"s{n}"]).scheduled_time > killed_at + 5 * SECOND for n in range(1, 6)
+                        )
                     return False
 
                 await eventually(goes_on, 90)
@@ -242,7 +244,7 @@ async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_stre
                 await asyncio.gather(*planning, return_exceptions=True)
             ticks = await fired(apps[0])
             for info_ in await apps[0].schedules.list():
-                slots = sorted(tick.slot for tick in ticks[info_.schedule.name])
+                slots = sorted(tick.scheduled_time for tick in ticks[info_.schedule.name])
                 assert slots == between(info_.schedule, info_.schedule.since, slots[-1])
 
 
@@ -282,11 +284,11 @@ if SOAK:  # no skipped test: it is not there otherwise
             for name, schedule in schedules.items():
                 until_then = planned[name].planned_until
                 assert until_then is not None
-                slots = sorted(tick.slot for tick in ticks[name] if tick.slot <= until)
+                slots = sorted(tick.scheduled_time for tick in ticks[name] if tick.scheduled_time <= until)
                 assert len(set(slots)) == len(slots)
-                before = [slot for slot in slots if slot <= until_then]
+                before = [scheduled_time for scheduled_time in slots if scheduled_time <= until_then]
                 assert before == between(schedule, schedule.since, until_then)  # fired with nobody there
-                after = [slot for slot in slots if slot > until_then]
+                after = [scheduled_time for scheduled_time in slots if scheduled_time > until_then]
                 assert after == between(schedule, after[0] - SECOND, until)  # one gap, then none
                 gap = (back - after[0]).total_seconds()
                 if name == "all":

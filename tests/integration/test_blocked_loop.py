@@ -14,7 +14,7 @@ import nats
 from nats.aio.msg import Msg
 
 from jetjobs import JetJobs, JobState, current_job
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.server import Truth

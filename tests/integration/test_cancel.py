@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
-from jetjobs.cancel import CancelOutcome
-from jetjobs.jetstream.places import Places
-from jetjobs.jetstream.reads import at_sequence
+from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.jetstream.jobs.locator import Places
+from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.model.errors import JobNotFound, ResultNotReady, TopologyMissing
 from jetjobs.model.events import JobStarted
-from jetjobs.model.ids import place_id
-from jetjobs.moving import MoveOutcome
+from jetjobs.model.wire.ids import place_id
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually

@@ -25,8 +25,8 @@ from jetjobs import (
     UnstorableValue,
     current_job,
 )
-from jetjobs.devserver import EmbeddedServer
-from jetjobs.jetstream.checkpoints import Kept, Outrun
+from jetjobs.dev_server import EmbeddedServer
+from jetjobs.jetstream.jobs.checkpoints import Kept, Outrun
 from jetjobs.model.errors import LeaseLost
 from jetjobs.model.events import JobFinished, LeaseLostEvent
 from jetjobs.model.job import Job

@@ -13,9 +13,9 @@ from nats.aio.msg import Msg
 
 from jetjobs import JetJobs, JobState, current_job
 from jetjobs.model.events import JobFinished, JobStarted
-from jetjobs.worker.duties import Swept
-from jetjobs.worker.stranded import StrandedJobs
-from jetjobs.worker.sweeps import sweeps
+from jetjobs.worker.leader.duty_runner import Swept
+from jetjobs.worker.leader.maintenance import sweeps
+from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.letters import letter_of
@@ -127,7 +127,9 @@ async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(app: JetJo
 async def suspect(truth: Truth, n: int, crashes: str = "2") -> None:
     """A job of task `work` that was returned with so many crashes."""
     headers = {"Jetjobs-Run": f"run{n}", "Jetjobs-Crashes": crashes, "Jetjobs-Lane": "normal"}
-    await truth.js.publish(f"jobs.work.default.back.work.-.u{n}", json.dumps({"n": n}).encode(), headers=headers)
+    await truth.js.publish(
+        f"jobs.work.default.returned.work.-.u{n}", json.dumps({"n": n}).encode(), headers=headers
+    )
 
 
 async def test_a_suspect_is_not_charged_with_the_end_of_a_worker_that_only_held_it(
@@ -180,9 +182,9 @@ async def test_a_suspect_that_is_released_on_stop_keeps_its_count_and_is_not_cha
         async with running(app.worker()) as worker:
             await probe.wait(JobStarted)
             worker.stop()
-        headers = (await truth.js.get_last_msg(STREAM, "jobs.work.default.back.work.-.u1")).headers or {}
+        headers = (await truth.js.get_last_msg(STREAM, "jobs.work.default.returned.work.-.u1")).headers or {}
         assert (headers["Jetjobs-Crashes"], headers["Jetjobs-Hop"]) == ("2", "1")
-        await deliver(truth, "back")  # a worker that never read it
+        await deliver(truth, "returned")  # a worker that never read it
         gate.set()
         async with running(app.worker()):
             await probe.finished(1, "succeeded")
@@ -245,16 +247,16 @@ async def test_a_second_suspect_goes_back_with_its_count_and_runs_after_the_firs
             await probe.finished(1, "released")
 
             async def returned() -> bool:
-                return bool((await truth.consumer("back"))["num_ack_pending"] == 1)
+                return bool((await truth.consumer("returned"))["num_ack_pending"] == 1)
 
             await eventually(returned)
-            headers = (await truth.js.get_last_msg(STREAM, "jobs.work.default.back.work.-.u2")).headers or {}
+            headers = (await truth.js.get_last_msg(STREAM, "jobs.work.default.returned.work.-.u2")).headers or {}
             assert (headers["Jetjobs-Crashes"], headers["Jetjobs-Hop"], headers["Jetjobs-Lane"]) == (
                 "2",
                 "1",
                 "normal",
             )
-            assert (await truth.consumer("back"))["num_pending"] == 1  # it is not asked for again
+            assert (await truth.consumer("returned"))["num_pending"] == 1  # it is not asked for again
             gate.set()
             await probe.finished(3, "succeeded")
         ends = [(e.job_id, e.outcome) for e in probe.of(JobFinished)]

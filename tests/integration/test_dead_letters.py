@@ -8,7 +8,7 @@ import pytest
 
 from jetjobs import JetJobs, RetryPolicy
 from jetjobs.model.errors import JobAmbiguous, TopologyMissing
-from jetjobs.model.letter import LetterFilter
+from jetjobs.model.views.dead_letter import LetterFilter
 from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from jetjobs import Finding, JetJobs
-from jetjobs.cli.tree import run as run_command
-from jetjobs.devserver import EmbeddedServer, announce
-from jetjobs.doctor.examination import CHECKS, examine
+from jetjobs.cli.command_tree import run as run_command
+from jetjobs.dev_server import EmbeddedServer, announce
+from jetjobs.doctor.runner import CHECKS, examine
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jetjobs import Finding, JetJobs
-from jetjobs.doctor.examination import examine
+from jetjobs.doctor.runner import examine
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told, worker_record
@@ -22,7 +22,7 @@ Plant = Callable[[JetJobs, Truth], Awaitable[None]]
 
 @pytest.fixture
 async def ready(app: JetJobs) -> AsyncIterator[JetJobs]:
-    """An app with a schedule, which nobody plans: its next slot is far away."""
+    """An app with a schedule, which nobody plans: its next scheduled time is far away."""
 
     @app.task
     async def work() -> None: ...

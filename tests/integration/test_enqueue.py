@@ -18,10 +18,10 @@ from jetjobs import (
     RetryPolicy,
     Router,
 )
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import client
 from jetjobs.model.events import ConnectionRestored
-from jetjobs.model.ids import key_token
+from jetjobs.model.wire.ids import key_token
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually

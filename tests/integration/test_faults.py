@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, current_job
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import (
     ConnectionLost,
     ConnectionRestored,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobState, RetryPolicy, current_job
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.errors import StorageFull
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LaneTrouble, LeaseLostEvent, SettleFailed
 from jetjobs.worker.worker import Worker, running

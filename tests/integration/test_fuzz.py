@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jetjobs import BrokerError, JetJobs, JetJobsError, RetryPolicy, Task
-from jetjobs.devserver import EmbeddedServer
-from jetjobs.model import names
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import ConnectionLost, JobStarted, LaneTrouble
 from jetjobs.model.settings import build_settings
+from jetjobs.model.wire import headers as h
 from jetjobs.worker.worker import running
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
@@ -39,7 +39,7 @@ _subject = st.builds(lambda lane, task, rest: PREFIX + lane + b"." + task + rest
 # Of our own headers, those that a job may carry; not those by which a publisher talks to the server.
 _own = [
     value.encode()
-    for value in vars(names).values()
+    for value in vars(h).values()
     if isinstance(value, str) and value.startswith("Jetjobs-") and value.isascii()
 ]
 _name = st.one_of(st.sampled_from(_own), st.binary(min_size=1, max_size=20))

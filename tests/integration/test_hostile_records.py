@@ -10,10 +10,10 @@ import pytest
 from nats.errors import NoRespondersError
 
 from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy
-from jetjobs.cli.tree import run
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.cli.command_tree import run
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound, ResultError
-from jetjobs.model.names import kv_subject
+from jetjobs.model.wire.subjects import kv_subject
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.server import Truth

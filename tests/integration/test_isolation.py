@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jetjobs import CallNext, Context, JetJobs, JobFailed, JobState, Settings, Task
-from jetjobs.cancel import CancelOutcome
+from jetjobs.admin.cancel import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.outcome import ErrorInfo
@@ -459,7 +459,7 @@ async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, tr
 
 async def test_a_start_that_outlasts_the_time_limit_is_kept_for_the_next_attempt(app: JetJobs) -> None:
     """Else a task with a limit shorter than the start of a child could never succeed."""
-    from jetjobs.worker.children import Children
+    from jetjobs.worker.isolation.pool import Children
 
     children = Children(1, app, app.classifiers)
     try:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from jetjobs import INJECTED, Depends, JetJobs, JobHandle, JobState, RetryPolicy, Snooze, current_job
-from jetjobs.cancel import CancelOutcome
-from jetjobs.jetstream.cancel_marks import CancelMark
+from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.jetstream.jobs.cancel_marks import CancelMark
 from jetjobs.model.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -25,8 +26,7 @@ from jetjobs.model.errors import (
 )
 from jetjobs.model.events import JobStarted
 from jetjobs.model.job import JobStatus
-from jetjobs.model.listing import JobQuery
-from jetjobs.moving import MoveOutcome
+from jetjobs.model.views.job_query import JobQuery
 from jetjobs.testing import Clock
 from jetjobs.worker.worker import running
 from tests.support.probe import Probe, eventually
@@ -204,7 +204,7 @@ async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None
         for count in ("num_pending", "num_ack_pending"):
             assert before[count] == after[count]
         names = await truth.api("CONSUMER.NAMES.jobs-work-default")
-        assert set(names["consumers"]) == {"high", "normal", "low", "back"}
+        assert set(names["consumers"]) == {"high", "normal", "low", "returned"}
 
 
 # Moves

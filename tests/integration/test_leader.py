@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.jetstream import leader as leader_module
-from jetjobs.jetstream.leader import LeaderLock
-from jetjobs.jetstream.reads import parse_time
+from jetjobs.jetstream import leader_lock as leader_module
+from jetjobs.jetstream.leader_lock import LeaderLock
+from jetjobs.jetstream.messages.get import parse_time
 from jetjobs.model.errors import StorageFull
-from jetjobs.worker.duties import Duty, Leader, Swept
-from jetjobs.worker.sweeps import sweep_overdue
+from jetjobs.worker.leader.duty_runner import Duty, Leader, Swept
+from jetjobs.worker.leader.maintenance import sweep_overdue
 from jetjobs.worker.worker import running
 from tests.support.probe import background, eventually
 from tests.support.server import Truth, server_of

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.model.letter import LetterFilter
+from jetjobs.model.views.dead_letter import LetterFilter
 from tests.support.letters import bury, letter_of
 from tests.support.server import Truth
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
-from jetjobs.worker import control
+from jetjobs.worker.fleet import control
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.roles import GuardedServer

@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.dead import Replayed
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.admin.dead_letters import Replayed
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.sweeps import sweep_orphans
+from jetjobs.worker.leader.maintenance import sweep_orphans
 from jetjobs.worker.worker import running
 from tests.support.probe import Probe
 from tests.support.server import Truth

@@ -20,10 +20,10 @@ from jetjobs import (
     ResultExpired,
     RetryPolicy,
 )
-from jetjobs.dead import Replayed
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.admin.dead_letters import Replayed
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import client
-from jetjobs.jetstream import payloads as payloads_module
+from jetjobs.jetstream.messages import payloads as payloads_module
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob, StorageFull
 from jetjobs.model.events import ConnectionLost, JobFinished
 from jetjobs.model.settings import build_settings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, JobStatus, RetryPolicy, Settings, current_job
-from jetjobs.worker.leases import TICK_S
+from jetjobs.worker.leases.lease_table import TICK_S
 from jetjobs.worker.worker import running
 from tests.integration import kept_tasks
 from tests.support.probe import eventually

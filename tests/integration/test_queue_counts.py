@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.worker import leading
+from jetjobs.worker.leader import leadership as leading
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import eventually

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jetjobs import DefinitionError, JetJobs, JobState, QueueNotFound, QueueState, Retry, RetryPolicy, current_job
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import JobFinished
-from jetjobs.model.names import PULLED
+from jetjobs.model.wire.subjects import PULLED
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, JobState, WorkerNotFound, WorkerSilent
-from jetjobs.cancel import CancelOutcome
-from jetjobs.jetstream.control import ask_all
-from jetjobs.jetstream.registry import TTL_S
-from jetjobs.model.presence import WorkerRecord
+from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.jetstream.workers.control_client import ask_all
+from jetjobs.jetstream.workers.registry import TTL_S
+from jetjobs.model.views.worker_info import WorkerRecord
+from jetjobs.worker.leader.maintenance import sweeps
+from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.options import Phase
-from jetjobs.worker.stranded import StrandedJobs
-from jetjobs.worker.sweeps import sweeps
 from jetjobs.worker.worker import Worker, running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -186,7 +186,7 @@ async def test_stop_now_gives_back_what_runs(app: JetJobs, probe: Probe, truth: 
         await app.workers.stop("w", now=True)
         await asyncio.wait_for(life, 30)
         assert worker.cut_short == 1
-        assert len(await truth.jobs(lane="back")) == 1
+        assert len(await truth.jobs(lane="returned")) == 1
 
 
 # Control

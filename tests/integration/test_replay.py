@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
-from jetjobs.dead import Replayed
-from jetjobs.jetstream.codec import decode
-from jetjobs.jetstream.protocol import write_headers
-from jetjobs.jetstream.puller import Delivery
-from jetjobs.jetstream.reads import last_on
+from jetjobs.admin.dead_letters import Replayed
+from jetjobs.jetstream.messages.codec import decode
+from jetjobs.jetstream.messages.get import last_on
+from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.outcome import ErrorInfo, Retried
 from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.settlement import Settlement
+from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe

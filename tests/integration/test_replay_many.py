@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jetjobs import DefinitionError, JetJobs, LetterFilter, QueueNotFound, Replayed, RetryPolicy
-from jetjobs.dead import ReplayAnswer
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.admin.dead_letters import ReplayAnswer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.letters import bury, letter_of

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from jetjobs import BrokerError, JetJobs, RetryPolicy, ScheduleConflict, ScheduleNotFound
-from jetjobs.jetstream.schedules import ScheduleStore
-from jetjobs.jetstream.ticks import Ticks
+from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.jetstream.schedules.store import ScheduleStore
+from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.model.errors import BrokerUnavailable
-from jetjobs.model.planning import Mark, Plan, Step, Tick
-from jetjobs.model.schedule import slot_of, slot_token
-from jetjobs.moving import MoveOutcome
-from jetjobs.worker.planner import Planner
+from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick
+from jetjobs.model.schedule.schedule import time_of_token, time_token
+from jetjobs.worker.scheduling.planner import Planner
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.integration.test_schedules import (
@@ -73,24 +73,30 @@ async def put(app: JetJobs, **options: Any) -> datetime:
 
 
 async def every_slot_once(truth: Truth, since: datetime, every: timedelta = SECOND, queues: Any = QUEUES) -> None:
-    """All slots from the first after `since` to the last that is placed, over all queues."""
+    """All scheduled times from the first after `since` to the last that is placed, over all queues."""
 
     async def once() -> list[str] | None:
         found = [subject for queue in queues for subject in await standing(truth, queue)]
         lanes = Counter((s.split(".")[2], s.split(".", 4)[4]) for s in found)
         return None if max(lanes.values()) > 1 else slots_of(found)  # one that is being fired is seen in two lanes
 
-    slots = [slot for slot in await eventually(once, 10) if slot > slot_token(since)]
-    assert [slot for slot, count in Counter(slots).items() if count > 1] == [], "doubled"
-    first = slot_of(slots[0])
+    scheduled_times = [
+        scheduled_time for scheduled_time in await eventually(once, 10) if scheduled_time > time_token(since)
+    ]
+    assert [scheduled_time for scheduled_time, count in Counter(scheduled_times).items() if count > 1] == [], (
+        "doubled"
+    )
+    first = time_of_token(scheduled_times[0])
     assert first is not None
     assert first - since <= every, "the first is missing"
-    assert slots == [slot_token(first + i * every) for i in range(len(slots))], "one is missing"
+    assert scheduled_times == [time_token(first + i * every) for i in range(len(scheduled_times))], (
+        "one is missing"
+    )
 
 
 async def planned_past(app: JetJobs, truth: Truth, moment: datetime) -> bool:
-    found = [slot for queue in QUEUES for slot in slots_of(await standing(truth, queue))]
-    return max(found, default="") > slot_token(moment)
+    found = [scheduled_time for queue in QUEUES for scheduled_time in slots_of(await standing(truth, queue))]
+    return max(found, default="") > time_token(moment)
 
 
 # What each of them does
@@ -126,7 +132,7 @@ async def test_a_pause_takes_back_what_is_due_and_a_resume_goes_on_from_then(
         await eventually(lambda: aligned(opened, "s"), 10)
         left = slots_of(await standing(truth))
         seen = await now_of(opened)
-        assert max(left) <= slot_token(seen + 2 * SECOND)
+        assert max(left) <= time_token(seen + 2 * SECOND)
         assert (await opened.schedules.pause("s")).revision == paused.revision  # it was already
         await asyncio.sleep(3)
         since = (await opened.schedules.resume("s")).schedule.since
@@ -142,7 +148,7 @@ async def test_an_hour_of_pause_is_not_caught_up(opened: JetJobs, truth: Truth) 
     async with planning(opened):
         await eventually(lambda: placed(truth, 50), 30)
     assert (await opened.schedules.get("s")).missed == 0
-    assert min(slots_of(await standing(truth))) > slot_token(since)
+    assert min(slots_of(await standing(truth))) > time_token(since)
     await every_slot_once(truth, since)
 
 
@@ -152,13 +158,13 @@ async def test_an_edit_has_the_new_arguments_and_rule_two_seconds_later(opened: 
         await eventually(lambda: placed(truth, 15), 30)
         since = await put(opened, every=5 * SECOND, args={"n": 2})
         await eventually(lambda: aligned(opened, "s"), 10)
-        cut = slot_token(await now_of(opened) + 2 * SECOND)
-    found = [subject for subject in await standing(truth) if subject.rsplit(".", 1)[1] > slot_token(since)]
+        cut = time_token(await now_of(opened) + 2 * SECOND)
+    found = [subject for subject in await standing(truth) if subject.rsplit(".", 1)[1] > time_token(since)]
     for subject in found:
         message = await truth.js.get_last_msg("jobs-work-default", subject)
         new = json.loads(message.data or b"") == {"n": 2}
         assert new or subject.rsplit(".", 1)[1] <= cut
-    later = [slot_of(uid) for uid in slots_of(found) if uid > cut]
+    later = [time_of_token(uid) for uid in slots_of(found) if uid > cut]
     assert {b - a for a, b in itertools.pairwise(later) if a and b} == {5 * SECOND}
 
 
@@ -166,7 +172,7 @@ async def test_an_edit_leaves_alone_what_waits_for_its_jitter(opened: JetJobs, t
     since = await put(opened, jitter=30 * SECOND, args={"n": 1})
     async with planning(opened):
         await eventually(lambda: ready(truth, 3), 40)
-        before = slot_token(await now_of(opened))
+        before = time_token(await now_of(opened))
         await put(opened, jitter=30 * SECOND, args={"n": 2})
         await eventually(lambda: aligned(opened, "s"), 10)
         waits = [s for s in await truth.jobs(lane="later") if s.rsplit(".", 1)[1] <= before]
@@ -180,8 +186,8 @@ async def test_an_edit_leaves_alone_what_waits_for_its_jitter(opened: JetJobs, t
 async def test_delete_takes_back_what_was_planned_but_no_tick_that_is_retried(
     app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 0.5)
-    monkeypatch.setattr("jetjobs.worker.alignment.KEPT", timedelta(0))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.5)
+    monkeypatch.setattr("jetjobs.worker.scheduling.alignment.KEPT", timedelta(0))
 
     @app.task(retry=RetryPolicy(base=HOUR, cap=HOUR))
     async def fails() -> None:
@@ -209,8 +215,8 @@ async def test_delete_takes_back_what_was_planned_but_no_tick_that_is_retried(
 async def test_a_schedule_that_moves_leaves_nothing_behind(
     opened: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 0.5)
-    monkeypatch.setattr("jetjobs.worker.alignment.KEPT", timedelta(0))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.5)
+    monkeypatch.setattr("jetjobs.worker.scheduling.alignment.KEPT", timedelta(0))
     since = await put(opened)
     async with planning(opened):
         await eventually(lambda: placed(truth, 50), 30)
@@ -242,7 +248,7 @@ async def test_pause_and_delete_take_back_what_was_moved_or_waits_for_its_jitter
         await eventually(lambda: placed(truth, 50), 30)
         await put(opened, jitter=HOUR, queue="b")
         await eventually(lambda: placed(truth, 50, "b"), 30)
-        assert await truth.jobs(lane="later"), "the definition before keeps the slots of two seconds"
+        assert await truth.jobs(lane="later"), "the definition before keeps the scheduled times of two seconds"
         first, *_, last = (s.split(".") for s in await truth.jobs("b", "later"))
         by_time = await opened.jobs.reschedule(f"{last[5]}-{last[6]}", await now_of(opened) + 2 * HOUR)
         by_lane = await opened.jobs.set_priority(f"{first[5]}-{first[6]}", "high")
@@ -315,10 +321,10 @@ async def test_edits_right_before_a_slot(opened: JetJobs, truth: Truth, before_m
     async with planning(opened):
         await eventually(lambda: placed(truth, 20), 30)
         for _ in range(3):
-            slot = schedule.after(await now_of(opened) + SECOND)
-            assert slot is not None
+            scheduled_time = schedule.after(await now_of(opened) + SECOND)
+            assert scheduled_time is not None
             for wait_ms in before_ms:
-                moment = slot - timedelta(milliseconds=wait_ms)
+                moment = scheduled_time - timedelta(milliseconds=wait_ms)
                 await asyncio.sleep(max(0.0, (moment - await now_of(opened)).total_seconds()))
                 await put(opened, every=2 * SECOND)
         until = await now_of(opened) + 10 * SECOND
@@ -461,7 +467,7 @@ async def test_nothing_is_placed_for_one_that_cannot_be_looked_at(
     async def tried() -> bool:
         return failed >= 3
 
-    monkeypatch.setattr("jetjobs.worker.planner.AGAIN", timedelta(seconds=0.3))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.AGAIN", timedelta(seconds=0.3))
     monkeypatch.setattr(Ticks, "waiting", failing)
     since = await put(opened)
     await opened.schedules.put("other", "work", every=SELDOM)
@@ -490,7 +496,7 @@ async def test_a_moved_tick_that_has_not_begun_keeps_no_other_from_running(opene
     await put(opened, overlap="skip")
     async with planning(opened):
         await eventually(lambda: placed(truth, 50), 30)
-    soon = slot_token(await now_of(opened) + 4 * SECOND)
+    soon = time_token(await now_of(opened) + 4 * SECOND)
     subject = next(s for s in await truth.jobs(lane="later") if s.endswith(soon))
     answer = await opened.jobs.reschedule("-".join(subject.split(".")[5:7]), await now_of(opened) + HOUR)
     assert answer.outcome is MoveOutcome.MOVED
@@ -511,8 +517,8 @@ async def leading(app: JetJobs, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     """A leader that plans 6 s ahead, and gets no answer from the queues in the set."""
     silent: set[str] = set()
     leads = contextvars.ContextVar("leads", default=False)
-    monkeypatch.setattr("jetjobs.model.planning.AHEAD", 6 * SECOND)
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 1.0)
+    monkeypatch.setattr("jetjobs.model.schedule.plan.AHEAD", 6 * SECOND)
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 1.0)
 
     def cut(name: str, timeout_s: float) -> None:
         original = getattr(Ticks, name)
@@ -589,7 +595,7 @@ async def test_queues_that_do_not_answer_hold_up_no_other(
         await eventually(lambda: aligned(opened, "s"), 10)
         silent |= {"b", "c"}
         for _ in range(3):  # each of them takes 15 s to fail
-            until = slot_token(await now_of(opened) + 6 * SECOND)
+            until = time_token(await now_of(opened) + 6 * SECOND)
 
             async def fired(until: str = until) -> bool:
                 return any(uid >= until for uid in slots_of(await truth.jobs(lane="normal")))
@@ -620,7 +626,7 @@ async def test_the_event_loop_is_shared_while_many_schedules_are_taken_over(
 
         monkeypatch.setattr(where, call)
 
-    parse, plan = "jetjobs.jetstream.schedules.read_schedule", "jetjobs.worker.planner.plan"
+    parse, plan = "jetjobs.jetstream.schedules.store.read_schedule", "jetjobs.worker.scheduling.planner.plan"
     counted(parse)
     counted(plan)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, ScheduleNotFound
-from jetjobs.model.schedule import schedule_key
-from jetjobs.worker.declared import sync_declared
-from jetjobs.worker.duties import Leader
-from jetjobs.worker.planner import Planner
+from jetjobs.model.schedule.schedule import schedule_key
+from jetjobs.worker.leader.duty_runner import Leader
+from jetjobs.worker.scheduling.declared import sync_declared
+from jetjobs.worker.scheduling.planner import Planner
 from tests.integration.test_leader import lock
 from tests.support.probe import background, eventually
 from tests.support.server import Truth
@@ -82,8 +82,8 @@ async def test_traces_under_names_that_no_schedule_may_have_are_passed_over(
 async def test_foreign_messages_among_the_marks_go_away(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 0.2)
-    monkeypatch.setattr("jetjobs.worker.alignment.KEPT", timedelta(seconds=-10))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
+    monkeypatch.setattr("jetjobs.worker.scheduling.alignment.KEPT", timedelta(seconds=-10))
 
     async def tidy() -> bool:
         found = await truth.subjects("jobs-work-default", "jobs.work.default.mark.>")
@@ -107,7 +107,7 @@ async def test_foreign_messages_among_the_marks_go_away(
 async def test_a_bucket_that_is_deleted_and_made_again_at_once_has_what_the_code_declares(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 0.2)
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
     work.every(SECOND, name="declared")
 
     async def back() -> bool:
@@ -134,8 +134,8 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "jetjobs.schedules")
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 0.2)
-    monkeypatch.setattr("jetjobs.worker.planner.AGAIN", timedelta(seconds=0.1))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.AGAIN", timedelta(seconds=0.1))
     work.every(SECOND, name="s")
 
     async def tried_again() -> bool:
@@ -158,7 +158,7 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
 async def test_a_bucket_that_somebody_has_emptied_has_again_what_the_code_declares(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jetjobs.worker.planner.COMPARE_S", 0.2)
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
     work.every(SECOND, name="s")
     async with app:
         await app.provision()
@@ -240,9 +240,9 @@ async def trying(
 ) -> AsyncIterator[Leader]:
     """A candidate that tries more often than others, and is sooner at its wits' end."""
     caplog.set_level(logging.DEBUG, "jetjobs.leader")
-    monkeypatch.setattr("jetjobs.worker.duties.RENEW_S", 0.1)
-    monkeypatch.setattr("jetjobs.jetstream.leader.RENEW_S", 0.3)
-    monkeypatch.setattr("jetjobs.worker.duties.TELL_S", 0.3)
+    monkeypatch.setattr("jetjobs.worker.leader.duty_runner.RENEW_S", 0.1)
+    monkeypatch.setattr("jetjobs.jetstream.leader_lock.RENEW_S", 0.3)
+    monkeypatch.setattr("jetjobs.worker.leader.duty_runner.TELL_S", 0.3)
     candidate = Leader(lock(app), [])
     async with background(candidate.run()):
         yield candidate

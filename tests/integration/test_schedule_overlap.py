@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, Snooze, current_job
-from jetjobs.jetstream.ticks import tick_job
+from jetjobs.jetstream.schedules.ticks import tick_job
 from jetjobs.model.events import JobStarted
-from jetjobs.model.planning import Mark, Plan, Step, Tick
+from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe
@@ -86,7 +86,7 @@ async def test_a_tick_that_was_given_back_at_a_stop_gives_way_to_nobody(make_app
             await probe.wait(JobStarted, 1, lambda event: event.job_id == second)
             await app.jobs.run_now(first)
             await probe.wait(JobStarted, 1, lambda event: event.job_id == first)
-        assert len(await truth.jobs(lane="back")) == 2
+        assert len(await truth.jobs(lane="returned")) == 2
         async with running(app.worker(schedules=False)):
             ended = await probe.finished(4)
             later_is_back.set()

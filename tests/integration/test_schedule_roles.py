@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import AccessDenied, JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
@@ -32,8 +32,8 @@ def app_of(guarded: EmbeddedServer) -> AppOf:
         app = JetJobs("t", settings=build_settings({"nats": {"url": guarded.url, **login}}))
 
         @app.task
-        async def beat(slot: datetime) -> str:
-            return slot.isoformat()
+        async def beat(scheduled_time: datetime) -> str:
+            return scheduled_time.isoformat()
 
         if role == "worker":
             beat.every(timedelta(seconds=1))

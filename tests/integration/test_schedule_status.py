@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from jetjobs import JetJobs, JobState, JobStatus, RetryPolicy
-from jetjobs.model.listing import JobQuery
+from jetjobs.model.views.job_query import JobQuery
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.server import Truth
@@ -44,8 +44,8 @@ async def test_a_tick_says_its_schedule_and_slot_in_every_state(app: JetJobs, tr
 
         def is_tick(status: JobStatus, name: str) -> bool:
             assert status.schedule == f"s-{name}"
-            assert status.slot is not None
-            assert before < status.slot < datetime.now(UTC) + timedelta(minutes=1)
+            assert status.scheduled_time is not None
+            assert before < status.scheduled_time < datetime.now(UTC) + timedelta(minutes=1)
             return True
 
         for name, handle in handles.items():
@@ -56,14 +56,14 @@ async def test_a_tick_says_its_schedule_and_slot_in_every_state(app: JetJobs, tr
             assert is_tick(await status_of(app, handles["good"].id, JobState.SUCCEEDED), "good")
             assert is_tick(await status_of(app, handles["bad"].id, JobState.DEAD), "bad")
             done = await status_of(app, other.id, JobState.SUCCEEDED)
-        assert (done.schedule, done.slot) == (None, None)
+        assert (done.schedule, done.scheduled_time) == (None, None)
         listed = [item.status async for item in app.jobs.list(JobQuery(state=JobState.DEAD))]
         assert [is_tick(status, "bad") for status in listed] == [True]
         records = await truth.done()
         assert records[handles["good"].id]["schedule"] == "s-good"
         assert "schedule" not in records[other.id]
         shown = (await app.jobs.get(handles["good"].id)).as_dict()
-        assert datetime.fromisoformat(shown["slot"]).utcoffset() == timedelta(0)
+        assert datetime.fromisoformat(shown["scheduled_time"]).utcoffset() == timedelta(0)
 
 
 async def test_a_tick_for_later_and_one_made_by_hand(app: JetJobs, truth: Truth) -> None:
@@ -87,8 +87,8 @@ async def test_a_tick_for_later_and_one_made_by_hand(app: JetJobs, truth: Truth)
             (JobState.QUEUED, "soon"),
             (JobState.SUCCEEDED, "soon"),
         )
-        assert status.slot in (info.next, info.last)
+        assert status.scheduled_time in (info.next, info.last)
         headers = {"Jetjobs-Schedule": "x", "Jetjobs-Slot": "yesterday", "Jetjobs-Run": "r"}
         await truth.js.publish("jobs.work.default.normal.work.-.hand", b"{}", headers=headers)
         status = await app.jobs.get("hand")
-        assert (status.schedule, status.slot) == ("x", None)
+        assert (status.schedule, status.scheduled_time) == ("x", None)

@@ -10,7 +10,7 @@ import pytest
 
 from jetjobs import ConfigError, DefinitionError, JetJobs, ScheduleConflict, ScheduleNotFound
 from jetjobs.cli.completion import _ASKED
-from jetjobs.worker.declared import sync_declared
+from jetjobs.worker.scheduling.declared import sync_declared
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told
 from tests.integration.test_schedules import placed, planning
@@ -93,9 +93,9 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
         found = await app.doctor(only=["schedules"])
         assert bad(found) == [], told(found)
         for name in ("", "*", ">", "a.*", "a..b", ".a", "a.", "a b", "a\nb", "\ud800"):
-            with pytest.raises(DefinitionError, match="is not a usable name"):
+            with pytest.raises(DefinitionError, match="invalid schedule name"):
                 await app.schedules.delete(name)
-        with pytest.raises(DefinitionError, match="not a usable name"):
+        with pytest.raises(DefinitionError, match="invalid"):
             await app.schedules.get("H.12")
         assert [info.schedule.name for info in await app.schedules.list()] == ["sound"]
 
@@ -148,10 +148,10 @@ async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: J
         await app.provision()
         for end in (now - timedelta(days=1), now + timedelta(seconds=1)):
             with pytest.raises(
-                DefinitionError, match="it would never run: there is no slot from now until its end"
+                DefinitionError, match="it would never run: there is no scheduled time from now until its end"
             ):
                 await app.schedules.put("s", work, cron="0 0 29 2 *", end=end)
-        with pytest.raises(DefinitionError, match="no slot between its start and its end"):
+        with pytest.raises(DefinitionError, match="no scheduled time between its start and its end"):
             await app.schedules.put("s", work, cron="0 0 29 2 *", start=now, end=now + timedelta(seconds=1))
         await sync_declared(app.jetstream, "test", app.schedules_declared)
         found = {info.schedule.name: info for info in await app.schedules.list()}

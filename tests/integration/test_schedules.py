@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, current_job
-from jetjobs.devserver import EmbeddedServer
-from jetjobs.jetstream.publisher import _block, stage
-from jetjobs.jetstream.ticks import tick_job
+from jetjobs.dev_server import EmbeddedServer
+from jetjobs.jetstream.messages.publisher import _block, stage
+from jetjobs.jetstream.schedules.ticks import tick_job
 from jetjobs.model.errors import (
     BrokerError,
     DefinitionError,
@@ -30,10 +30,10 @@ from jetjobs.model.errors import (
     ScheduleNotFound,
     UnknownTask,
 )
-from jetjobs.model.planning import Mark, Plan, Step, Tick, plan, step
-from jetjobs.model.schedule import Schedule, make_schedule, slot_of, slot_token
-from jetjobs.worker.declared import sync_declared
-from jetjobs.worker.planner import Planner
+from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick, plan, step
+from jetjobs.model.schedule.schedule import Schedule, make_schedule, time_of_token, time_token
+from jetjobs.worker.scheduling.declared import sync_declared
+from jetjobs.worker.scheduling.planner import Planner
 from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.integration.test_leader import fill
@@ -108,9 +108,9 @@ def slots_of(subjects: list[str]) -> list[str]:
     return sorted(subject.rsplit(".", 1)[1] for subject in subjects)
 
 
-def gaps(slots: list[str]) -> set[timedelta]:
-    """The times between each slot and the next."""
-    times = [datetime.strptime(slot, "%Y%m%dT%H%M%SZ") for slot in slots]
+def gaps(scheduled_times: list[str]) -> set[timedelta]:
+    """The times between each scheduled time and the next."""
+    times = [datetime.strptime(scheduled_time, "%Y%m%dT%H%M%SZ") for scheduled_time in scheduled_times]
     return {after - before for before, after in itertools.pairwise(times)}
 
 
@@ -129,12 +129,12 @@ async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs
         message = await truth.js.get_last_msg("jobs-work-default", fired[0])
         for subject in fired:
             stored = await truth.api("STREAM.MSG.GET.jobs-work-default", {"last_by_subj": subject})
-            slot = slot_of(subject.rsplit(".", 1)[1])
-            assert slot is not None
-            assert datetime.fromisoformat(stored["message"]["time"]) >= slot  # never before its time
+            scheduled_time = time_of_token(subject.rsplit(".", 1)[1])
+            assert scheduled_time is not None
+            assert datetime.fromisoformat(stored["message"]["time"]) >= scheduled_time  # never before its time
         headers = message.headers or {}
         assert headers["Jetjobs-Schedule"] == "often"
-        assert slot_token(datetime.fromisoformat(headers["Jetjobs-Slot"])) == fired[0].rsplit(".", 1)[1]
+        assert time_token(datetime.fromisoformat(headers["Jetjobs-Slot"])) == fired[0].rsplit(".", 1)[1]
 
 
 async def placed(truth: Truth, count: int, queue: str = "default") -> list[str] | None:
@@ -170,8 +170,8 @@ async def test_two_leaders_at_once_place_every_tick_once(make_app: MakeApp, trut
         assert set(per_tick.values()) == {1}
         for number in range(1, 6):
             key = make_schedule({"name": f"s{number}", "task": "work", "every": SECOND}).key
-            slots = sorted(uid for token, uid in per_tick if token == key)
-            assert gaps(slots) == {number * SECOND}
+            scheduled_times = sorted(uid for token, uid in per_tick if token == key)
+            assert gaps(scheduled_times) == {number * SECOND}
 
 
 async def test_a_stale_leader_is_refused_even_after_a_restart(
@@ -213,7 +213,7 @@ async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
         async with planning(app):
             found = await eventually(lambda: placed(truth, 2), 30)
         assert set(Counter(slots_of(found)).values()) == {1}
-        assert slot_token(tick.slot) in slots_of(found)
+        assert time_token(tick.scheduled_time) in slots_of(found)
 
 
 # Faults of the server and of others
@@ -247,7 +247,7 @@ async def test_a_queue_that_is_gone_keeps_no_other_schedule_from_its_ticks_and_r
             await app.provision(["default", "other"])
             await eventually(lambda: aligned(app, "gone"), 30)
         # The leader knows how far it had planned, though the mark is gone.
-        assert min(slots_of(await standing(truth, "other"))) > slot_token(deleted)
+        assert min(slots_of(await standing(truth, "other"))) > time_token(deleted)
         warnings = [record for record in caplog.records if getattr(record, "event", "") == "schedule.unplaced"]
         assert len([record for record in warnings if record.levelname == "WARNING"]) == 1
 
@@ -280,15 +280,17 @@ async def test_marks_that_were_forged_or_lost_run_nothing_again_and_lose_nothing
             for name, body in forged.items():
                 await truth.js.publish(f"jobs.work.default.mark.schedule.{name}", body)
             await truth.js.purge_stream("jobs-work-default", subject="jobs.work.default.mark.schedule.lost")
-            before = {name: max(slots) for name, slots in by_schedule(await truth.jobs()).items()}
+            before = {
+                name: max(scheduled_times) for name, scheduled_times in by_schedule(await truth.jobs()).items()
+            }
 
             async def go_on() -> bool:
                 after = by_schedule(await truth.jobs())
                 return all(max(after[name]) > before[name] for name in names)
 
             await eventually(go_on, 70)
-        for slots in by_schedule(await standing_once(truth)).values():
-            assert gaps(slots) == {SECOND}
+        for scheduled_times in by_schedule(await standing_once(truth)).values():
+            assert gaps(scheduled_times) == {SECOND}
 
 
 # Bad input
@@ -381,14 +383,14 @@ async def test_what_the_code_declares_is_stored_and_what_it_drops_is_deleted(
 async def test_a_worker_stores_what_its_code_declares_and_runs_it(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
-    slots: list[tuple[datetime, str]] = []
+    scheduled_times: list[tuple[datetime, str]] = []
 
     @app.task
-    async def report(region: str, slot: datetime) -> None:
+    async def report(region: str, scheduled_time: datetime) -> None:
         tick = current_job().schedule
         assert tick is not None
-        assert tick.slot == slot
-        slots.append((slot, f"{region} {tick.name}"))
+        assert tick.scheduled_time == scheduled_time
+        scheduled_times.append((scheduled_time, f"{region} {tick.name}"))
 
     report.every(SECOND, args={"region": "eu"})
     async with app:
@@ -397,12 +399,16 @@ async def test_a_worker_stores_what_its_code_declares_and_runs_it(
             await probe.finished(3, "succeeded", 30)
             extra = await app.schedules.run_now("report")
             await extra.result(SOON)
-    assert {text for _, text in slots} == {"eu report"}
-    times = [slot for slot, _ in slots]
-    assert all(slot.microsecond == 0 and slot.utcoffset() == timedelta(0) for slot in times)
+    assert {text for _, text in scheduled_times} == {"eu report"}
+    times = [scheduled_time for scheduled_time, _ in scheduled_times]
+    assert all(
+        scheduled_time.microsecond == 0 and scheduled_time.utcoffset() == timedelta(0) for scheduled_time in times
+    )
     done = await truth.done()
     assert extra.id in done
-    assert {done[f"{extra.id.split('-')[0]}-{slot_token(slot)}"]["state"] for slot in times[:2]} == {"succeeded"}
+    assert {
+        done[f"{extra.id.split('-')[0]}-{time_token(scheduled_time)}"]["state"] for scheduled_time in times[:2]
+    } == {"succeeded"}
 
 
 # Misfire and overlap
@@ -415,7 +421,7 @@ async def test_after_three_days_without_a_leader(
     async with app:
         await app.provision()
         await app.schedules.put("s", work, every=HOUR, misfire=misfire)
-        # The last slot counts as half an hour old, whatever the time is.
+        # The last scheduled time counts as half an hour old, whatever the time is.
         now = (await now_of(app)).replace(microsecond=0)
         newest = now.replace(minute=0, second=0)
         if now - newest < timedelta(minutes=2) or now - newest > timedelta(minutes=58):
@@ -428,7 +434,7 @@ async def test_after_three_days_without_a_leader(
 
             await eventually(caught_up, 30)
             assert planners[0].lateness() in ({"s": 0.0}, {})
-        all_slots = [slot_token(newest - timedelta(hours=i)) for i in range(71, -1, -1)]
+        all_slots = [time_token(newest - timedelta(hours=i)) for i in range(71, -1, -1)]
         assert slots_of(await truth.jobs()) == (all_slots[-expected:] if expected else [])
         info = await app.schedules.get("s")
         assert info.missed == 72 - expected
@@ -582,7 +588,7 @@ async def test_the_time_is_the_servers_whatever_this_machine_says(
 ) -> None:
     jumps = itertools.cycle((3600.0, -3600.0))
     clock = types.SimpleNamespace(time=lambda: time.time() + next(jumps), monotonic=time.monotonic)
-    monkeypatch.setattr("jetjobs.jetstream.server_clock.time", clock)
+    monkeypatch.setattr("jetjobs.jetstream.transport.server_clock.time", clock)
     async with app:
         await app.provision()
         info = await truth.api("STREAM.INFO.KV_jobs-schedules")

@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy, Secret
-from jetjobs.cli.tree import run as run_command
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.cli.command_tree import run as run_command
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.observe.logs import log_event
 from jetjobs.worker.worker import running
 from tests.support.probe import Probe

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jetjobs import AccessDenied, BrokerError, BrokerUnavailable, JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import topology
 from jetjobs.model.errors import TopologyConflict, TopologyMissing, UnsupportedServer
 from jetjobs.model.settings import build_settings
@@ -58,7 +58,7 @@ async def test_a_changed_setting_is_shown_as_a_difference_and_applied_to_the_lan
     async with with_task(make_app(queues={"lease": "10s"})) as app:
         changes = [change for change in await app.plan() if change.action != "none"]
         assert {change.wanted.label for change in changes} == {
-            f"lane default/{lane}" for lane in ("high", "normal", "low", "back")
+            f"lane default/{lane}" for lane in ("high", "normal", "low", "returned")
         }
         assert changes[0].diff == {"ack_wait": (30 * topology.NS, 10 * topology.NS)}
         await app.provision()

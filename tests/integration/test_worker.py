@@ -32,7 +32,7 @@ from jetjobs import (
     Verdict,
     current_job,
 )
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import (
     ConnectionLost,
     JobFinished,
@@ -704,7 +704,7 @@ async def test_jobs_that_do_not_finish_in_time_are_released_with_their_attempt(
         async with running(worker):
             await probe.wait(JobStarted)
         assert worker.cut_short == 1
-        assert len(await truth.jobs(lane="back")) == 1  # served before the backlog of its lane
+        assert len(await truth.jobs(lane="returned")) == 1  # served before the backlog of its lane
         assert await truth.jobs(lane="normal") == []
         await truth.until_idle()
         patient = False

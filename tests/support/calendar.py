@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from jetjobs import JetJobs
+from jetjobs.admin.schedules import ScheduleInfo
 from jetjobs.model.errors import JetJobsError, ScheduleNotFound
-from jetjobs.model.schedule import Schedule, slot_token
-from jetjobs.schedules import ScheduleInfo
+from jetjobs.model.schedule.schedule import Schedule, time_token
 
 SEEN_S = 5.0
 """A change takes effect two seconds after a leader has seen it: about a second, on a busy machine more."""
@@ -38,7 +38,7 @@ class Edit(NamedTuple):
 class Fired(NamedTuple):
     """A tick that came."""
 
-    slot: datetime
+    scheduled_time: datetime
     at: float
     number: int | None = None
     """Its argument `n`, which every edit changes, where that is known."""
@@ -115,20 +115,26 @@ def check(
     problems = []
     ticks: dict[datetime, Fired] = {}
     for tick in fired:
-        if tick.slot in ticks:
-            problems.append(f"doubled: {slot_token(tick.slot)}")
-        ticks[tick.slot] = tick
+        if tick.scheduled_time in ticks:
+            problems.append(f"doubled: {time_token(tick.scheduled_time)}")
+        ticks[tick.scheduled_time] = tick
     wanted, allowed = _slots(edits, until, unled)
-    problems += [f"lost: {slot_token(slot)}" for slot in sorted(wanted - ticks.keys())]
-    problems += [f"off: {slot_token(slot)}" for slot in sorted(ticks.keys() - allowed) if slot <= until]
-    for slot, tick in sorted(ticks.items()):
-        if tick.at - slot.timestamp() > late_s and not _is_in(held, slot.timestamp() - 1.0, tick.at):
-            problems.append(f"late by {tick.at - slot.timestamp():.1f} s: {slot_token(slot)}")
-        seen = [e for e in edits if e.on and e.answered + _delay(e, unled) < slot]
+    problems += [f"lost: {time_token(scheduled_time)}" for scheduled_time in sorted(wanted - ticks.keys())]
+    problems += [
+        f"off: {time_token(scheduled_time)}"
+        for scheduled_time in sorted(ticks.keys() - allowed)
+        if scheduled_time <= until
+    ]
+    for scheduled_time, tick in sorted(ticks.items()):
+        if tick.at - scheduled_time.timestamp() > late_s and not _is_in(
+            held, scheduled_time.timestamp() - 1.0, tick.at
+        ):
+            problems.append(f"late by {tick.at - scheduled_time.timestamp():.1f} s: {time_token(scheduled_time)}")
+        seen = [e for e in edits if e.on and e.answered + _delay(e, unled) < scheduled_time]
         if tick.number is not None and seen and seen[-1].schedule is not None:
             newest = seen[-1].schedule.args["n"]
             if tick.number < newest:
-                problems.append(f"old: {slot_token(slot)} of edit {tick.number}, not {newest}")
+                problems.append(f"old: {time_token(scheduled_time)} of edit {tick.number}, not {newest}")
     return problems
 
 
@@ -158,9 +164,9 @@ def _is_in(spans: Spans, begin: float, end: float) -> bool:
 
 
 def between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
-    slots = []
-    slot = schedule.after(since)
-    while slot is not None and slot <= until:
-        slots.append(slot)
-        slot = schedule.after(slot)
-    return slots
+    scheduled_times = []
+    scheduled_time = schedule.after(since)
+    while scheduled_time is not None and scheduled_time <= until:
+        scheduled_times.append(scheduled_time)
+        scheduled_time = schedule.after(scheduled_time)
+    return scheduled_times

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 
 
 def free_ports(count: int) -> list[int]:

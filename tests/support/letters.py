@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jetjobs import DeadLetter, JetJobs
-from jetjobs.jetstream.dead_letters import Letter
-from jetjobs.model.ids import new_run, new_uid, parse_id
+from jetjobs.jetstream.jobs.dead_letters import Letter
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
+from jetjobs.model.wire.ids import new_run, new_uid, parse_id
 
 
 async def bury(

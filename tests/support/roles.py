@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from jetjobs import Settings
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 
 EXAMPLE = Path(__file__).parents[2] / "nats-server.conf"

@@ -15,7 +15,7 @@ from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
 from jetjobs import JetJobs
-from jetjobs.devserver import EmbeddedServer
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.probe import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 from jetjobs import JetJobs, Settings
 from jetjobs.model.errors import DefinitionError
-from jetjobs.worker.address import Address, address_of
+from jetjobs.worker.isolation.app_locator import Address, address_of
 
 
 @pytest.fixture

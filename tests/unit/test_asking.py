@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from jetjobs.model.errors import AttemptError, JetJobsError, LeaseLost
-from jetjobs.worker import asking
-from jetjobs.worker.asking import ChildDesk
-from jetjobs.worker.frames import Channel, Frame
+from jetjobs.worker.isolation import rpc as asking
+from jetjobs.worker.isolation.channel import Channel, Frame
+from jetjobs.worker.isolation.rpc import ChildDesk
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from jetjobs.cli.progress import line, showing
+from jetjobs.cli.terminal.progress import line, showing
 from jetjobs.define.handle import JobHandle
 from jetjobs.model.job import JobState, JobStatus
 

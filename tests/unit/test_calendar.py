@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jetjobs.model.schedule import Schedule, make_schedule
+from jetjobs.model.schedule.schedule import Schedule, make_schedule
 from tests.support.calendar import Edit, Fired, check
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -16,7 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jetjobs
-from jetjobs.cli.output import (
+from jetjobs.cli.command_tree import ENTRIES, load, run, tree
+from jetjobs.cli.commands.worker import parse_queues
+from jetjobs.cli.reference import commands
+from jetjobs.cli.state import hoist
+from jetjobs.cli.terminal.output import (
     FAILED,
     NOT_FOUND,
     READER_GONE,
@@ -26,10 +30,6 @@ from jetjobs.cli.output import (
     USAGE,
     exit_code,
 )
-from jetjobs.cli.reference import commands
-from jetjobs.cli.state import hoist
-from jetjobs.cli.tree import ENTRIES, load, run, tree
-from jetjobs.cli.worker import parse_queues
 from jetjobs.model import errors as e
 from tests.support import processes
 
@@ -237,7 +237,7 @@ def test_a_time_that_cannot_be_is_wrong_usage(words: list[str], capsys: pytest.C
     ("words", "said"),
     [
         (["events", "--kind", "jobs.*"], "no kind of event matches 'jobs.*'"),
-        (["events", "--queue", "no good"], "not a usable name"),
+        (["events", "--queue", "no good"], "invalid queue name"),
         (["top", "--refresh", "soon"], "--refresh"),
         (["top", "--refresh", "1ms"], "200ms"),
     ],

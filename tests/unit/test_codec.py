@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.codec import (
+from jetjobs.jetstream.jobs.dead_letters import Letter, _cause, read_cause
+from jetjobs.jetstream.jobs.results import read_record
+from jetjobs.jetstream.messages.codec import (
     MAX_HISTORY,
     MAX_HISTORY_TEXT,
     decode,
@@ -22,18 +24,17 @@ from jetjobs.jetstream.codec import (
     salvage,
     with_error,
 )
-from jetjobs.jetstream.connection import Connection
-from jetjobs.jetstream.dead_letters import Letter, _cause, read_cause
-from jetjobs.jetstream.protocol import write_headers
-from jetjobs.jetstream.puller import Delivery
-from jetjobs.jetstream.reads import StoredMessage, parse_time
-from jetjobs.jetstream.results import read_record
-from jetjobs.model import names as n
+from jetjobs.jetstream.messages.get import StoredMessage, parse_time
+from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.errors import MalformedJob
-from jetjobs.model.ids import NO_KEY, JobId, is_id, key_token, new_uid
 from jetjobs.model.job import Job
-from jetjobs.model.names import Names
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.ids import NO_KEY, JobId, is_id, key_token, new_uid
+from jetjobs.model.wire.subjects import Names
 
 PLACE = "s060a2418202240-42"
 NOBODY = cast(Connection, None)
@@ -43,7 +44,7 @@ TOKENS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 KEYED = re.compile(r"k[a-z2-7]{26}-.+", re.ASCII)
 OWN_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,100}", fullmatch=True).filter(lambda text: not KEYED.fullmatch(text))
 HEADER_NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True).filter(
-    lambda name: not name.lower().startswith(n.OWN_PREFIXES)
+    lambda name: not name.lower().startswith(h.OWN_PREFIXES)
 )
 HEADER_VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=30).map(str.strip)
 TIMES = st.just(0.0) | st.integers(1, 4_000_000_000_000_000).map(lambda micro: micro / 1e6)
@@ -118,8 +119,8 @@ def test_defaults_are_left_out() -> None:
 def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_ours_and_the_servers() -> None:
     headers = {
         "Trace": "1",
-        n.PRODUCER: "shop",
-        n.ERRORS: "[]",
+        h.PRODUCER: "shop",
+        h.ERRORS: "[]",
         "Nats-Schedule": "@at 2027",
         "nats-ttl": "1s",
         "Nats-Expected-Last-Subject-Sequence": "0",
@@ -130,10 +131,10 @@ def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_o
     job = Job("u1", "greet", "mail", "normal", b"{}", run="r1", headers=headers)
     assert encode_headers(job) == {
         "Trace": "1",
-        n.PRODUCER: "shop",
-        n.ERRORS: "[]",
-        n.MSG_ID: "u1.r1.0",
-        n.RUN: "r1",
+        h.PRODUCER: "shop",
+        h.ERRORS: "[]",
+        h.MSG_ID: "u1.r1.0",
+        h.RUN: "r1",
     }
     assert job.carried == {"Trace": "1"}
 
@@ -162,14 +163,14 @@ def test_a_job_without_headers_is_the_same_on_every_delivery() -> None:
     [("order-1", "order-1"), ("x" * 128, "x" * 128), (f"{key_token('a')}-u1", f"{key_token('a')}-u1")],
 )
 def test_a_message_id_that_is_usable_is_the_id(given: str, job_id: str) -> None:
-    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given}))
+    job = decode(delivered("jobs.work.mail.normal.greet", {h.MSG_ID: given}))
     assert job.id == job_id
     assert str(JobId(job.key, job.uid)) == job.id
 
 
 @pytest.mark.parametrize("given", ["", "order 1", "a.b", "é", "x" * 129, "*"])
 def test_a_message_id_that_is_not_usable_counts_as_none(given: str) -> None:
-    assert decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: given})).id == PLACE
+    assert decode(delivered("jobs.work.mail.normal.greet", {h.MSG_ID: given})).id == PLACE
 
 
 @given(st.integers(0, 4 * 10**18))
@@ -183,7 +184,7 @@ def test_a_delivery_and_the_stored_message_give_a_job_the_same_id(stored_ns: int
 
 
 def test_a_hand_made_job_keeps_its_id_when_it_moves() -> None:
-    job = decode(delivered("jobs.work.mail.normal.greet", {n.MSG_ID: "order-1"}))
+    job = decode(delivered("jobs.work.mail.normal.greet", {h.MSG_ID: "order-1"}))
     moved = decode(delivered(subject_of(job), encode_headers(job._replace(hop=1)), sequence=43))
     assert (moved.id, moved.run, moved.hop) == (job.id, job.run, 1)
 
@@ -221,7 +222,7 @@ def test_a_subject_that_is_no_jobs_is_malformed(subject: str) -> None:
         decode(delivered(subject))
 
 
-@pytest.mark.parametrize("name", [n.HOP, n.ATTEMPT, n.MAX_ATTEMPTS])
+@pytest.mark.parametrize("name", [h.HOP, h.ATTEMPT, h.MAX_ATTEMPTS])
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "+1", "1e3", "٣", "²", "9" * 10, "1_0"])
 def test_a_header_that_is_no_whole_number_is_malformed(name: str, value: str) -> None:
     with pytest.raises(MalformedJob, match=name):
@@ -230,13 +231,13 @@ def test_a_header_that_is_no_whole_number_is_malformed(name: str, value: str) ->
 
 def test_attempts_count_from_one() -> None:
     try:
-        job = decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.ATTEMPT: "0"}))
+        job = decode(delivered("jobs.work.mail.normal.greet.-.u1", {h.ATTEMPT: "0"}))
     except MalformedJob:
         return
     assert job.attempt == 1
 
 
-@pytest.mark.parametrize("name", [n.ENQUEUED_AT, n.DUE_AT, n.DEADLINE])
+@pytest.mark.parametrize("name", [h.ENQUEUED_AT, h.DUE_AT, h.DEADLINE])
 @pytest.mark.parametrize("value", ["", "x", "-1", "nan", "inf", "-inf", "1e400", "253402300800", "2027-01-31"])
 def test_a_header_that_is_no_time_is_malformed(name: str, value: str) -> None:
     with pytest.raises(MalformedJob, match=name):
@@ -245,11 +246,11 @@ def test_a_header_that_is_no_time_is_malformed(name: str, value: str) -> None:
 
 def test_a_long_wrong_header_is_not_told_whole() -> None:
     with pytest.raises(MalformedJob) as caught:
-        decode(delivered("jobs.work.mail.normal.greet.-.u1", {n.HOP: "x" * 10_000}))
+        decode(delivered("jobs.work.mail.normal.greet.-.u1", {h.HOP: "x" * 10_000}))
     assert len(str(caught.value)) < 200
 
 
-@given(st.text(max_size=60), st.dictionaries(st.sampled_from([n.HOP, n.DUE_AT, n.RUN, n.MSG_ID]), HEADER_VALUES))
+@given(st.text(max_size=60), st.dictionaries(st.sampled_from([h.HOP, h.DUE_AT, h.RUN, h.MSG_ID]), HEADER_VALUES))
 def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, headers: dict[str, str]) -> None:
     delivery = delivered(f"jobs.work.mail.normal.{subject}", headers)
     try:
@@ -261,7 +262,7 @@ def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, heade
 
 
 def test_what_is_salvaged_keeps_body_queue_and_headers() -> None:
-    delivery = delivered("jobs.work.mail.normal.greet.x.y.z", {"Trace": "1", n.HOP: "x"}, b"body")
+    delivery = delivered("jobs.work.mail.normal.greet.x.y.z", {"Trace": "1", h.HOP: "x"}, b"body")
     job = salvage(delivery, "mail", "normal")
     assert (job.id, job.task, job.queue, job.lane, job.body) == (
         PLACE,
@@ -318,7 +319,7 @@ def test_an_error_is_added_to_the_history() -> None:
         {"attempt": 3, "at": 1.235, "worker": "w1", "type": "ValueError", "text": "boom"}
     ]
     assert job.headers["Trace"] == "1"
-    assert n.ERRORS not in JOB.headers, "the job itself is a value"
+    assert h.ERRORS not in JOB.headers, "the job itself is a value"
 
 
 def test_the_history_is_bounded_and_keeps_the_newest() -> None:
@@ -330,7 +331,7 @@ def test_the_history_is_bounded_and_keeps_the_newest() -> None:
     assert [entry["attempt"] for entry in history] == list(range(26 - MAX_HISTORY, 26))
     assert all(len(entry["text"]) <= MAX_HISTORY_TEXT for entry in history)
     assert all(len(entry["type"]) <= MAX_HISTORY_TEXT for entry in history)
-    assert len(job.headers[n.ERRORS]) < 16_000
+    assert len(job.headers[h.ERRORS]) < 16_000
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
@@ -345,13 +346,13 @@ BROKEN = ["", "{", "null", "5", '"x"', "{}", "[1, 2]", '[{"attempt": 1}', "[" * 
 
 @pytest.mark.parametrize("history", BROKEN, ids=lambda text: text[:12])
 def test_a_broken_history_counts_as_none(history: str) -> None:
-    job = with_error(JOB._replace(headers={n.ERRORS: history}), ERROR, "w1", 1.0)
+    job = with_error(JOB._replace(headers={h.ERRORS: history}), ERROR, "w1", 1.0)
     assert [entry["text"] for entry in read_history(job.headers)] == ["boom"]
 
 
 @pytest.mark.parametrize("cause", [*BROKEN, "[]"], ids=lambda text: text[:12])
 def test_a_broken_cause_counts_as_none(cause: str) -> None:
-    assert read_cause({n.CAUSE: cause}) == {}
+    assert read_cause({h.CAUSE: cause}) == {}
 
 
 @pytest.mark.parametrize("record", [*BROKEN, "[]", "\xff"], ids=lambda text: text[:12])

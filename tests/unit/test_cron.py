@@ -18,8 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jetjobs.model.cron import Cron, zone_of
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.schedule.cron import Cron, zone_of
 from tests.support.cron_reference import Minute, Reference, changes, walk
 
 FIRST, LAST = 2024, 2035
@@ -52,17 +52,17 @@ def moments_of(zone: ZoneInfo) -> list[datetime]:
 
 
 def upwards(cron: Cron, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    slot = cron.after(after, zone)
-    while slot is not None:
-        yield slot
-        slot = cron.after(slot, zone)
+    scheduled_time = cron.after(after, zone)
+    while scheduled_time is not None:
+        yield scheduled_time
+        scheduled_time = cron.after(scheduled_time, zone)
 
 
 def downwards(cron: Cron, zone: ZoneInfo, end: datetime) -> Iterator[datetime]:
-    slot = cron.before(end - SECOND, zone)
-    while slot is not None:
-        yield slot
-        slot = cron.before(slot - SECOND, zone)
+    scheduled_time = cron.before(end - SECOND, zone)
+    while scheduled_time is not None:
+        yield scheduled_time
+        scheduled_time = cron.before(scheduled_time - SECOND, zone)
 
 
 def steps(low: int, high: int) -> st.SearchStrategy[str]:
@@ -130,12 +130,19 @@ def test_scheduled_times_around_clock_changes_are_those_of_the_reference(data: s
         return
     walked = around(zone, change)
     first, end = walked[0].at, walked[-1].at
-    expected = [slot for slot in Reference(cron.expression).slots(walked) if slot < end]
+    expected = [
+        scheduled_time for scheduled_time in Reference(cron.expression).slots(walked) if scheduled_time < end
+    ]
     now = first + data.draw(st.timedeltas(timedelta(0), end - first - SECOND))
-    later = [slot for slot in expected if slot > now]
-    assert [*takewhile(lambda slot: slot < end, upwards(cron, zone, now))] == later, (cron, now)
-    earlier = [slot for slot in expected if slot <= now]
-    assert [*takewhile(lambda slot: slot >= first, downwards(cron, zone, now + SECOND))] == earlier[::-1], cron
+    later = [scheduled_time for scheduled_time in expected if scheduled_time > now]
+    assert [*takewhile(lambda scheduled_time: scheduled_time < end, upwards(cron, zone, now))] == later, (
+        cron,
+        now,
+    )
+    earlier = [scheduled_time for scheduled_time in expected if scheduled_time <= now]
+    assert [
+        *takewhile(lambda scheduled_time: scheduled_time >= first, downwards(cron, zone, now + SECOND))
+    ] == earlier[::-1], cron
 
 
 MOMENTS = st.datetimes(datetime(FIRST, 1, 1), datetime(LAST, 12, 31), timezones=st.just(UTC))
@@ -165,7 +172,9 @@ def utc(text: str) -> datetime:
 
 def some_slots(text: str, after: str, zone: str, count: int) -> list[str]:
     slots = islice(upwards(Cron.parse(text), zone_of(zone), utc(after)), count)
-    return [slot.astimezone(zone_of(zone)).isoformat()[:22].replace("T", " ") for slot in slots]
+    return [
+        scheduled_time.astimezone(zone_of(zone)).isoformat()[:22].replace("T", " ") for scheduled_time in slots
+    ]
 
 
 @pytest.mark.parametrize(
@@ -369,9 +378,9 @@ def test_anything_is_either_refused_or_means_what_the_reference_reads(text: str)
         return
     reference = Reference(text)
     now = utc("2026-07-13T09:11:05")
-    for slot in islice(upwards(cron, zone_of("UTC"), now), 4):
-        assert reference.matches(slot.replace(tzinfo=None))
-        assert slot > now
+    for scheduled_time in islice(upwards(cron, zone_of("UTC"), now), 4):
+        assert reference.matches(scheduled_time.replace(tzinfo=None))
+        assert scheduled_time > now
 
 
 @pytest.mark.parametrize(
@@ -426,7 +435,7 @@ def test_zones_are_there_on_a_machine_without_any(tmp_path: Path) -> None:
     script = (
         "import zoneinfo\n"
         f"zoneinfo.reset_tzpath([{str(tmp_path)!r}])\n"
-        "from jetjobs.model.cron import zone_of\n"
+        "from jetjobs.model.schedule.cron import zone_of\n"
         "print(zone_of('Europe/Berlin'), zone_of('UTC'))\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -13,12 +13,12 @@ import pytest
 from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Settings, Snooze, Verdict
 from jetjobs.define.context import Context
 from jetjobs.define.task import Task
+from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Classifier, classify
 from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Retried, Snoozed, decide, describe
-from jetjobs.model.verdict import PERMANENT, TRANSIENT, Classifier, classify
-from jetjobs.worker.crossing import context_data, context_from, error_data, error_from
-from jetjobs.worker.frames import Garbled
+from jetjobs.worker.isolation.channel import Garbled
+from jetjobs.worker.isolation.messages import context_data, context_from, error_data, error_from
 
 JOB = Job("j1", "t", "default", "normal", b"{}", enqueued_at=1.0, headers={"tenant": "a"})
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from jetjobs.define.depends import Depends, Scope, check, needs
+from jetjobs.define.dependencies import Depends, Scope, check, needs
 from jetjobs.model.errors import DefinitionError
 
 

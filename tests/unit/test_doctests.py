@@ -9,18 +9,18 @@ from types import ModuleType
 
 import pytest
 
-import jetjobs.cli.doctor
-import jetjobs.cli.output
+import jetjobs.cli.commands.doctor
 import jetjobs.cli.state
+import jetjobs.cli.terminal.output
 import jetjobs.doctor.finding
-import jetjobs.jetstream.protocol
+import jetjobs.jetstream.transport.nats_client
 import jetjobs.model
 
 MODULES: list[ModuleType] = [
-    jetjobs.jetstream.protocol,
+    jetjobs.jetstream.transport.nats_client,
     jetjobs.cli.state,
-    jetjobs.cli.output,
-    jetjobs.cli.doctor,
+    jetjobs.cli.terminal.output,
+    jetjobs.cli.commands.doctor,
     jetjobs.doctor.finding,
     *(
         importlib.import_module(f"jetjobs.model.{found.name}")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from jetjobs import Finding
-from jetjobs.cli.doctor import lines_of, summary
-from jetjobs.doctor import topology
-from jetjobs.doctor.examination import CHECKS
+from jetjobs.cli.commands.doctor import lines_of, summary
+from jetjobs.doctor.checks import topology
 from jetjobs.doctor.finding import count
+from jetjobs.doctor.runner import CHECKS
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 LONG = Finding("warn", "topology", "lane default/normal: " + "so it is " * 20, "jetjobs setup apply", "plan")

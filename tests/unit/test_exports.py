@@ -94,5 +94,5 @@ def test_the_heavy_libraries_are_loaded_once_the_app_is_asked_for() -> None:
 
 def test_the_help_of_the_command_line_loads_neither_nats_nor_pydantic() -> None:
     shown = "with contextlib.redirect_stdout(io.StringIO()): run(['--help'])"
-    code = f"import contextlib, io\nfrom jetjobs.cli.tree import run\n{shown}"
+    code = f"import contextlib, io\nfrom jetjobs.cli.command_tree import run\n{shown}"
     assert not loaded_after(code) & {"nats", "pydantic", "prometheus_client", "uvloop"}

@@ -9,8 +9,8 @@ import nats.errors
 import nats.js.errors
 import pytest
 
-from jetjobs.jetstream import faults
-from jetjobs.jetstream.faults import from_exception, from_response, is_denial, is_transient
+from jetjobs.jetstream.transport import errors as faults
+from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
 from jetjobs.model.errors import (
     AccessDenied,
     BrokerError,

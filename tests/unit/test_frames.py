@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.worker.frames import MAX_HEAD, PREFIX, Channel, Frame, Garbled, lengths, pack, read_head
+from jetjobs.worker.isolation.channel import MAX_HEAD, PREFIX, Channel, Frame, Garbled, lengths, pack, read_head
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jetjobs.model.errors import DefinitionError
-from jetjobs.model.ids import (
+from jetjobs.model.wire.ids import (
     NO_KEY,
     JobId,
     check_job_id,

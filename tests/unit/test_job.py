@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import jetjobs
-from jetjobs.model.ids import NO_KEY, key_token
 from jetjobs.model.job import FINAL, TRANSITIONS, Job, JobState, JobStatus
-from jetjobs.model.reading import at
+from jetjobs.model.wire.ids import NO_KEY, key_token
+from jetjobs.model.wire.lenient_json import at
 
 DOCUMENT = Path(jetjobs.__file__).parent.parent / "docs" / "state-machine.md"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jetjobs.letter_files import parse
+from jetjobs.admin.dead_letter_files import parse
 
 MAX_PAYLOAD = 1_048_576
 GOOD: dict[str, Any] = {

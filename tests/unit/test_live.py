@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs import JetJobs
-from jetjobs.cli.events import line
-from jetjobs.cli.top import Top
-from jetjobs.cli.top_view import Snapshot, plain, shares, view
+from jetjobs.cli.commands.events import line
+from jetjobs.cli.commands.top import Top
+from jetjobs.cli.terminal.top_screen import Snapshot, plain, shares, view
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.job import running_status
-from jetjobs.model.live import KINDS, LiveEvent, event_subjects, live_event, read_live
-from jetjobs.model.names import Names
 from jetjobs.model.outcome import ErrorInfo
-from jetjobs.model.queue import LaneState, QueueState
+from jetjobs.model.views.live_events import KINDS, LiveEvent, event_subjects, live_event, read_live
+from jetjobs.model.views.queue_info import LaneState, QueueState
+from jetjobs.model.wire.subjects import Names
 
 DEAD = JobFinished(
     "mail", "send", "j1", 3, "dead_lettered", 1.5, 0.25, "exhausted", 0.0, ErrorInfo("ValueError", "no" * 500)

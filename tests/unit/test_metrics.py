@@ -21,8 +21,8 @@ from jetjobs.model.events import (
     Redelivered,
     SettleFailed,
 )
-from jetjobs.model.presence import QueueSlots
-from jetjobs.model.queue import LaneState, Pause, QueueState
+from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
+from jetjobs.model.views.worker_info import QueueSlots
 from jetjobs.observe.metrics import ENQUEUE_BUCKETS, RUN_BUCKETS, Metrics
 
 Labels = dict[str, str]

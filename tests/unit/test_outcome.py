@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict
 from jetjobs.model.errors import (
     DefinitionError,
     DeliveryError,
@@ -36,7 +37,6 @@ from jetjobs.model.outcome import (
     refuse,
 )
 from jetjobs.model.retry import RetryPolicy
-from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict
 
 NOW = 1_000_000.0
 POLICY = RetryPolicy(max_attempts=3, base=timedelta(seconds=10), cap=timedelta(seconds=60), jitter=False)

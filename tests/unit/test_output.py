@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jetjobs.cli.output import Output, drop, fit, json_line, one_line, printable, shorten
+from jetjobs.cli.terminal.output import Output, drop, fit, json_line, one_line, printable, shorten
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The leader's decisions: every slot once, of missed ones what the policy says, and changes of all kinds."""
+"""The leader's decisions: every scheduled time once, missed ones by the policy, and changes of all kinds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.model.planning import (
+from jetjobs.model.schedule.plan import (
     AHEAD,
     GRACE,
     MARGIN,
@@ -22,12 +22,12 @@ from jetjobs.model.planning import (
     Waiting,
     begin,
     end,
-    last_slot,
+    last_scheduled_time,
     plan,
     step,
     to_end,
 )
-from jetjobs.model.schedule import Schedule, make_schedule
+from jetjobs.model.schedule.schedule import Schedule, make_schedule
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -43,8 +43,8 @@ def after(one: Schedule, mark: Mark, todo: Plan, now: datetime) -> Mark:
     return step(one, mark, todo, now).mark if todo.upto is not None else mark
 
 
-def slots(todo: Plan) -> list[datetime]:
-    return [tick.slot for tick in todo.ticks]
+def scheduled_times(todo: Plan) -> list[datetime]:
+    return [tick.scheduled_time for tick in todo.ticks]
 
 
 def walk(one: Schedule, steps: list[float]) -> tuple[list[datetime], datetime]:
@@ -53,7 +53,7 @@ def walk(one: Schedule, steps: list[float]) -> tuple[list[datetime], datetime]:
     for seconds in steps:
         now += timedelta(seconds=seconds)
         todo = plan(one, mark, now)
-        placed += slots(todo)
+        placed += scheduled_times(todo)
         mark = after(one, mark, todo, now)
     return placed, now
 
@@ -65,7 +65,7 @@ def test_whoever_looks_in_time_places_every_slot_once(every: int, steps: list[fl
     first = one.after(T0)
     assert first is not None
     expected = [first + i * timedelta(seconds=every) for i in range(2000)]
-    assert placed == [slot for slot in expected if slot <= now + AHEAD]
+    assert placed == [scheduled_time for scheduled_time in expected if scheduled_time <= now + AHEAD]
 
 
 @given(st.integers(1, 600), POLICIES, st.lists(st.floats(0, 5000), min_size=1, max_size=15))
@@ -73,7 +73,7 @@ def test_no_slot_is_ever_placed_twice_and_they_come_in_order(every: int, misfire
     one = schedule(every=timedelta(seconds=every), misfire=misfire)
     placed, _ = walk(one, steps)
     assert placed == sorted(set(placed))
-    assert all(slot > T0 for slot in placed)
+    assert all(scheduled_time > T0 for scheduled_time in placed)
 
 
 @given(st.integers(1, 600), st.floats(0, 100_000), POLICIES)
@@ -92,11 +92,11 @@ def test_of_the_slots_that_were_missed_the_policy_decides(every: int, away_s: fl
     elif misfire == "all":
         kept = due[-MAX_CATCH_UP:]
     else:
-        kept = [slot for slot in due if now - slot <= GRACE]
-    assert [slot for slot in slots(todo) if slot <= now] == kept
+        kept = [scheduled_time for scheduled_time in due if now - scheduled_time <= GRACE]
+    assert [scheduled_time for scheduled_time in scheduled_times(todo) if scheduled_time <= now] == kept
     assert todo.missed == min(len(due) - len(kept), MOST_COUNTED)
     if todo.missed and len(due) <= MOST_COUNTED:
-        assert todo.passed == [slot for slot in due if slot not in kept][-1]
+        assert todo.passed == [scheduled_time for scheduled_time in due if scheduled_time not in kept][-1]
 
 
 @given(st.integers(1, 100_000), st.floats(0, 1000))
@@ -111,23 +111,27 @@ def test_it_looks_again_well_before_the_next_slot(every: int, at: float) -> None
 def test_a_month_away_is_not_walked_through() -> None:
     now = T0 + timedelta(days=30)
     todo = plan(schedule(cron="* * * * *", misfire="all"), Mark(), now)
-    assert len([slot for slot in slots(todo) if slot <= now]) == MAX_CATCH_UP
+    assert (
+        len([scheduled_time for scheduled_time in scheduled_times(todo) if scheduled_time <= now]) == MAX_CATCH_UP
+    )
     assert todo.missed == MOST_COUNTED
 
 
 def test_nothing_before_its_beginning_is_planned_whatever_the_mark_says() -> None:
     one = schedule(every=SECOND, since=T0 + timedelta(seconds=100))
     todo = plan(one, Mark(1, T0), T0 + timedelta(seconds=100))
-    assert (slots(todo)[0], todo.missed) == (T0 + timedelta(seconds=101), 0)
+    assert (scheduled_times(todo)[0], todo.missed) == (T0 + timedelta(seconds=101), 0)
 
 
 def test_a_clock_that_goes_back_places_nothing_again() -> None:
     one = schedule(every=SECOND)
     mark = after(one, Mark(), plan(one, Mark(), T0), T0)
-    assert slots(plan(one, mark, T0 - timedelta(hours=1))) == []
+    assert scheduled_times(plan(one, mark, T0 - timedelta(hours=1))) == []
     # And one that goes forward is a misfire like any other.
     jumped = plan(one, mark, T0 + timedelta(hours=1))
-    assert [slot for slot in slots(jumped) if slot <= T0 + timedelta(hours=1)] == [T0 + timedelta(hours=1)]
+    assert [
+        scheduled_time for scheduled_time in scheduled_times(jumped) if scheduled_time <= T0 + timedelta(hours=1)
+    ] == [T0 + timedelta(hours=1)]
 
 
 def test_start_and_end_are_kept() -> None:
@@ -144,14 +148,17 @@ def test_a_paused_one_has_no_plan() -> None:
 @given(st.integers(1, 3600), st.integers(0, 10**6))
 def test_jitter_is_within_its_bound_and_the_same_for_whoever_plans(jitter: int, number: int) -> None:
     one = schedule(every=SECOND, jitter=timedelta(seconds=jitter))
-    slot = T0 + timedelta(seconds=number)
-    assert timedelta(0) <= one.due(slot) - slot < timedelta(seconds=jitter)
-    assert one.due(slot) == schedule(every=SECOND, jitter=timedelta(seconds=jitter)).due(slot)
+    scheduled_time = T0 + timedelta(seconds=number)
+    assert timedelta(0) <= one.due(scheduled_time) - scheduled_time < timedelta(seconds=jitter)
+    assert one.due(scheduled_time) == schedule(every=SECOND, jitter=timedelta(seconds=jitter)).due(scheduled_time)
 
 
 def test_jitter_spreads_the_ticks() -> None:
     one = schedule(every=SECOND, jitter=timedelta(seconds=60))
-    offsets = [(one.due(slot) - slot).total_seconds() for slot in (T0 + i * SECOND for i in range(1000))]
+    offsets = [
+        (one.due(scheduled_time) - scheduled_time).total_seconds()
+        for scheduled_time in (T0 + i * SECOND for i in range(1000))
+    ]
     assert 25 < sum(offsets) / 1000 < 35
     assert min(offsets) < 5 < 55 < max(offsets)
 
@@ -160,7 +167,7 @@ def test_jitter_spreads_the_ticks() -> None:
 def test_a_plan_in_portions_is_the_plan(number: int, every: int) -> None:
     one = schedule(every=timedelta(seconds=every), misfire="all")
     now = T0 + timedelta(seconds=90)
-    whole = slots(plan(one, Mark(), now))
+    whole = scheduled_times(plan(one, Mark(), now))
     placed: list[datetime] = []
     mark = Mark()
     for _ in range(len(whole) + 1):
@@ -168,7 +175,7 @@ def test_a_plan_in_portions_is_the_plan(number: int, every: int) -> None:
         if len(placed) + len(todo.ticks) < len(whole):
             assert todo.look_at is not None
             assert todo.look_at <= now  # the rest is not put off
-        placed += slots(todo)
+        placed += scheduled_times(todo)
         mark = after(one, mark, todo, now)
     assert placed == whole
 
@@ -176,19 +183,19 @@ def test_a_plan_in_portions_is_the_plan(number: int, every: int) -> None:
 @pytest.mark.parametrize("misfire", ["last", "all", "skip"])
 def test_ten_seconds_late_is_not_missed(misfire: str) -> None:
     one = schedule(every=timedelta(hours=1), misfire=misfire)
-    slot = T0 + timedelta(hours=1)
-    assert slots(plan(one, Mark(), slot + GRACE)) == [slot]
-    late = plan(one, Mark(), slot + GRACE + SECOND)
-    assert slots(late) == ([] if misfire == "skip" else [slot])
+    scheduled_time = T0 + timedelta(hours=1)
+    assert scheduled_times(plan(one, Mark(), scheduled_time + GRACE)) == [scheduled_time]
+    late = plan(one, Mark(), scheduled_time + GRACE + SECOND)
+    assert scheduled_times(late) == ([] if misfire == "skip" else [scheduled_time])
 
 
 # Changes
 
 
 def waits(*seconds: float, jitter: float = 0.0) -> list[Waiting]:
-    """Ticks of slots so many seconds after T0."""
+    """Ticks of scheduled times so many seconds after T0."""
     times = [T0 + timedelta(seconds=s) for s in seconds]
-    return [Waiting(slot, slot + timedelta(seconds=jitter), "", 1) for slot in times]
+    return [Waiting(scheduled_time, scheduled_time + timedelta(seconds=jitter), "", 1) for scheduled_time in times]
 
 
 def test_an_edit_takes_back_what_is_scheduled_in_more_than_two_seconds() -> None:
@@ -196,7 +203,7 @@ def test_an_edit_takes_back_what_is_scheduled_in_more_than_two_seconds() -> None
     waiting = [*waits(-5, jitter=30), *waits(1, 2, 3, 4)]
     done = begin(one, 8, Mark(7, T0 + AHEAD, sequence=5), waiting, T0)
     assert done.taken == tuple(waiting[3:])  # the one that waits for its jitter stays
-    assert slots(done.plan)[0] == T0 + MARGIN + SECOND
+    assert scheduled_times(done.plan)[0] == T0 + MARGIN + SECOND
     assert (done.mark.revision, done.mark.sequence, done.mark.planned_until) == (8, 5, T0 + AHEAD)
 
 
@@ -211,25 +218,27 @@ def test_an_hour_of_pause_is_neither_caught_up_nor_missed() -> None:
     now = T0 + timedelta(hours=1)
     resumed = schedule(every=SECOND, misfire="all").over(schedule(every=SECOND, paused=True), now)
     done = begin(resumed, 9, Mark(8, T0 + MARGIN), [], now)
-    assert (slots(done.plan)[0], done.mark.missed) == (now + SECOND, 0)
+    assert (scheduled_times(done.plan)[0], done.mark.missed) == (now + SECOND, 0)
 
 
 def test_another_rule_has_no_slot_before_it_was_made() -> None:
     hourly, now = schedule(every=timedelta(hours=1)), T0 + timedelta(minutes=30)
     done = begin(schedule(every=SECOND).over(hourly, now), 8, Mark(7, T0), [], now)
-    assert (slots(done.plan)[0], done.mark.missed) == (now + SECOND, 0)
+    assert (scheduled_times(done.plan)[0], done.mark.missed) == (now + SECOND, 0)
     # Other arguments do not make it begin again: what nobody has planned is still caught up on.
     later = T0 + timedelta(hours=2, minutes=30)
     done = begin(schedule(every=timedelta(hours=1), args={"n": 1}).over(hourly, later), 8, Mark(7, T0), [], later)
-    assert (slots(done.plan), done.mark.missed) == ([T0 + timedelta(hours=2)], 1)
+    assert (scheduled_times(done.plan), done.mark.missed) == ([T0 + timedelta(hours=2)], 1)
 
 
 def test_what_was_planned_before_a_mark_that_cannot_be_read_or_is_gone_is_not_planned_again() -> None:
     one = schedule(every=SECOND, misfire="all", since=T0 - MINUTE)
     for mark in (Mark(sequence=9), Mark()):
         done = begin(one, 8, mark, waits(1, 2, 3), T0)
-        assert (slots(done.plan)[0], len(done.taken), done.mark.missed) == (T0 + MARGIN + SECOND, 1, 0)
-    assert slots(begin(one, 8, Mark(), [], T0).plan)[0] == T0 - MINUTE + SECOND  # never planned: nothing is lost
+        assert (scheduled_times(done.plan)[0], len(done.taken), done.mark.missed) == (T0 + MARGIN + SECOND, 1, 0)
+    assert (
+        scheduled_times(begin(one, 8, Mark(), [], T0).plan)[0] == T0 - MINUTE + SECOND
+    )  # never planned: nothing is lost
 
 
 def test_more_ticks_than_one_batch_takes_back_need_another() -> None:
@@ -243,12 +252,12 @@ def test_more_ticks_than_one_batch_takes_back_need_another() -> None:
 def test_the_last_slot_is_known_between_the_looks_of_the_leader() -> None:
     one = schedule(every=10 * SECOND)
     mark = step(one, Mark(), plan(one, Mark(), T0), T0).mark._replace(written_at=T0)
-    assert last_slot(one, mark, T0 + timedelta(seconds=5)) is None
-    assert last_slot(one, mark, T0 + timedelta(seconds=25)) == T0 + timedelta(seconds=20)
+    assert last_scheduled_time(one, mark, T0 + timedelta(seconds=5)) is None
+    assert last_scheduled_time(one, mark, T0 + timedelta(seconds=25)) == T0 + timedelta(seconds=20)
     back = T0 + timedelta(hours=1, seconds=5)
     skipped = schedule(every=10 * SECOND, misfire="skip", end=T0 + timedelta(minutes=2))
     mark = step(skipped, mark, plan(skipped, mark, back), back).mark._replace(written_at=back)
-    assert (last_slot(skipped, mark, back), mark.missed) == (T0 + MINUTE, 6)
+    assert (last_scheduled_time(skipped, mark, back), mark.missed) == (T0 + MINUTE, 6)
 
 
 class World:
@@ -265,7 +274,7 @@ class World:
     def advance(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
         for key in [key for key, tick in self.later.items() if tick.due <= self.now]:
-            self.fired[self.later.pop(key).slot] += 1
+            self.fired[self.later.pop(key).scheduled_time] += 1
 
     def waiting(self, queue: str) -> list[Waiting]:
         return [tick for (where, _), tick in self.later.items() if where == queue]
@@ -274,14 +283,14 @@ class World:
         """As the server: all of it, or nothing."""
         if self.marks.get(queue, Mark()).sequence != one.mark.sequence:
             return False
-        if any(self.later.get((queue, tick.slot)) != tick for tick in one.taken):
+        if any(self.later.get((queue, tick.scheduled_time)) != tick for tick in one.taken):
             return False
         for tick in one.taken:
-            del self.later[queue, tick.slot]
-        for slot, due in one.plan.ticks:
-            assert (queue, slot) not in self.later, "placed on top of another"
+            del self.later[queue, tick.scheduled_time]
+        for scheduled_time, due in one.plan.ticks:
+            assert (queue, scheduled_time) not in self.later, "placed on top of another"
             self.sequence += 1
-            self.later[queue, slot] = Waiting(slot, due, "", self.sequence)
+            self.later[queue, scheduled_time] = Waiting(scheduled_time, due, "", self.sequence)
         self.sequence += 1
         self.marks[queue] = one.mark._replace(sequence=self.sequence, written_at=self.now)
         return True
@@ -317,7 +326,7 @@ def test_a_leader_that_has_ended_one_queue_cannot_begin_in_the_next_when_the_sch
     before: str, batches: int, to: str | None
 ) -> None:
     """It has been in the queues of `before`, and one leader is about to begin in b. Later the schedule goes to c,
-    back to a, or is deleted, and the leader that sees to that dies after some batches. No slot is lost."""
+    back to a, or is deleted, and the leader that does it dies after some batches. Nothing is lost."""
     world, one = World(), schedule(every=SECOND, misfire="all")
     for queue in before:
         one, world.revision = one.model_copy(update={"queue": queue}), world.revision + 1
@@ -335,7 +344,11 @@ def test_a_leader_that_has_ended_one_queue_cannot_begin_in_the_next_when_the_sch
     last = world.now
     world.advance(120)
     assert max(world.fired.values()) == 1
-    assert there is None or [slot for slot in between(there, T0, last) if slot not in world.fired] == []
+    assert (
+        there is None
+        or [scheduled_time for scheduled_time in between(there, T0, last) if scheduled_time not in world.fired]
+        == []
+    )
 
 
 MOVES = st.tuples(
@@ -390,14 +403,14 @@ def test_no_change_loses_or_doubles_a_slot_wherever_it_moves_and_whoever_leads(
     wanted.update(between(one, on_since, last))
     allowed.update(between(one, on_since, world.now))
     assert max(world.fired.values(), default=1) == 1
-    assert [slot for slot in wanted if slot not in world.fired] == []
-    assert [slot for slot in world.fired if slot not in allowed] == []
+    assert [scheduled_time for scheduled_time in wanted if scheduled_time not in world.fired] == []
+    assert [scheduled_time for scheduled_time in world.fired if scheduled_time not in allowed] == []
     assert all(mark.missed == 0 for mark in world.marks.values())
 
 
 def between(one: Schedule, since: datetime, until: datetime) -> list[datetime]:
-    found, slot = [], one.after(since)
-    while slot is not None and slot <= until:
-        found.append(slot)
-        slot = one.after(slot)
+    found, scheduled_time = [], one.after(since)
+    while scheduled_time is not None and scheduled_time <= until:
+        found.append(scheduled_time)
+        scheduled_time = one.after(scheduled_time)
     return found

@@ -12,9 +12,9 @@ from typing import cast
 
 import pytest
 
-from jetjobs.cli import processes
-from jetjobs.cli.output import APP_BROKEN, DONE, FAILED, RECYCLED, REFUSED, UNREACHABLE, USAGE
-from jetjobs.cli.processes import _PAUSES_S, _Child, _ended, _serving
+from jetjobs.cli.process import supervisor as processes
+from jetjobs.cli.process.supervisor import _PAUSES_S, _Child, _ended, _serving
+from jetjobs.cli.terminal.output import APP_BROKEN, DONE, FAILED, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.model.events import JobFinished
 from jetjobs.observe.health import Health
 from jetjobs.observe.metrics import Metrics

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol import command
 
-from jetjobs.jetstream.protocol import frame, header_lines, read_headers, read_status, write_headers
+from jetjobs.jetstream.transport.nats_client import frame, header_lines, read_headers, read_status, write_headers
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n:"), min_size=1, max_size=20)
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=40)

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from jetjobs import JetJobs, QueueState
-from jetjobs.model.presence import QueueSlots, RunningJob, WorkerRecord, iso, read_worker
-from jetjobs.model.queue import LaneState, Pause
+from jetjobs.model.views.queue_info import LaneState, Pause
+from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord, iso, read_worker
 
 
 def state(queued: int = 0, busy: int = 0, slots: int = 0, **more: Any) -> QueueState:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from jetjobs.config import find_dev_server
-from jetjobs.jetstream.payloads import read_info
-from jetjobs.jetstream.reads import StoredMessage
-from jetjobs.jetstream.results import read_record
-from jetjobs.jetstream.statuses import done_status, live_status
+from jetjobs.jetstream.jobs.results import read_record
+from jetjobs.jetstream.jobs.status import done_status, live_status
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.messages.payloads import read_info
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, running_status
-from jetjobs.model.listing import JobQuery, Position, read_cursor, write_cursor
-from jetjobs.model.live import read_live
-from jetjobs.model.presence import read_worker
-from jetjobs.model.reading import at, number, read_json, read_running, seconds, whole
+from jetjobs.model.views.job_query import JobQuery, Position, read_cursor, write_cursor
+from jetjobs.model.views.live_events import read_live
+from jetjobs.model.views.worker_info import read_worker
+from jetjobs.model.wire.lenient_json import at, number, read_json, read_running, seconds, whole
 
 NESTED = "[" * 100_000
 FORGED = "x 0\r\n\r\nPUB pwned.here 5\r\nhello\r\nPUB junk"
@@ -84,7 +84,9 @@ def test_an_odd_worker_record_can_be_shown(key: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
-@pytest.mark.parametrize("key", ["attempt", "started_at", "ended_at", "worker", "replay", "slot", "reason"])
+@pytest.mark.parametrize(
+    "key", ["attempt", "started_at", "ended_at", "worker", "replay", "scheduled_time", "reason"]
+)
 def test_an_odd_done_record_can_be_shown(key: str, value: Any) -> None:
     status = done_status({"state": "succeeded", "run": "r", key: value}, "default", "send", "j1")
     json.dumps(status.as_dict(), allow_nan=False)
@@ -143,7 +145,7 @@ def test_a_job_for_later_says_when_it_fires_and_which_lane_it_is_for() -> None:
     odd = message._replace(headers={"Nats-Schedule": "@at x", "Nats-Schedule-Target": "a.b"})
     shown = live_status(odd, "default", "send", "j1", {})
     assert (shown.due_at, shown.priority) == (None, None)
-    back = message._replace(subject="jobs.work.default.back.send.-.j1", headers={"Jetjobs-Lane": "high"})
+    back = message._replace(subject="jobs.work.default.returned.send.-.j1", headers={"Jetjobs-Lane": "high"})
     assert live_status(back, "default", "send", "j1", {}).priority == "high"
 
 

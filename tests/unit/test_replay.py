@@ -7,9 +7,9 @@ import json
 import pytest
 
 from jetjobs import DeadLetter, DefinitionError
-from jetjobs.jetstream.dead_letters import read_letter
-from jetjobs.jetstream.reads import StoredMessage
-from jetjobs.model.letter import MAX_REPLAYS_BYTES, ReplayOrder, provenance, run_of
+from jetjobs.jetstream.jobs.dead_letters import read_letter
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.model.views.dead_letter import MAX_REPLAYS_BYTES, ReplayOrder, provenance, run_of
 
 
 def letter(sequence: int = 7, **headers: str) -> DeadLetter:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.results import _INBOX, cancelled_record, read_record, success_record
-from jetjobs.model import names as n
-from jetjobs.model.ids import key_token, place_id
+from jetjobs.jetstream.jobs.results import _INBOX, cancelled_record, read_record, success_record
 from jetjobs.model.job import Job
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.ids import key_token, place_id
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 IDS = (
@@ -44,20 +44,27 @@ def test_a_record_is_json_for_every_id_and_result(job_id: str, result: Any) -> N
 
 
 def test_only_the_record_of_a_tick_says_of_which_schedule() -> None:
-    slot = "2027-03-28T01:30:00+00:00"
-    job = Job("u1", "greet", "mail", "normal", b"{}", headers={n.OF_SCHEDULE: 'night"ly', n.SLOT: slot})
+    scheduled_time = "2027-03-28T01:30:00+00:00"
+    job = Job(
+        "u1",
+        "greet",
+        "mail",
+        "normal",
+        b"{}",
+        headers={h.OF_SCHEDULE: 'night"ly', h.SCHEDULED_TIME: scheduled_time},
+    )
     for record in (
         json.loads(success_record(job, b"7", "w1", 2.0, 3.25)),
         json.loads(cancelled_record(job, "schedule", "why", "w1", 2.0, 3.25)),
     ):
-        assert (record["schedule"], record["slot"]) == ('night"ly', slot)
+        assert (record["schedule"], record["scheduled_time"]) == ('night"ly', scheduled_time)
     plain = job._replace(headers={})
     assert "schedule" not in json.loads(success_record(plain, b"7", "w1", 2.0, 3.25))
     assert "schedule" not in json.loads(cancelled_record(plain, "me", "why", "w1", 2.0, 3.25))
 
 
 def test_only_the_record_of_a_job_that_another_enqueued_says_of_which() -> None:
-    job = Job("u3", "greet", "mail", "normal", b"{}", headers={n.PARENT: "u2", n.ROOT: "u1"})
+    job = Job("u3", "greet", "mail", "normal", b"{}", headers={h.PARENT: "u2", h.ROOT: "u1"})
     for record in (
         json.loads(success_record(job, b"7", "w1", 2.0, 3.25)),
         json.loads(cancelled_record(job, "me", "why", "w1", 2.0, 3.25)),

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import AwareDatetime
 
 from jetjobs import Depends, JetJobs
-from jetjobs.define.registry import Router
+from jetjobs.define.router import Router
 from jetjobs.model.errors import DefinitionError, InvalidArguments
-from jetjobs.model.schedule import EPOCH, Interval, Schedule, make_schedule, read_schedule, slot_token
+from jetjobs.model.schedule.schedule import EPOCH, Interval, Schedule, make_schedule, read_schedule, time_token
 
 MINUTE = timedelta(minutes=1)
 FEBRUARY, MARCH = datetime(2027, 2, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ def app_with_task() -> tuple[JetJobs, Any]:
     app = JetJobs("test")
 
     @app.task(queue="mail", priority="low")
-    async def report(region: str, slot: datetime, copies: int = 1) -> None: ...
+    async def report(region: str, scheduled_time: datetime, copies: int = 1) -> None: ...
 
     return app, report
 
@@ -43,14 +43,14 @@ def test_a_schedule_takes_what_its_task_says() -> None:
     assert report.cron("0 9 * * 1-5", tz="Europe/Berlin", args={"region": "eu"}) is report
     declared = app.schedules_declared["report"]
     assert (declared.task, declared.queue, declared.priority) == ("report", "mail", "low")
-    assert (declared.args, declared.takes_slot) == ({"region": "eu"}, True)
+    assert (declared.args, declared.takes_scheduled_time) == ({"region": "eu"}, True)
 
 
 def test_a_slot_of_ones_own_is_left_alone() -> None:
     app, report = app_with_task()
-    report.every(MINUTE, args={"region": "eu", "slot": datetime(2026, 1, 1, tzinfo=UTC)})
-    assert not app.schedules_declared["report"].takes_slot
-    assert app.schedules_declared["report"].args["slot"].startswith("2026-01-01")
+    report.every(MINUTE, args={"region": "eu", "scheduled_time": datetime(2026, 1, 1, tzinfo=UTC)})
+    assert not app.schedules_declared["report"].takes_scheduled_time
+    assert app.schedules_declared["report"].args["scheduled_time"].startswith("2026-01-01")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,10 @@ def test_a_slot_of_ones_own_is_left_alone() -> None:
         ({"cron": "61 * * * *"}, "61"),
         ({"every": True}, "is no duration"),
         ({"every": MINUTE, "jitter": True}, "is no duration"),
-        ({"cron": "0 0 1 1 *", "start": FEBRUARY, "end": MARCH}, "no slot between its start and its end"),
+        (
+            {"cron": "0 0 1 1 *", "start": FEBRUARY, "end": MARCH},
+            "no scheduled time between its start and its end",
+        ),
         ({"cron": "0 0 30 2 *"}, "schedule 's'"),
         ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "Mars/Olympus"),
         ({"cron": "* * * * *", "every": MINUTE}, "either cron or every"),
@@ -196,9 +199,9 @@ def test_since_when_a_definition_counts() -> None:
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2260, 1, 1)), st.integers(1, 10**9))
-def test_tokens_of_slots_sort_by_time(slot: datetime, seconds: int) -> None:
-    later = slot + timedelta(seconds=seconds)
-    assert slot_token(slot.replace(tzinfo=UTC)) < slot_token(later.replace(tzinfo=UTC))
+def test_tokens_of_slots_sort_by_time(scheduled_time: datetime, seconds: int) -> None:
+    later = scheduled_time + timedelta(seconds=seconds)
+    assert time_token(scheduled_time.replace(tzinfo=UTC)) < time_token(later.replace(tzinfo=UTC))
 
 
 def test_a_schedule_is_the_same_but_for_what_the_server_keeps() -> None:
@@ -236,12 +239,12 @@ def test_a_start_within_a_second_is_kept_and_slots_go_on(micros: int, every: int
     ],
 )
 def test_a_slot_is_filled_in_where_a_time_fits(hint: Any, takes: bool) -> None:
-    async def work(slot: Any = None) -> None: ...
+    async def work(scheduled_time: Any = None) -> None: ...
 
-    work.__annotations__["slot"] = hint
+    work.__annotations__["scheduled_time"] = hint
     app = JetJobs("test")
     app.task(work).every(MINUTE)
-    assert app.schedules_declared["work"].takes_slot is takes
+    assert app.schedules_declared["work"].takes_scheduled_time is takes
 
 
 def test_an_end_that_has_passed_is_fine_in_code_and_so_is_one_slot() -> None:

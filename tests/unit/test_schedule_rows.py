@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jetjobs.cli.schedules import HEAD, _row
-from jetjobs.model.schedule import make_schedule
-from jetjobs.schedules import ScheduleInfo
+from jetjobs.admin.schedules import ScheduleInfo
+from jetjobs.cli.commands.schedules import HEAD, _row
+from jetjobs.model.schedule.schedule import make_schedule
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 from jetjobs import JetJobs, Secret, Task
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import InvalidArguments
-from jetjobs.model.secrets import mask, mask_result, read_paths, shown_arguments, write_paths
+from jetjobs.model.masking import mask, mask_result, read_paths, shown_arguments, write_paths
 
 
 class User(BaseModel):

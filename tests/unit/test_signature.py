@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 
-from jetjobs.define.depends import INJECTED, Depends
+from jetjobs.define.dependencies import INJECTED, Depends
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, UnstorableValue
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.worker.slots import Slots
+from jetjobs.worker.intake.slots import Slots
 
 
 def test_no_more_slots_are_taken_than_there_are() -> None:

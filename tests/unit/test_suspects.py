@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from jetjobs.jetstream.puller import LanePuller
-from jetjobs.worker import dispatch
+from jetjobs.jetstream.pull.puller import LanePuller
 from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.dispatch import ALONE_S, IDLE_WAIT_S, Dispatcher
-from jetjobs.worker.leases import Leases
-from jetjobs.worker.slots import Slots
+from jetjobs.worker.intake import dispatcher as dispatch
+from jetjobs.worker.intake.dispatcher import ALONE_S, IDLE_WAIT_S, Dispatcher
+from jetjobs.worker.intake.slots import Slots
+from jetjobs.worker.leases.lease_table import Leases
 
 
 class FakeAttempt:
@@ -49,7 +49,7 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.slots, cast(Leases, None), self.started.append, self.released.append, 3, lambda event: None
         )
-        pullers = [FakePuller(lane) for lane in ("normal", "back")]
+        pullers = [FakePuller(lane) for lane in ("normal", "returned")]
         for puller in pullers:
             puller.ask = lambda count, *, backlog, lane=puller.lane: self.asked.append(lane)  # type: ignore[attr-defined]
         self.dispatcher.use(cast(list[LanePuller], pullers), lambda puller: None, self.drop)
@@ -84,13 +84,13 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 async def test_a_suspect_starts_at_once_on_an_idle_worker_and_alone(bench: Bench) -> None:
-    assert bench.lanes_asked() == ["normal", "back"]
+    assert bench.lanes_asked() == ["normal", "returned"]
     first, second, other = bench.arrives(), bench.arrives(), bench.arrives(alone=False)
     assert (bench.started, bench.released) == ([first], [second, other])
     assert bench.dropped == 1  # no request is left open, on whatever lane
     assert bench.lanes_asked() == []
     bench.ends(first)
-    assert bench.lanes_asked() == ["normal", "back"]
+    assert bench.lanes_asked() == ["normal", "returned"]
     second = bench.arrives()
     assert bench.started == [first, second]
 
@@ -138,7 +138,7 @@ async def test_a_long_run_alone_ends_the_exclusion_but_lets_no_other_suspect_in(
     other, second = bench.arrives(alone=False), bench.arrives()
     assert (bench.started, bench.released) == ([suspect, other], [second])
     bench.ends(suspect)
-    assert bench.lanes_asked() == ["normal", "back"]
+    assert bench.lanes_asked() == ["normal", "returned"]
 
 
 async def test_one_whose_lease_is_gone_is_not_started(bench: Bench) -> None:
@@ -147,7 +147,7 @@ async def test_one_whose_lease_is_gone_is_not_started(bench: Bench) -> None:
     suspect.ours = False
     bench.ends(other)
     assert (bench.started, bench.released) == ([other], [])
-    assert bench.lanes_asked() == ["normal", "back"]
+    assert bench.lanes_asked() == ["normal", "returned"]
 
 
 async def test_one_that_waits_is_given_back_on_stop_and_one_that_runs_is_not(bench: Bench) -> None:

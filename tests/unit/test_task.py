@@ -155,7 +155,7 @@ NAIVE = datetime(2027, 1, 31)
 
 REFUSED_OF_A_JOB: dict[str, list[Any]] = {
     "queue": ["a.b", "", "a\r\nb", None],
-    "priority": ["later", "back", "a b", "a\0"],
+    "priority": ["later", "returned", "a b", "a\0"],
     "key": ["", "x" * 1025, "a\rb", "a\nb", "a\0b", 5, "\ud800"],
     "job_id": ["", "a.b", "a\r\nb", "k" + "a" * 26 + "-mine", 5],
     "headers": [

@@ -12,8 +12,8 @@ from jetjobs import JetJobs, Settings
 from jetjobs.define.context import Context
 from jetjobs.model.events import ThreadStuck
 from jetjobs.model.job import Job
-from jetjobs.worker import threads as module
-from jetjobs.worker.threads import Threads
+from jetjobs.worker.execution import thread_pool as module
+from jetjobs.worker.execution.thread_pool import Threads
 from tests.support.probe import Probe, eventually
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.publisher import _matches
+from jetjobs.jetstream.messages.publisher import _matches
 from jetjobs.jetstream.topology import NS, Change, Wanted, check, difference, plan
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
-from jetjobs.model.names import PULLED, Names
 from jetjobs.model.settings import QueueSettings
+from jetjobs.model.wire.subjects import PULLED, Names
 
 NAMES = Names()
 SETTINGS = QueueSettings()
@@ -59,7 +59,7 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
         "lane mail/high",
         "lane mail/normal",
         "lane mail/low",
-        "lane mail/back",
+        "lane mail/returned",
         "bucket jobs-done-mail",
     ]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.model.verdict import PERMANENT, TRANSIENT, Verdict, classify, http_verdict, retry_after_s
+from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict, classify, http_verdict, retry_after_s
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 

@@ -1,0 +1,90 @@
+"""`app.queues`: what stands in each queue and how it moves; pause, resume, purge."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.queues.purge import Purge, Purged
+from jetjobs.jetstream.queues.queue_state import look_at_lanes, now_of, pause, queue_state, resume
+from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.workers.registry import workers_on
+from jetjobs.model.errors import DefinitionError, QueueNotFound
+from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
+from jetjobs.model.views.worker_info import WorkerRecord
+from jetjobs.model.wire.validation import check_token
+
+RATES_S = 0.2
+"""Between the two looks that rates are made of."""
+
+
+class Queues:
+    """The queues of one namespace, as they stand on the server."""
+
+    def __init__(self, jetstream: JetStreamClient) -> None:
+        self._jetstream = jetstream
+        self._connection = jetstream.connection
+        self._names = jetstream.names
+
+    async def names(self) -> list[str]:
+        """The queues there are."""
+        return await queues_on(self._connection, self._names)
+
+    async def list(self, *, rates_s: float = RATES_S, before: Sequence[QueueState] = ()) -> list[QueueState]:
+        """All of them. Rates are those since `before`, an earlier list; without one it takes `rates_s` to see how
+        they move. 0 for no rates."""
+        if not before and rates_s:
+            started = time.monotonic()
+            before = await self.list(rates_s=0)
+            await asyncio.sleep(rates_s - (time.monotonic() - started))
+        queues, workers = await asyncio.gather(self.names(), workers_on(self._connection, self._names))
+        earlier = {state.queue: state.lanes for state in before}
+        looks = (self._look(queue, workers, earlier.get(queue, ())) for queue in queues)
+        return [state for state in await asyncio.gather(*looks) if state is not None]
+
+    async def get(self, queue: str, *, rates_s: float = 5 * RATES_S) -> QueueState:
+        """One of them. QueueNotFound when there is none of that name."""
+        check_token("queue", queue)
+        lanes: Sequence[LaneState] = ()
+        if rates_s:
+            lanes = await look_at_lanes(self._connection, self._names, queue)
+            await asyncio.sleep(rates_s)
+        workers = await workers_on(self._connection, self._names)
+        return await queue_state(self._connection, self._names, queue, workers, lanes)
+
+    async def _look(
+        self, queue: str, workers: Sequence[WorkerRecord], before: Sequence[LaneState]
+    ) -> QueueState | None:
+        try:
+            return await queue_state(self._connection, self._names, queue, workers, before)
+        except QueueNotFound:
+            return None  # deleted since the queues were listed
+
+    async def pause(
+        self, queue: str, *, for_: timedelta | None = None, reason: str = "", by: str = ""
+    ) -> QueueState:
+        """Let no job of the queue start, for a time or until `resume`. What runs finishes. Repeating it sets the
+        time and the reason anew. QueueNotFound when there is none of that name."""
+        check_token("queue", queue)
+        if for_ is not None and not timedelta(0) < for_ <= timedelta(days=3650):
+            raise DefinitionError("a pause lasts longer than nothing, and ten years at most")
+        now = now_of(await look_at_lanes(self._connection, self._names, queue))
+        wanted = Pause(now + for_.total_seconds() if for_ is not None else 0.0, reason, by, now)
+        await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
+        return await self.get(queue, rates_s=0)
+
+    async def resume(self, queue: str) -> bool:
+        """Let its jobs start again. False when it was not paused; QueueNotFound when there is no such queue."""
+        check_token("queue", queue)
+        return await resume(self._connection, self._jetstream.publisher, self._names, queue)
+
+    async def purge(
+        self, queue: str, *, scheduled: bool = False, step: Callable[[int], None] = lambda count: None
+    ) -> Purged:
+        """Delete the jobs that wait, and with `scheduled` those for later. Running ones, newer ones, done records
+        and dead letters stay. QueueNotFound when there is none of that name."""
+        check_token("queue", queue)
+        return await Purge(self._jetstream, queue, step).run(scheduled=scheduled)

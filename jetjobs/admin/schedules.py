@@ -1,0 +1,307 @@
+"""`app.schedules`: which schedules there are, how they stand, and how to change them at run time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, Unpack
+
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import ScheduleOptions
+from jetjobs.define.router import Router
+from jetjobs.define.schedule import schedule_of
+from jetjobs.define.task import Task
+from jetjobs.enqueue import queue_not_found, unconfirmed
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.leader_lock import holder
+from jetjobs.jetstream.messages.publisher import Unconfirmed
+from jetjobs.jetstream.schedules.store import Definition
+from jetjobs.jetstream.schedules.ticks import tick_job
+from jetjobs.model.errors import ConfigError, DefinitionError, ScheduleConflict, TopologyMissing
+from jetjobs.model.job import Job
+from jetjobs.model.masking import mask, read_paths
+from jetjobs.model.schedule.plan import AHEAD, Mark, Tick, last_scheduled_time
+from jetjobs.model.schedule.schedule import Schedule, time_token
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.ids import JobId, new_run
+from jetjobs.model.wire.validation import check_schedule_key, check_schedule_name
+
+_TRIES = 5
+LATE_S = 5.0
+"""A schedule that nobody plans is called late after this."""
+
+
+class PutOptions(ScheduleOptions, total=False):
+    """What may be said of a schedule: its rule, which is cron or every, and all else."""
+
+    cron: str
+    every: timedelta
+
+
+class ScheduleInfo(NamedTuple):
+    """A schedule as it stands."""
+
+    schedule: Schedule
+    revision: int
+    """Of the definition: hand it to `put` to change only what you have seen."""
+    last: datetime | None
+    """Slot of the newest tick that is due; None when there was none, or it was missed."""
+    next: datetime | None
+    """The scheduled time that comes next; None when it is paused or has ended."""
+    late_s: float = 0.0
+    """For how long a scheduled time has been due that nobody has planned: 0 while a leader plans."""
+    missed: int = 0
+    """Slots that were passed over so far, because nobody could plan them in time."""
+    planned_by: int | None = None
+    """The revision whose ticks are placed; None for none yet. If it differs from `revision`, the leader has not
+    seen the change yet."""
+
+    @property
+    def state(self) -> Literal["on", "paused", "ended", "late"]:
+        """late: a scheduled time has been due for 5 seconds that nobody has planned."""
+        if self.schedule.paused:
+            return "paused"
+        if self.late_s >= LATE_S:
+            return "late"
+        return "on" if self.next is not None else "ended"
+
+    @property
+    def last_job(self) -> str | None:
+        """The id of the job of the last tick."""
+        return str(JobId(self.schedule.key, time_token(self.last))) if self.last is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with secret arguments masked."""
+        shown = self.schedule.model_dump(
+            mode="json",
+            exclude={"secret", "since", "takes_scheduled_time", "every", "jitter"},
+        )
+        every = self.schedule.every
+        return {
+            **shown,
+            "args": mask(shown["args"], read_paths(self.schedule.secret)),
+            "every_s": every.total_seconds() if every is not None else None,
+            "jitter_s": self.schedule.jitter.total_seconds(),
+            "revision": self.revision,
+            "planned_by": self.planned_by,
+            "last": self.last.isoformat() if self.last is not None else None,
+            "last_job": self.last_job,
+            "next": self.next.isoformat() if self.next is not None else None,
+            "late_s": round(self.late_s, 3),
+            "missed": self.missed,
+        }
+
+
+class Schedules:
+    """The schedules of one namespace."""
+
+    def __init__(
+        self, jetstream: JetStreamClient, registry: Router, handle: Callable[[Job], JobHandle[Any]]
+    ) -> None:
+        self._jetstream = jetstream
+        self._registry = registry
+        self._handle = handle
+
+    # Looking
+
+    async def list(self) -> list[ScheduleInfo]:
+        """All that can be read, by name."""
+        definitions = await self._jetstream.schedules.all()
+        marks: dict[str, dict[str, Mark]] = {}
+        for queue in {d.schedule.queue for d in definitions if d.schedule is not None}:
+            try:
+                marks[queue] = await self._jetstream.ticks.marks(queue)
+            except TopologyMissing:
+                marks[queue] = {}
+        now = await self._jetstream.server_clock.now()
+        return [
+            _info(definition, schedule, marks[schedule.queue].get(schedule.name, Mark()), now)
+            for definition in definitions
+            if (schedule := definition.schedule) is not None
+        ]
+
+    async def get(self, name: str) -> ScheduleInfo:
+        """ScheduleNotFound unless it is there."""
+        return await self._look(await self._find(name))
+
+    def scheduled_times(self, schedule: Schedule, after: datetime) -> Iterator[datetime]:
+        """The scheduled times that follow a moment, in UTC."""
+        scheduled_time = schedule.after(after)
+        while scheduled_time is not None:
+            yield scheduled_time
+            scheduled_time = schedule.after(scheduled_time)
+
+    async def has_leader(self) -> bool:
+        """Whether a worker leads. While none does, changes have no effect yet, and ticks that are placed still
+        fire: up to a minute of them."""
+        return await holder(self._jetstream.connection, self._jetstream.names.locks_bucket) is not None
+
+    # Changing
+
+    async def put(
+        self,
+        name: str,
+        task: Task[Any, Any] | str,
+        /,
+        *,
+        revision: int | None = None,
+        **options: Unpack[PutOptions],
+    ) -> ScheduleInfo:
+        """Make a schedule, or put another in its place: what is not given has its default. The leader plans it.
+
+        With a `revision`, as `get` told it (0: there is none), ScheduleConflict unless that still stands; without
+        one it is written over what is there. Refused for one that the code of an app declares. DefinitionError,
+        InvalidArguments or UnknownTask for what cannot work, before anything is stored.
+        """
+        check_schedule_name(name)
+        _check_revision(revision)
+        known = self._registry.find(task) if isinstance(task, str) else task
+        if "name" in options:
+            raise DefinitionError("the name is the first argument")
+        wanted = schedule_of(known, name, options)
+        _check_end(wanted, await self._jetstream.server_clock.now())
+        await self._jetstream.schedules.check(wanted)
+        for tries_left in reversed(range(_TRIES if revision is None else 1)):
+            there = await self._jetstream.schedules.get(name)
+            _check_stands(name, there, revision)
+            if there is not None:
+                hint = "change it there, or pause it. If that app is gone, delete it first, with --force"
+                _check_free(there, hint)
+            try:
+                there = await self._jetstream.schedules.put(wanted, there)
+                break
+            except ScheduleConflict:
+                if not tries_left:
+                    raise
+        assert there is not None
+        return await self._look(there)
+
+    async def pause(self, name: str) -> ScheduleInfo:
+        """Plan no more ticks; the leader takes back those that have not fired, within about a second. It stays
+        paused through deploys."""
+        return await self._set_paused(name, True)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Plan its ticks again, from now on: the scheduled times of the pause are not missed, they are none."""
+        return await self._set_paused(name, False)
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete it; the leader takes back the ticks that have not fired. Refused for one that the code declares,
+        unless by `force`: for an app that is gone. If it is not, its next worker stores the schedule again."""
+        definition = await self.find_to_delete(name, force=force)
+        await self._jetstream.schedules.delete(definition)
+
+    async def find_to_delete(self, name: str, *, force: bool = False) -> Definition:
+        """What `delete` would delete; the same errors. Of any name, for it may be what somebody's hand wrote."""
+        definition = await self._jetstream.schedules.find(check_schedule_key(name))
+        if not force:
+            _check_free(definition, "delete it there, or pause it. If that app is gone, delete it with --force")
+        return definition
+
+    async def run_now(self, name: str) -> JobHandle[Any]:
+        """Enqueue a job of it at once, besides its ticks and whether it is paused or not."""
+        definition = await self._find(name)
+        schedule = _readable(definition)
+        job = _extra_job(schedule, await self._jetstream.server_clock.now())
+        publisher = self._jetstream.publisher
+        try:
+            await publisher.store(self._jetstream.names.work_stream(job.queue), publisher.outgoing(job))
+        except TopologyMissing as error:
+            raise queue_not_found(job.queue, error) from error
+        except Unconfirmed as error:
+            raise unconfirmed(job.id, error) from error
+        return self._handle(job)
+
+    # Parts
+
+    async def _set_paused(self, name: str, paused: bool) -> ScheduleInfo:
+        for tries_left in reversed(range(_TRIES)):
+            definition = await self._find(name)
+            schedule = _readable(definition)
+            if schedule.paused is paused:
+                break
+            try:
+                wanted = schedule.model_copy(update={"paused": paused})
+                definition = await self._jetstream.schedules.put(wanted, definition)
+                break
+            except ScheduleConflict:
+                if not tries_left:
+                    raise
+        return await self._look(definition)
+
+    async def _find(self, name: str) -> Definition:
+        return await self._jetstream.schedules.find(check_schedule_name(name))
+
+    async def _look(self, definition: Definition) -> ScheduleInfo:
+        schedule = _readable(definition)
+        try:
+            mark = await self._jetstream.ticks.mark(schedule.queue, schedule.name)
+        except TopologyMissing:
+            mark = Mark()
+        return _info(definition, schedule, mark, await self._jetstream.server_clock.now())
+
+
+def _info(definition: Definition, schedule: Schedule, mark: Mark, now: datetime) -> ScheduleInfo:
+    last, planned_by = last_scheduled_time(schedule, mark, now), mark.revision or None
+    if schedule.paused:
+        return ScheduleInfo(schedule, definition.revision, last, None, 0.0, mark.missed, planned_by)
+    # Without a mark it is new here.
+    upto = mark.planned_until or datetime.fromtimestamp(definition.stored_at, UTC)
+    upto = max(schedule.since, upto)
+    first = schedule.after(upto)
+    late_s = max(0.0, (now - first).total_seconds()) if first is not None else 0.0
+    # Further ahead than ticks are placed nothing is planned up to there: a clock went back, or a hand wrote it.
+    upcoming = schedule.after(upto if upto - now > 2 * AHEAD else now)
+    return ScheduleInfo(schedule, definition.revision, last, upcoming, late_s, mark.missed, planned_by)
+
+
+def _readable(definition: Definition) -> Schedule:
+    if definition.schedule is None:
+        raise DefinitionError(
+            f"schedule {definition.name!r} cannot be read: a newer version or somebody's hand has written it",
+            hint="put or delete it",
+        )
+    return definition.schedule
+
+
+def _check_revision(revision: object) -> None:
+    # True is an int to Python, and 1.0 equals 1.
+    if revision is not None and (not isinstance(revision, int) or isinstance(revision, bool) or revision < 0):
+        raise ConfigError(f"a revision is a whole number from 0 on, not {revision!r}")
+
+
+def _check_stands(name: str, there: Definition | None, revision: int | None) -> None:
+    """ScheduleConflict unless it is the revision that was given, if one was."""
+    standing = there.revision if there is not None and not there.deleted else 0
+    if revision is not None and revision != standing:
+        raise ScheduleConflict(
+            f"schedule {name!r} was changed meanwhile: its revision is {standing or 'none'}, not {revision}",
+            hint="look at it as it is now, and change it again",
+        )
+
+
+def _check_end(schedule: Schedule, now: datetime) -> None:
+    """DefinitionError for one that would never run. Not asked of the code's: it outlives dates."""
+    if schedule.after(now) is None:
+        raise DefinitionError(
+            f"schedule {schedule.name!r}: it would never run: there is no scheduled time from now until its end",
+            hint="give it a later end, or none",
+        )
+
+
+def _check_free(definition: Definition, hint: str) -> None:
+    """ScheduleConflict for one that an app's code declares: the next deploy would undo the change."""
+    if definition.schedule is not None and definition.schedule.declared_by:
+        raise ScheduleConflict(
+            f"schedule {definition.name!r} is declared in the code of app {definition.schedule.declared_by!r}",
+            hint=hint,
+        )
+
+
+def _extra_job(schedule: Schedule, now: datetime) -> Job:
+    scheduled_time = now.replace(microsecond=0)
+    job = tick_job(schedule, Tick(scheduled_time, scheduled_time), time.time())
+    headers = {name: value for name, value in job.headers.items() if name != h.OVERLAP}
+    uid = f"{time_token(scheduled_time)}-{new_run()}"
+    return job._replace(id=str(JobId(schedule.key, uid)), due_at=0.0, headers=headers)

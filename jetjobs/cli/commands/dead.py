@@ -1,0 +1,293 @@
+"""`jetjobs dead` (or `dlq`): look at dead letters, export and import them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Annotated, Any, NamedTuple
+
+import typer
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.completion import dead_ids, queue_names, task_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import read_since
+from jetjobs.cli.terminal.output import DONE, FAILED, json_line, one_line, printable
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError, JobNotFound
+from jetjobs.model.outcome import DeadReason
+from jetjobs.model.views.dead_letter import DeadLetter, LetterFilter
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.validation import check_token
+
+commands = typer.Typer()
+
+Queue = Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)]
+TaskName = Annotated[str | None, typer.Option("--task", help="Only of this task.", autocompletion=task_names)]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Only those that died so: exhausted, permanent, crashed, ...")
+]
+ErrorType = Annotated[str | None, typer.Option(help="Only of this error, with or without its module.")]
+Since = Annotated[str | None, typer.Option(help="Only those that died within: 1h, 2d.")]
+NAMED = 20
+"""Problems that are printed; `--json` has them all."""
+
+
+class Selection(NamedTuple):
+    """As the options say it."""
+
+    ids: list[str] | None = None
+    queue: str | None = None
+    task: str | None = None
+    reason: str | None = None
+    error_type: str | None = None
+    since: str | None = None
+    all: bool = False
+
+    def filter(self) -> LetterFilter:
+        for what, token in (("queue", self.queue), ("task", self.task)):
+            if token is not None:
+                check_token(what, token)
+        if self.reason is not None and self.reason not in set(DeadReason):
+            raise ConfigError(f"no job dies of {self.reason!r}", hint=f"one of {', '.join(DeadReason)}")
+        return LetterFilter(self.queue, self.task, self.reason, self.error_type, read_since(self.since))
+
+    def check(self) -> None:
+        """ConfigError unless it says clearly what is meant."""
+        others = any(value is not None for value in (self.reason, self.error_type, self.since))
+        if self.ids and (self.all or others):
+            raise ConfigError("beside ids only --queue and --task may stand, to tell letters of the same id apart")
+        if not self.ids and not self.all and self.filter() == LetterFilter():
+            raise ConfigError("name ids, a filter, or --all")
+
+
+async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: str = "") -> DeadLetter:
+    """The letter of an id. `besides` is said behind the error when there is none."""
+    letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
+    if letter is None:
+        raise JobNotFound(f"no dead letter of {job_id}{besides}", hint="jetjobs dead list")
+    return letter
+
+
+@commands.command("list")
+async def list_letters(
+    queue: Queue = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
+    cursor: Annotated[int, typer.Option(help="Go on from here, as the last list said.", min=1)] = 1,
+    group: Annotated[bool, typer.Option("--group", help="Count by task, reason and error instead.")] = False,
+) -> None:
+    """List dead letters in the order of their death."""
+    selection = Selection(None, queue, task, reason, error_type, since)
+    if cursor >= 2**63:
+        raise ConfigError(f"--cursor {cursor} is no cursor", hint="use the one the last list gave")
+    async with state.reader() as app:
+        if group:
+            await _list_groups(app, selection)
+            return
+        letters: list[DeadLetter] = []
+        following: int | None = None
+        async for letter in app.dead.list(selection.filter(), cursor):
+            if len(letters) == limit:
+                following = letter.sequence
+                break
+            letters.append(letter._replace(body=b""))
+    out = state.out
+    if out.as_json:
+        out.json({"items": [letter.summary() for letter in letters], "cursor": following})
+        if out.lines and following is not None:
+            out.note(f"more: --cursor {following}")
+        return
+    rows = [
+        [
+            x.id,
+            x.queue,
+            x.task,
+            x.reason,
+            f"{one_line(x.error_type).rpartition('.')[2]}: {one_line(x.text)}",
+            ago(x.died_at),
+        ]
+        for x in letters
+    ]
+    out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3))
+    if following is not None:
+        out.note(f"more: --cursor {following}")
+
+
+async def _list_groups(app: JetJobs, selection: Selection) -> None:
+    groups = await app.dead.groups(selection.filter())
+    if state.out.as_json:
+        items = [
+            {
+                "queue": x.queue,
+                "task": x.task,
+                "reason": x.reason,
+                "error_type": x.error_type,
+                "count": x.count,
+                "first": x.first,
+                "last": x.last,
+            }
+            for x in groups
+        ]
+        state.out.json({"items": items, "cursor": None})
+        return
+    rows = [[str(x.count), x.queue, x.task, x.reason, one_line(x.error_type), ago(x.last)] for x in groups]
+    state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3), name=None)
+
+
+@commands.command()
+async def show(
+    job_id: Annotated[str, typer.Argument(help="Id of the job.", autocompletion=dead_ids)],
+    queue: Queue = None,
+    task: TaskName = None,
+) -> None:
+    """Show one dead letter whole: cause, history, replays, headers, arguments."""
+    selection = Selection(queue=queue, task=task)
+    selection.filter()
+    async with state.reader() as app:
+        letter = await find_letter(app, job_id, selection)
+    details = {
+        **letter.summary(),
+        "traceback": letter.traceback,
+        "history": list(letter.history),
+        "headers": letter.headers,
+        "arguments": letter.arguments,
+    }
+    if state.out.as_json:
+        state.out.json(details)
+    else:
+        _show(letter, details)
+
+
+def _show(letter: DeadLetter, details: dict[str, Any]) -> None:
+    out = state.out
+    for name in ("id", "queue", "task", "lane", "reason", "error_type", "text", "attempts", "worker"):
+        out.data(f"{name:<14}{printable(str(details[name]))}")
+    out.data(f"{'enqueued_at':<14}{details['enqueued_at'] or '-'}")
+    out.data(f"{'died_at':<14}{details['died_at'] or '-'} ({ago(letter.died_at)})")
+    if crashes := letter.headers.get(h.CRASHES):
+        out.data(f"{'crashes':<14}{one_line(crashes)}")
+    out.data(f"{'arguments':<14}{json_line(details['arguments'])}")
+    for entry in letter.history:
+        what = f"{entry.get('type')}: {one_line(str(entry.get('text')))}"
+        out.data(f"attempt {entry.get('attempt')!s:<6}{_when(entry)} on {entry.get('worker')}: {one_line(what)}")
+    for entry in letter.replays:
+        by, why = entry.get("by") or "-", entry.get("why") or "-"
+        had = one_line(str(entry.get("died_of")))
+        out.data(
+            f"{'replayed':<14}{_when(entry)} by {one_line(str(by))}: {one_line(str(why))} (had died of {had})"
+        )
+    if letter.replay_count > len(letter.replays):
+        out.data(f"{'replayed':<14}{letter.replay_count} times in all")
+    for name, value in letter.headers.items():
+        if not name.lower().startswith("jetjobs-"):
+            out.data(f"{'header':<14}{one_line(name)}: {printable(value)}")
+    if letter.traceback:
+        out.data("\n" + printable(letter.traceback.rstrip()))
+
+
+def _when(entry: dict[str, Any]) -> str:
+    try:
+        return datetime.fromtimestamp(float(entry.get("at", "")), UTC).isoformat(timespec="milliseconds")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "-"
+
+
+def ago(moment: datetime | None) -> str:
+    if moment is None:
+        return "-"
+    return show_duration(max(0.0, (datetime.now(UTC) - moment).total_seconds())) + " ago"
+
+
+@commands.command("export")
+async def export_letters(
+    file: Annotated[str, typer.Argument(help="File to write, one JSON object a line; - for standard output.")],
+    queue: Queue = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write dead letters whole to a file. They stay where they are."""
+    wanted = Selection(None, queue, task, reason, error_type, since).filter()
+    _check_free(file, force=force)
+    async with state.reader() as app:
+        with _output(file) as writing:
+            count = await app.dead.export_to(writing, wanted)
+    if file != "-" and state.out.as_json:
+        state.out.json({"exported": count})
+    else:
+        state.out.note(f"{count} exported")
+
+
+def _check_free(name: str, *, force: bool) -> None:
+    if name != "-" and not force and Path(name).exists():
+        raise ConfigError(f"{name} is there already; nothing was written", hint="say --force to replace it")
+
+
+@contextlib.contextmanager
+def _output(name: str) -> Iterator[IO[str]]:
+    """The file takes its name when it is whole: an export that was cut short leaves none."""
+    if name == "-":
+        yield sys.stdout
+        return
+    unfinished = Path(f"{name}.part")
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            yield file
+        os.replace(unfinished, name)
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+@commands.command("import")
+async def import_letters(
+    file: Annotated[str, typer.Argument(help="File that `export` wrote; - for standard input.")],
+) -> int:
+    """Put exported letters back. One that is there already is left alone."""
+    with _input(file) as reading:
+        async with state.reader() as app:
+            await app.provision([])
+            try:
+                report = await app.dead.import_from(reading)
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{file} is no text: {error}") from None
+            except asyncio.CancelledError:
+                state.out.note("stopped before the end; what was imported stays. Repeat the command to go on.")
+                raise
+    problems = [{"line": number, "why": why} for number, why in report.problems]
+    if state.out.as_json:
+        counts = {"imported": report.imported, "already_there": report.already_there}
+        state.out.json({**counts, "problems": problems})
+    else:
+        state.out.data(f"{report.imported} imported, {report.already_there} were there already")
+        for number, why in report.problems[:NAMED]:
+            state.out.note(f"{file}, line {number}: {why[:300]}")
+        if len(problems) > NAMED:
+            state.out.note(f"and {len(problems) - NAMED} more lines; --json has them all")
+    return FAILED if problems else DONE
+
+
+@contextlib.contextmanager
+def _input(name: str) -> Iterator[IO[str]]:
+    if name == "-":
+        yield sys.stdin
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(name).open(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{name}: {error.strerror}") from error
+        yield file

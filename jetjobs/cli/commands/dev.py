@@ -1,0 +1,146 @@
+"""`jetjobs dev`: an embedded server, a worker that reloads, and a file by which other terminals find them.
+
+The server starts first, then the worker; they are stopped the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jetjobs import __version__
+from jetjobs.app import JetJobs
+from jetjobs.cli.state import heeds_hangup, state
+from jetjobs.cli.terminal.options import App
+from jetjobs.cli.terminal.output import RECYCLED
+from jetjobs.config import find_dev_server
+from jetjobs.dev_server import INSTALL, EmbeddedServer, announce, die_with_parent
+from jetjobs.doctor.finding import many
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.settings import show_url
+
+commands = typer.Typer()
+
+
+@commands.command()
+async def dev(
+    app: App = None,
+    reload: Annotated[bool, typer.Option(help="Restart the worker when a Python file changes.")] = True,
+    store: Annotated[str, typer.Option(help="Folder of the server's data, or memory.")] = ".jetjobs/nats",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin with an empty store.")] = False,
+    slots: Annotated[int, typer.Option("-c", "--slots", help="Jobs to run at once.", min=1)] = 10,
+) -> int:
+    """Run everything on this machine: nats-server, a worker, reload on change. Ctrl-C stops all in order."""
+    loaded = state.settings(dotenv=True)
+    if loaded.settings.env == "production":
+        raise ConfigError("`jetjobs dev` does not run with env = production", hint="use `jetjobs worker`")
+    target = state.load_app(app, loaded)
+    if reload and find_spec("watchfiles") is None:
+        raise ConfigError("reloading needs watchfiles", hint=f"{INSTALL}, or --no-reload")
+    with contextlib.ExitStack() as stack:
+        url, server = loaded.settings.nats.url, None
+        # A server that was named is used; only where none is, one is started.
+        if loaded.sources.get("nats.url", "default") in ("default", ".jetjobs/dev.json"):
+            server = _start_server(stack, store, fresh=fresh)
+            url = server.url
+        kept = "data in a temporary folder" if store == "memory" else f"data in {store} (kept)"
+        where = show_url(url) if server is None else f"embedded nats-server at {url}, {kept}"
+        _banner(target, where, slots, "on" if reload else "off")
+        return await _keep_worker(app or loaded.settings.app, url, slots, reload=reload)
+
+
+def _start_server(stack: contextlib.ExitStack, store: str, *, fresh: bool) -> EmbeddedServer:
+    running = find_dev_server(Path.cwd())
+    if running is not None:
+        raise ConfigError(
+            f"a dev server runs here already: {running['url']} (pid {running['pid']})",
+            hint="stop it, or run `jetjobs worker` beside it",
+        )
+    folder = None if store == "memory" else Path(store)
+    if fresh and folder is not None and folder.is_dir():
+        shutil.rmtree(folder)
+    server = EmbeddedServer(folder)
+    stack.callback(server.remove)
+    server.start()
+    assert server.process is not None
+    announced = announce(Path.cwd(), server.url, server.process.pid)
+    stack.callback(announced.unlink, missing_ok=True)
+    return server
+
+
+def _banner(app: JetJobs, server: str, slots: int, reload: str) -> None:
+    out = state.out
+    tasks = f"{many(len(app.tasks), 'task')}, {many(len(app.schedules_declared), 'schedule')}"
+    out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"), painted=True)
+    out.note(f"NATS    {server}")
+    out.note(f"Worker  1 process, {slots} slots, queues {', '.join(app.task_queues) or '-'}, reload {reload}")
+    if app.tasks:
+        first = next(iter(app.tasks.values()))
+        arguments = " ".join(f"{argument}=…" for argument in first.signature.names)
+        out.note(f"Try     jetjobs enqueue {first.name} {arguments}".rstrip() + " --wait")
+
+
+async def _keep_worker(app: str | None, url: str, slots: int, *, reload: bool) -> int:
+    """Run a worker process; start it anew when a file changes; end it on a signal."""
+    command = [sys.executable, "-m", "jetjobs", "--server", url]
+    for flag, value in (("--config", state.config), ("--creds", state.creds), ("--context", state.context)):
+        command += [flag, str(value)] if value else []
+    command += ["--timeout", f"{state.timeout_s}s"] if state.timeout_s else []
+    command += ["worker", "--slots", str(slots), "--log-format", "console"]
+    command += [app] if app else []
+    # Only `dev` reads .env, and the worker on its behalf: with the same rank among the sources.
+    environment = {**os.environ, "JETJOBS_DEV": "1"}
+    stopping, changed = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if heeds_hangup() else ())):
+        loop.add_signal_handler(number, stopping.set)
+    watching = asyncio.create_task(_watch(changed, stopping)) if reload else None
+    code = 0
+    try:
+        while not stopping.is_set():
+            changed.clear()
+            child = await asyncio.create_subprocess_exec(
+                *command, start_new_session=True, env=environment, preexec_fn=die_with_parent()
+            )
+            ended = asyncio.create_task(child.wait())
+            await _first_of(ended, stopping, changed)
+            if not ended.done():
+                child.terminate()
+            code = await ended
+            if code == RECYCLED:
+                continue
+            if not stopping.is_set() and not changed.is_set():
+                if not reload:
+                    return code
+                state.out.note("the worker has ended; waiting for a change")
+                await _first_of(None, stopping, changed)
+            if changed.is_set() and not stopping.is_set():
+                state.out.note("reloading")
+    finally:
+        if watching is not None:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+    return 0
+
+
+async def _first_of(task: asyncio.Task[int] | None, *events: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait({*waiting, *([task] if task is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
+    for one in waiting:
+        one.cancel()
+
+
+async def _watch(changed: asyncio.Event, stopping: asyncio.Event) -> None:
+    from watchfiles import PythonFilter, awatch  # only in the dev extra
+
+    async for _ in awatch(Path.cwd(), watch_filter=PythonFilter(), stop_event=stopping):
+        changed.set()

@@ -1,0 +1,107 @@
+"""`jetjobs doctor`: is all well, and what to do where it is not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from typing import Annotated
+
+import typer
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.state import STALE_DEV_FILE, state
+from jetjobs.cli.terminal.options import App
+from jetjobs.cli.terminal.output import DONE, FAILED, AppImportError, printable
+from jetjobs.config import Loaded
+from jetjobs.doctor.finding import Finding, count
+from jetjobs.doctor.runner import areas, examine
+from jetjobs.model.errors import ConfigError, JetJobsError
+
+commands = typer.Typer()
+
+COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skip": "2"}
+INDENT = 18
+"""Where the text of a line begins: behind its level and its area."""
+
+
+@commands.command()
+async def doctor(
+    app: App = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Only these areas: nats, topology, queues, schedules, workers, app.", metavar="A,B"),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
+) -> int:
+    """Look at server, streams, queues, workers and app. Changes nothing. Exit code 1 when something failed."""
+    wanted = None if only is None else [area.strip() for area in only.split(",") if area.strip()]
+    areas(wanted)  # a wrong word is told before anything is looked at
+    loaded = state.settings()
+    examined, trouble = _find(app, loaded)
+    found = await examine(loaded.settings, examined, only=wanted, trouble=trouble)
+    if state.from_dev_file:
+        found = [one._replace(hint=STALE_DEV_FILE) if _is_silence(one) else one for one in found]
+    counts = count(found)
+    if state.out.as_json:
+        state.out.json({"items": [finding.to_json() for finding in found], **counts})
+    else:
+        for finding in found:
+            for line in lines_of(finding, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
+                state.out.data(_painted(printable(line), finding.level), painted=True)
+        state.out.data(summary(counts))
+    return FAILED if counts["failed"] or (strict and counts["warnings"]) else DONE
+
+
+def _is_silence(finding: Finding) -> bool:
+    return (finding.level, finding.check) == ("fail", "reach")
+
+
+def _find(name: str | None, loaded: Loaded) -> tuple[JetJobs | None, Finding | None]:
+    """The app, or why there is none. The server can be looked at without it."""
+    try:
+        return state.load_app(name, loaded), None
+    except AppImportError as error:
+        cause = error.__cause__
+        text = f"the app {str(error)!r} cannot be imported: {type(cause).__name__}: {cause}"
+        return None, Finding("fail", "app", text, "jetjobs worker shows the traceback", "import")
+    except ConfigError as error:
+        if name or loaded.settings.app:
+            return None, Finding("fail", "app", str(error), error.hint or "", "import")
+        return None, Finding("skip", "app", f"tasks: {error}", error.hint or "", "import")
+    except JetJobsError as error:
+        return None, Finding("fail", "app", f"the app cannot be imported: {error}", error.hint or "", "import")
+
+
+def lines_of(finding: Finding, columns: int | None) -> list[str]:
+    """One line; on a terminal that is too narrow for it, as many as it takes.
+
+    >>> lines_of(Finding("warn", "topology", "lane a/high is missing", "jetjobs setup apply"), None)
+    ['warn  topology    lane a/high is missing  → jetjobs setup apply']
+    """
+    head = f"{finding.level:<6}{finding.area:<12}"
+    hint = f"→ {finding.hint}" if finding.hint else ""
+    whole = f"{head}{finding.text}  {hint}".rstrip()
+    if columns is None or len(whole) <= columns:
+        return [whole.replace("\n", " ")]
+    room = max(20, columns - INDENT)
+    parts = [
+        *textwrap.wrap(finding.text, room),
+        *(textwrap.wrap(hint, room, subsequent_indent="  ") if hint else []),
+    ]
+    return [head + parts[0], *(" " * INDENT + part for part in parts[1:])]
+
+
+def summary(counts: dict[str, int]) -> str:
+    """The closing line.
+
+    >>> summary({"failed": 1, "warnings": 2, "ok": 14, "left_out": 1})
+    '1 failed, 2 warnings, 14 ok, 1 left out'
+    """
+    warnings = "1 warning" if counts["warnings"] == 1 else f"{counts['warnings']} warnings"
+    left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
+    return f"{counts['failed']} failed, {warnings}, {counts['ok']} ok{left_out}"
+
+
+def _painted(line: str, level: str) -> str:
+    return state.out.paint(level, COLOURS[level]) + line[len(level) :] if line.startswith(level) else line

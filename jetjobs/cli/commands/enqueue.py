@@ -1,0 +1,156 @@
+"""`jetjobs enqueue TASK k=v k:=json`: store a job from the shell, checked against the task's signature."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from jetjobs.cli.completion import task_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import (
+    Arguments,
+    Data,
+    OtherQueue,
+    Priority,
+    optional,
+    present,
+    read_duration,
+    read_time,
+)
+from jetjobs.cli.terminal.output import DONE, FAILED, json_line
+from jetjobs.cli.terminal.progress import showing
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import EnqueueOptions
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import JobFailed
+from jetjobs.model.wire.lenient_json import read_json
+
+commands = typer.Typer()
+
+
+@commands.command()
+async def enqueue(
+    task: Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)],
+    arguments: Arguments = None,
+    data: Data = None,
+    queue: OtherQueue = None,
+    priority: Priority = None,
+    delay: Annotated[str | None, typer.Option(help="Run after this long: 10s, 5m, 2h.")] = None,
+    at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.")] = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key.")] = None,
+    job_id: Annotated[str | None, typer.Option("--id", help="Id of your own.")] = None,
+    count: Annotated[int, typer.Option("-n", help="How many copies.", min=1, max=1_000_000)] = 1,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result.")] = False,
+    wait_for: Annotated[str, typer.Option("--wait-timeout", help="How long to wait.")] = "30s",
+) -> int:
+    """Store a job, and with --wait print its result."""
+    if count > 1 and (wait or key or job_id):
+        raise typer.BadParameter("-n goes without --wait, --key and --id")
+    given = {
+        "queue": queue,
+        "priority": priority,
+        "key": key,
+        "job_id": job_id,
+        "delay": optional(read_duration, "--delay", delay),
+        "run_at": optional(read_time, "--at", at),
+    }
+    options = cast("EnqueueOptions", present(given))
+    values = read_arguments(arguments or [], data)
+    patience = read_duration("--wait-timeout", wait_for)
+    app = state.load_app(None, state.settings())
+    found = app.find(task)
+    request = found.options(**options).bind(**values)
+    async with app:
+        if count > 1:
+            report = await app.enqueue_many([request] * count)
+            report.raise_for_refused()
+            _show_many([handle.id for handle in report.stored], request.options.get("queue", found.queue))
+            return DONE
+        handle = await found.send(request)
+        if wait:
+            return await _wait(handle, patience)
+        _show_stored(handle)
+        return DONE
+
+
+def _show_many(ids: list[str], queue: str) -> None:
+    if state.out.as_json:
+        state.out.json({"stored": len(ids), "queue": queue})
+    elif state.out.quiet:
+        for job_id in ids:
+            state.out.data(job_id)
+    else:
+        state.out.data(f"{len(ids):,} jobs enqueued")
+
+
+def _show_stored(handle: JobHandle[Any]) -> None:
+    if state.out.as_json:
+        state.out.json(
+            {"id": handle.id, "queue": handle.queue, "task": handle.task, "duplicate": handle.duplicate}
+        )
+    elif state.out.quiet:
+        state.out.data(handle.id)
+    else:
+        state.out.data(f"{handle.id} {'was there already' if handle.duplicate else 'enqueued'} on {handle.queue}")
+
+
+async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
+    try:
+        async with showing(handle):
+            plain = await handle.shown_result(patience)
+    except JobFailed as error:
+        if state.out.as_json:
+            failure = {
+                "reason": error.reason,
+                "type": error.error_type,
+                "text": error.text,
+                "traceback": error.traceback,
+            }
+            state.out.json({"id": handle.id, "state": "dead", "error": failure})
+        else:
+            line = f"{handle.id} dead ({error.reason}): {error.error_type}: {error.text}"
+            state.out.data(handle.id if state.out.quiet else line)
+            if error.traceback:
+                state.out.note(error.traceback.rstrip())
+        return FAILED
+    status = await handle.status()
+    took = (status.ended_at - status.started_at).total_seconds() if status.ended_at and status.started_at else 0.0
+    if state.out.as_json:
+        state.out.json({"id": handle.id, "state": "succeeded", "run_s": took, "result": plain})
+    elif state.out.quiet:
+        state.out.data(handle.id)
+    else:
+        state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {json_line(plain)}")
+    return DONE
+
+
+def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
+    """A task's arguments as they stand on a command line."""
+    values = _read_data(data) if data is not None else {}
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or not name:
+            raise typer.BadParameter(f"{pair!r} is no argument: write k=text or k:=json")
+        if name.endswith(":"):
+            try:
+                values[name[:-1]] = read_json(text)
+            except ValueError as error:
+                raise typer.BadParameter(f"{pair!r}: {text!r} is no JSON: {error}") from None
+        else:
+            values[name] = text
+    return values
+
+
+def _read_data(data: str) -> dict[str, Any]:
+    try:
+        text = sys.stdin.read() if data == "-" else Path(data[1:]).read_text() if data.startswith("@") else data
+        values = read_json(text)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--data: {error}") from None
+    if not isinstance(values, dict):
+        raise typer.BadParameter("--data must be one JSON object: the task's arguments by name")
+    return values

@@ -1,0 +1,91 @@
+"""`jetjobs events`: follow what happens to jobs and workers while it does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from jetjobs.cli.completion import event_kinds, queue_names, task_names
+from jetjobs.cli.state import state
+from jetjobs.model.durations import show_duration
+from jetjobs.model.events import ConnectionLost, ConnectionRestored, Event
+from jetjobs.model.views.live_events import LiveEvent, event_subjects
+from jetjobs.model.wire.lenient_json import write_json
+from jetjobs.model.wire.subjects import Names
+
+_COLOURS = {
+    "job.succeeded": "32", "job.retried": "33", "job.snoozed": "33", "job.dead_lettered": "31",
+    "job.lease_lost": "31", "job.suspected": "33",
+}  # fmt: skip
+
+
+commands = typer.Typer()
+
+
+@commands.command()
+async def events(
+    queue: Annotated[
+        str | None, typer.Option(help="Only of jobs of this queue.", autocompletion=queue_names)
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="Only of jobs of this task.", autocompletion=task_names)
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only of this kind, or pattern: job.*", autocompletion=event_kinds)
+    ] = None,
+) -> None:
+    """Follow what happens to jobs and workers, until Ctrl-C. JSON, one object a line, when not on a terminal."""
+    event_subjects(Names("jobs"), queue, task, kind or [])  # a wrong one is told without a server
+    as_json = state.out.as_json or not sys.stdout.isatty()
+    app = state.reader()
+    app.observe(_tell)
+    async with (
+        app,
+        contextlib.aclosing(app.events(queue=queue, task=task, kinds=kind or [], begun=_note)) as following,
+    ):
+        async for event in following:
+            print(write_json(event.as_dict()) if as_json else line(event), flush=True)
+
+
+def _tell(event: Event) -> None:
+    """Silence must not look like peace."""
+    if isinstance(event, ConnectionLost):
+        state.out.note(f"the connection is lost ({event.error}): events are missed until it is back")
+    elif isinstance(event, ConnectionRestored):
+        state.out.note(f"connected again, after {show_duration(event.outage_s)}")
+
+
+def _note(workers: int) -> None:
+    state.out.note(f"{workers or 'no'} worker{'s' * (workers != 1)} heard us; Ctrl-C ends")
+
+
+def line(event: LiveEvent) -> str:
+    """One event for people. Texts of others are kept to one line, and from painting the terminal."""
+    kind = state.out.paint(f"{event.kind:<17}", _COLOURS.get(event.kind, "0"))
+    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    where = f"{event.queue}/{event.task}  {event.job_id}  " if event.job_id else ""
+    text = "  ".join(part for part in (f"{where}{event.worker}", *_facts(event)) if part)
+    return f"{clock}  {kind}  " + "".join(c if c.isprintable() else " " for c in text)
+
+
+def _facts(event: LiveEvent) -> list[str]:
+    facts = [event.detail, event.reason]
+    if event.attempt > 1:
+        facts.append(f"attempt {event.attempt}")
+    if event.kind == "job.started" and event.wait_s is not None:
+        facts.append(f"waited {show_duration(event.wait_s)}")
+    if event.run_s is not None:
+        facts.append(f"ran {show_duration(event.run_s)}")
+    if event.retry_in_s is not None:
+        facts.append(f"again in {show_duration(event.retry_in_s)}")
+    if event.progress is not None:
+        facts.append(f"{int(event.progress * 100)} % {event.message}".rstrip())
+    if event.error_type:
+        facts.append(f"{event.error_type}: {event.error}")
+    if event.skipped:
+        facts.append(f"({event.skipped:,} before it were left out)")
+    return facts

@@ -1,0 +1,280 @@
+"""`jetjobs jobs`: where jobs stand; cancel them, or move those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from jetjobs.admin.cancel import CancelAnswer, CancelOutcome
+from jetjobs.admin.jobs import check_priority
+from jetjobs.admin.reschedule import MoveAnswer, MoveOutcome
+from jetjobs.app import JetJobs
+from jetjobs.cli.completion import priorities, queue_names, states, task_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import operator, read_duration, read_since, read_time
+from jetjobs.cli.terminal.output import DONE, FAILED, json_line, one_line
+from jetjobs.define.options import check_delay, check_moment
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
+from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.views.job_query import JobQuery
+from jetjobs.model.wire.ids import is_id
+from jetjobs.model.wire.validation import check_token
+
+commands = typer.Typer()
+
+Id = Annotated[str, typer.Argument(help="Id of the job.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids of jobs.")]
+Queue = Annotated[
+    str | None,
+    typer.Option(help="Only of this queue; also tells jobs of one id apart.", autocompletion=queue_names),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", help="Only of this task; also tells jobs of one id apart.", autocompletion=task_names),
+]
+_SHOWN = (
+    "id", "state", "queue", "task", "lane", "attempt", "crashes", "worker", "enqueued_at", "due_at", "started_at",
+    "ended_at", "reason", "how", "error", "schedule", "scheduled_time", "parent", "root",
+)  # fmt: skip
+_DONE = (CancelOutcome.CANCELLED, MoveOutcome.MOVED, MoveOutcome.UNCHANGED, MoveOutcome.MAY_RUN_TWICE)
+
+
+@commands.command("list")
+async def list_jobs(
+    job_state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            help="queued, running, scheduled, retrying, succeeded, cancelled or dead. [default: all live]",
+            autocompletion=states,
+        ),
+    ] = None,
+    queue: Queue = None,
+    task: TaskName = None,
+    since: Annotated[str | None, typer.Option(help="Only those that came to where they stand within: 1h.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="Only with this argument: args.user_id=7.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Go on from here, as the last list said.")] = None,
+) -> None:
+    """List jobs by where they stand, oldest first in each place. Nothing is held or taken."""
+    check_names([], queue, task)
+    query = JobQuery(_state(job_state), queue, task, read_since(since), tuple(map(_pair, where or ())))
+    async with state.reader() as app:
+        page = await app.jobs.page(query, limit=limit, cursor=cursor)
+    out = state.out
+    if out.as_json:
+        listed = [{**item.status.as_dict(), "arguments": item.arguments} for item in page.items]
+        out.json({"items": listed, "cursor": page.cursor, "scanned": page.scanned})
+    else:
+        # By a name with a number sign no command finds it: that is only to be read.
+        items = [item for item in page.items if not out.quiet or is_id(item.status.id)]
+        rows = [_row(item.status) for item in items]
+        out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
+    for path in page.unknown:
+        out.note(f"none of the {page.scanned:,} jobs looked at has {path}")
+    for path in page.secret:
+        out.note(f"{path} is secret: it is not looked at, and jobs that have it are not listed")
+    if page.cursor is not None:
+        short = len(page.items) < limit
+        looked = f"looked at {page.scanned:,} messages so far; " if short else ""
+        out.note(f"{looked}more: --cursor {page.cursor}")
+
+
+@commands.command()
+async def show(job_id: Id, queue: Queue = None, task: TaskName = None) -> None:
+    """Show all that is known of one job."""
+    check_names([job_id], queue, task)
+    async with state.reader() as app:
+        status = await app.jobs.get(job_id, queue=queue, task=task)
+    out = state.out
+    if out.as_json:
+        out.json(status.as_dict())
+        return
+    details = status.as_dict()
+    for name in _SHOWN:
+        if details[name] not in (None, "", 0):
+            out.data(f"{name:<13}{one_line(str(details[name]), None)}")
+    if status.progress is not None or status.message:
+        share = f"{status.progress:.0%}" if status.progress is not None else ""
+        told = " ".join(filter(None, (share, status.message)))
+        out.data(f"{'progress':<13}{one_line(told, None)}")
+    if status.priority not in (None, status.lane):
+        out.data(f"{'priority':<13}{status.priority}")
+    if status.cancel is not None:
+        asked = "" if status.state is JobState.CANCELLED else "asked for "
+        why = f"{asked}by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
+        out.data(f"{'cancel':<13}{one_line(why, None)}")
+    if status.state is JobState.SUCCEEDED:
+        out.data(f"{'result':<13}{json_line(status.result)}")
+    for entry in status.history:
+        what = f"attempt {entry.get('attempt')}: {entry.get('type')}: {entry.get('text', '')}"
+        out.data(f"{'failed':<13}{one_line(what, None)}")
+    for entry in status.replays:
+        what = f"by {entry.get('by') or '-'}: {entry.get('why') or '-'}"
+        out.data(f"{'replayed':<13}{one_line(what, None)}")
+
+
+@commands.command()
+async def wait(
+    job_id: Id,
+    queue: Queue = None,
+    task: TaskName = None,
+    timeout: Annotated[str, typer.Option("--for", help="How long to wait: 30s, 5m.")] = "1h",
+) -> int:
+    """Wait until a job has ended, and print its result. Exit code 1 if it is dead or cancelled, 7 if not."""
+    check_names([job_id], queue, task)
+    lasting = read_duration("--for", timeout)
+    async with state.reader() as app:
+        handle = await app.job(job_id, queue=queue, task=task)
+        try:
+            result = await handle.shown_result(lasting)
+        except (JobFailed, JobCancelled) as error:
+            state.out.error(str(error), None, FAILED)
+            return FAILED
+    if state.out.as_json:
+        state.out.json({"id": job_id, "state": "succeeded", "result": result})
+    else:
+        state.out.data(json_line(result))
+    return DONE
+
+
+@commands.command()
+async def cancel(
+    ids: Ids,
+    queue: Queue = None,
+    task: TaskName = None,
+    reason: Annotated[str, typer.Option(help="Why: kept with the job.")] = "",
+    timeout: Annotated[str, typer.Option("--for", help="How long to wait for one that runs.")] = "10s",
+) -> int:
+    """Cancel jobs wherever they stand. The answer says what became of each; repeating it changes nothing."""
+    limit, by = read_duration("--for", timeout), operator()
+
+    async def cancel_one(app: JetJobs, job_id: str) -> CancelAnswer:
+        return await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=limit)
+
+    return await _each(ids, queue, task, cancel_one)
+
+
+@commands.command()
+async def reschedule(
+    ids: Ids,
+    at: Annotated[str | None, typer.Option(help="ISO 8601 time with a zone.")] = None,
+    delay: Annotated[str | None, typer.Option(help="From now: 10m, 2h.")] = None,
+    now: Annotated[bool, typer.Option("--now", help="At once.")] = False,
+    queue: Queue = None,
+    task: TaskName = None,
+) -> int:
+    """Let scheduled or retrying jobs run at another time, or now."""
+    if (at is not None) + (delay is not None) + now != 1:
+        raise ConfigError("give one of --at, --delay and --now, and only one")
+    run_at = None if now else _moment(at, delay)
+
+    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+        if run_at is None:
+            return await app.jobs.run_now(job_id, queue=queue, task=task)
+        return await app.jobs.reschedule(job_id, run_at, queue=queue, task=task)
+
+    return await _each(ids, queue, task, move)
+
+
+@commands.command()
+async def priority(
+    job_id: Id,
+    lane: Annotated[str, typer.Argument(help="high, normal or low.", autocompletion=priorities)],
+    queue: Queue = None,
+    task: TaskName = None,
+) -> int:
+    """Change the priority of a job that waits."""
+    check_priority(lane)
+
+    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+        return await app.jobs.set_priority(job_id, lane, queue=queue, task=task)
+
+    return await _each([job_id], queue, task, move)
+
+
+# Parts
+
+
+async def _each(
+    ids: list[str],
+    queue: str | None,
+    task: str | None,
+    change: Callable[[JetJobs, str], Awaitable[CancelAnswer | MoveAnswer]],
+) -> int:
+    """Change each job and say what became of it; the exit code."""
+    check_names(ids, queue, task)
+    async with state.reader() as app:
+        for job_id in dict.fromkeys(ids):
+            await app.jobs.locate(job_id, queue, task)  # all of them are there, or nothing is changed
+        answers = [await change(app, job_id) for job_id in dict.fromkeys(ids)]
+    out = state.out
+    if out.as_json:
+        items = [
+            {"id": one.job_id, "outcome": str(one.outcome), "state": one.state, "detail": one.detail}
+            for one in answers
+        ]
+        out.json({"items": items, "cursor": None})
+    for one in answers:
+        line = f"{one.job_id} {one.outcome}" + (f": {one.detail}" if one.detail else "")
+        if out.quiet and one.outcome in _DONE:
+            out.data(one.job_id)
+        elif out.quiet:
+            out.note(line)
+        elif not out.as_json:
+            out.data(line)
+    return DONE if all(one.outcome in _DONE for one in answers) else FAILED
+
+
+def check_names(ids: list[str], queue: str | None, task: str | None) -> None:
+    """ConfigError for what no job can be called."""
+    for job_id in ids:
+        if not is_id(job_id):
+            raise ConfigError(f"{job_id!r} is no job id", hint="an id is 1 to 128 letters, digits, '-' or '_'")
+    for what, token in (("queue", queue), ("task", task)):
+        if token is not None:
+            check_token(what, token)
+
+
+def _row(status: JobStatus) -> list[str]:
+    since = status.ended_at or status.enqueued_at
+    age = "-" if since is None else show_duration(max(0.0, (datetime.now(UTC) - since).total_seconds()))
+    return [
+        status.id,
+        str(status.state),
+        status.queue,
+        status.task,
+        str(status.attempt),
+        age,
+        status.worker or "-",
+    ]
+
+
+def _state(text: str | None) -> JobState | None:
+    if text is None:
+        return None
+    try:
+        return JobState(text)
+    except ValueError:
+        raise ConfigError(f"--state {text!r} is none of {', '.join(JobState)}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    path, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--where {text!r}: say args.NAME=VALUE")
+    return path, value
+
+
+def _moment(at: str | None, delay: str | None) -> datetime:
+    if at is not None:
+        moment = read_time("--at", at)
+        check_moment("--at", moment)
+        return moment
+    lasting = read_duration("--delay", delay or "")
+    check_delay(lasting)
+    return datetime.now(UTC) + lasting

@@ -1,0 +1,169 @@
+"""`jetjobs queues`: what stands in each queue and how it moves; pause, resume, purge."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jetjobs.cli.completion import queue_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import Yes, operator, optional, read_duration
+from jetjobs.cli.terminal.output import DONE, REFUSED, one_line
+from jetjobs.cli.terminal.progress import confirmed, progress
+from jetjobs.doctor.finding import many
+from jetjobs.model.durations import show_duration
+from jetjobs.model.views.queue_info import QueueState
+from jetjobs.model.views.worker_info import iso
+
+commands = typer.Typer()
+
+Name = Annotated[str, typer.Argument(help="Name of the queue.", autocompletion=queue_names)]
+Names = Annotated[list[str], typer.Argument(help="Names of queues.", autocompletion=queue_names)]
+HEAD = (
+    "QUEUE", "STATE", "QUEUED", "RUNNING", "SCHEDULED", "RETRYING", "DEAD", "OLDEST", "IN/s", "OUT/s", "WORKERS",
+    "SLOTS",
+)  # fmt: skip
+
+
+@commands.command("list")
+async def list_queues() -> None:
+    """List all queues with their counts and rates."""
+    async with state.reader() as app:
+        found = await app.queues.list()
+    if state.out.as_json:
+        state.out.json({"items": [queue.summary() for queue in found], "cursor": None})
+        return
+    state.out.table(list(HEAD), [_row(queue) for queue in found])
+    if not found:
+        state.out.note("there are no queues: jetjobs setup apply makes those of your tasks")
+
+
+@commands.command()
+async def show(queue: Name) -> None:
+    """Show one queue: its lanes, its pause, and when a job enqueued now may start."""
+    async with state.reader() as app:
+        found = await app.queues.get(queue)
+    out = state.out
+    if out.as_json:
+        out.json(found.details())
+        return
+    for head, cell in zip(HEAD, _row(found), strict=True):
+        out.data(f"{head.lower():<11}{cell}")
+    starts = found.starts_in_s
+    out.data(f"{'a new job':<11}{'starts in ' + show_duration(starts) if starts is not None else _why_not(found)}")
+    if found.pause is not None:
+        why = found.pause.reason or "no reason given"
+        who = f"{why} ({found.pause.by or 'unknown'}, {iso(found.pause.at) or 'unknown'})"
+        out.data(f"{'paused':<11}{one_line(who, None)}")
+    for lane in found.lanes:
+        if lane.queued or lane.running or lane.waiting_pulls:
+            counts = f"{lane.queued:,} queued, {lane.running:,} running, {many(lane.waiting_pulls, 'pull')} open"
+            out.data(f"{'lane':<11}{lane.lane}: {counts}")
+
+
+@commands.command()
+async def pause(
+    queues: Names,
+    for_: Annotated[
+        str | None, typer.Option("--for", help="Resume by itself after: 30s, 10m, 1h. [default: never]")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why: shown to whoever looks.")] = "",
+) -> None:
+    """Let no job of a queue start. What runs finishes, and jobs may be enqueued."""
+    lasting = optional(read_duration, "--for", for_)
+    async with state.reader() as app:
+        for name in queues:
+            await app.queues.get(name, rates_s=0)  # all of them are there, or none is paused
+        found = [await app.queues.pause(name, for_=lasting, reason=reason, by=operator()) for name in queues]
+    if state.out.as_json:
+        state.out.json({"items": [queue.details() for queue in found]})
+        return
+    for queue in found:
+        if state.out.quiet:
+            state.out.data(queue.queue)
+            continue
+        state.out.data(f"{queue.queue}  {_state(queue)}, {queue.running} still running, {queue.queued:,} wait")
+
+
+@commands.command()
+async def resume(queues: Names) -> None:
+    """Let the jobs of paused queues start again."""
+    async with state.reader() as app:
+        for name in queues:
+            await app.queues.get(name, rates_s=0)
+        resumed = {name: await app.queues.resume(name) for name in queues}
+    if state.out.as_json:
+        state.out.json({"items": [{"queue": name, "resumed": done} for name, done in resumed.items()]})
+        return
+    for name, done in resumed.items():
+        state.out.data(name if state.out.quiet else f"{name}  {'resumed' if done else 'was not paused'}")
+
+
+@commands.command()
+async def purge(
+    queue: Name,
+    scheduled: Annotated[bool, typer.Option("--scheduled", help="Also the jobs for later, retries too.")] = False,
+    yes: Yes = False,
+) -> int:
+    """Delete the jobs that wait in a queue, for good. Running ones and dead letters stay."""
+    async with state.reader() as app:
+        found = await app.queues.get(queue, rates_s=0)
+        total = found.queued + (found.scheduled + found.retrying if scheduled else 0)
+        what = f"delete {many(total)} of queue {queue} for good"
+        if not await confirmed(what, yes=yes, word=queue):
+            return REFUSED
+        with progress("deleted", found.queued) as step:
+
+            def steps(count: int) -> None:
+                for _ in range(count):
+                    step()
+
+            purged = await app.queues.purge(queue, scheduled=scheduled, step=steps)
+    if state.out.as_json:
+        state.out.json({"queue": queue, "purged": purged.queued, "purged_scheduled": purged.scheduled})
+    elif state.out.quiet:
+        state.out.data(queue)
+    else:
+        more = f", {purged.scheduled:,} scheduled or retrying" if scheduled else ""
+        state.out.data(f"{many(purged.queued, 'queued job')} deleted{more}")
+    return DONE
+
+
+# Parts
+
+
+def _row(queue: QueueState) -> list[str]:
+    return [
+        queue.queue,
+        _state(queue),
+        f"{queue.queued:,}",
+        f"{queue.running:,}",
+        f"{queue.scheduled:,}",
+        f"{queue.retrying:,}",
+        f"{queue.dead:,}",
+        "-" if queue.oldest_s is None else show_duration(queue.oldest_s),
+        _rate(queue.in_per_s),
+        _rate(queue.out_per_s),
+        str(queue.workers),
+        f"{queue.busy}/{queue.slots}",
+    ]
+
+
+def _state(queue: QueueState) -> str:
+    if queue.pause is None:
+        return "running"
+    until = queue.pause.until
+    return f"paused {show_duration(max(0.0, until - queue.at))}" if until else "paused"
+
+
+def _why_not(queue: QueueState) -> str:
+    if not queue.workers:
+        return "waits for a worker: none works on this queue"
+    if queue.pause is not None:
+        return "waits for jetjobs queues resume"
+    return "unknown: nothing has ended while we looked"
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else "0" if not value else f"{value:,.1f}"

@@ -1,0 +1,258 @@
+"""`jetjobs dead replay` and `dead delete`: enqueue dead jobs again, or delete their letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import typer
+
+from jetjobs.admin.dead_letters import ReplayAnswer, Replayed
+from jetjobs.app import JetJobs
+from jetjobs.cli.commands.dead import NAMED, ErrorType, Queue, Reason, Selection, Since, TaskName, find_letter
+from jetjobs.cli.completion import dead_ids, queue_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import Yes, operator
+from jetjobs.cli.terminal.output import DONE, FAILED, REFUSED, one_line
+from jetjobs.cli.terminal.progress import confirmed, progress
+from jetjobs.model.errors import ConfigError, JetJobsError
+from jetjobs.model.views.dead_letter import DeadLetter
+from jetjobs.model.wire.lenient_json import read_json
+
+commands = typer.Typer()
+
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", autocompletion=dead_ids)]
+All = Annotated[bool, typer.Option("--all", help="All that match; without a filter, all there are.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+SHOWN = 5
+"""Letters that a dry run names."""
+
+
+class Tally:
+    """What has been done so far: it is said in the end, however that comes."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Replayed] = Counter()
+        self.refused: list[dict[str, str]] = []
+
+    def add(self, answer: ReplayAnswer) -> None:
+        self.counts[answer.outcome] += 1
+        if state.out.quiet and answer.outcome is Replayed.REPLAYED:
+            state.out.data(answer.letter.id)
+        if answer.outcome in (Replayed.REFUSED, Replayed.ALIVE):
+            letter = answer.letter
+            entry = {"id": letter.id, "queue": letter.queue, "task": letter.task}
+            self.refused.append({**entry, "outcome": str(answer.outcome), "why": answer.why})
+
+    def say(self, *, whole: bool) -> None:
+        out = state.out
+        if out.as_json:
+            counts = {str(outcome): number for outcome, number in self.counts.items()}
+            out.json({"counts": counts, "refused": self.refused, "complete": whole})
+            return
+        done = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items()) or "0 replayed"
+        # With --quiet the ids were printed, and are all that belongs there.
+        (out.note if out.quiet else out.data)(
+            done if whole else f"{done}; stopped before the end. Repeat the command to go on."
+        )
+        for entry in self.refused[:NAMED]:
+            out.note(f"{entry['id']} {entry['outcome']}: {one_line(entry['why'])}")
+        if len(self.refused) > NAMED:
+            out.note(f"and {len(self.refused) - NAMED} more; --json has them all")
+
+
+class Choice:
+    """The letters chosen, as they were when the command began: what dies later is not among them."""
+
+    def __init__(self, app: JetJobs, selection: Selection) -> None:
+        selection.check()
+        self._app = app
+        self._selection = selection
+        self._wanted = selection.filter()
+        self._until = 0
+        self.named: list[DeadLetter] | None = None
+
+    async def look(self) -> None:
+        """JobNotFound when one of the ids has no letter, JobAmbiguous when it has several."""
+        self._until = await self._app.dead.last_sequence()
+        if self._selection.ids:
+            self.named = [
+                await find_letter(self._app, job_id, self._selection, "; nothing was changed")
+                for job_id in dict.fromkeys(self._selection.ids)
+            ]
+
+    async def letters(self) -> AsyncIterator[DeadLetter]:
+        """Read as they are asked for, never all held."""
+        if self.named is not None:
+            for letter in self.named:
+                yield letter
+            return
+        async for letter in self._app.dead.list(self._wanted, until=self._until):
+            yield letter
+
+    async def count(self) -> tuple[int, list[DeadLetter]]:
+        """How many there are, and the first few."""
+        number = 0
+        first: list[DeadLetter] = []
+        async for letter in self.letters():
+            number += 1
+            if len(first) < SHOWN:
+                first.append(letter)
+        return number, first
+
+
+@commands.command()
+async def replay(
+    ids: Ids = None,
+    all_matching: All = False,
+    queue: Queue = None,
+    task: TaskName = None,
+    died_of: Annotated[str | None, typer.Option("--died-of", help="Only those with this reason of death.")] = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    to_queue: Annotated[
+        str | None,
+        typer.Option(help="Enqueue on this queue instead of their own.", autocompletion=queue_names),
+    ] = None,
+    rate: Annotated[float, typer.Option(help="At most so many a second; 0 for no limit.", min=0)] = 0,
+    reason: Annotated[str, typer.Option("--reason", help="Why: kept with the job.")] = "",
+    data: Annotated[str | None, typer.Option(help="Other arguments, as one JSON object; for a single id.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Enqueue dead jobs again under their own ids, from their first attempt. Safe to interrupt and repeat."""
+    chosen = Selection(ids, queue, task, died_of, error_type, since, all_matching)
+    arguments = _other_arguments(chosen, data)
+    async with state.load_app(None, state.settings()) as app:
+        choice = Choice(app, chosen)
+        await choice.look()
+        if dry_run:
+            return await _dry_run(app, choice, arguments)
+        number, _ = await choice.count()
+        if (code := await _may_go_ahead("replay", number, yes or bool(ids))) is not None:
+            return code
+        answers = app.dead.replay_many(
+            choice.letters(), by=operator(), reason=reason, to_queue=to_queue, arguments=arguments, rate=rate
+        )
+        tally = Tally()
+        try:
+            with progress("replayed", number) as step:
+                async for answer in answers:
+                    tally.add(answer)
+                    step()
+        except (asyncio.CancelledError, JetJobsError):
+            if tally.counts:
+                tally.say(whole=False)
+            raise
+    tally.say(whole=True)
+    return FAILED if tally.refused else DONE
+
+
+@commands.command()
+async def delete(
+    ids: Ids = None,
+    all_matching: All = False,
+    queue: Queue = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Delete dead letters for good."""
+    async with state.reader() as app:
+        choice = Choice(app, Selection(ids, queue, task, reason, error_type, since, all_matching))
+        await choice.look()
+        number, first = await choice.count()
+        if dry_run:
+            _say_dry_run("delete", number, first, [])
+            return DONE
+        if (code := await _may_go_ahead("delete", number, yes or bool(ids))) is not None:
+            return code
+        deleted = await _delete(app, choice, number)
+    if state.out.as_json:
+        state.out.json({"deleted": deleted})
+    elif not state.out.quiet:
+        state.out.data(f"{deleted} deleted")
+    return DONE
+
+
+async def _delete(app: JetJobs, choice: Choice, number: int) -> int:
+    deleted = 0
+    try:
+        with progress("deleted", number) as step:
+            async for letter in choice.letters():
+                if await app.dead.delete(letter):
+                    deleted += 1
+                    if state.out.quiet:
+                        state.out.data(letter.id)
+                step()
+    except (asyncio.CancelledError, JetJobsError):
+        state.out.note(f"{deleted} deleted; stopped before the end")
+        raise
+    return deleted
+
+
+# Parts
+
+
+async def _may_go_ahead(verb: str, number: int, yes: bool) -> int | None:
+    """None to go ahead; else the exit code. One letter is never asked about."""
+    if number == 0:
+        if state.out.as_json:
+            state.out.json({"dry_run": False, "matching": 0})
+        else:
+            state.out.data("No dead letter matches. Nothing changed.")
+        return DONE
+    return None if await confirmed(f"{verb} {number} jobs", yes=yes or number == 1) else REFUSED
+
+
+async def _dry_run(app: JetJobs, choice: Choice, arguments: dict[str, Any] | None) -> int:
+    """Says what would be, arguments checked; a live job of the same id or key is only seen when it is done."""
+    tally = Tally()
+    number = 0
+    first: list[DeadLetter] = []
+    async for letter in choice.letters():
+        number += 1
+        if why := await app.dead.check(letter, arguments=arguments):
+            tally.add(ReplayAnswer(letter, Replayed.REFUSED, why))
+        elif len(first) < SHOWN:
+            first.append(letter)
+    _say_dry_run("replay", number, first, tally.refused)
+    return DONE
+
+
+def _say_dry_run(verb: str, number: int, first: list[DeadLetter], refused: list[dict[str, str]]) -> None:
+    out = state.out
+    if out.as_json:
+        first_ids = [letter.id for letter in first]
+        out.json({"dry_run": True, "matching": number, "first": first_ids, "refused": refused})
+        return
+    count = number - len(refused)
+    out.data(f"Would {verb} {count} {'job' if count == 1 else 'jobs'}. Nothing changed.")
+    for letter in first:
+        out.data(f"  {letter.id}  {letter.queue}  {letter.task}")
+    if number - len(refused) > len(first):
+        out.data("  ...")
+    for entry in refused[:NAMED]:
+        out.note(f"{entry['id']} would be refused: {one_line(entry['why'])}")
+    if len(refused) > NAMED:
+        out.note(f"and {len(refused) - NAMED} more; --json has them all")
+
+
+def _other_arguments(selection: Selection, data: str | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    if not selection.ids or len(selection.ids) != 1:
+        raise ConfigError("--data goes with one id")
+    try:
+        values = read_json(data)
+    except ValueError as error:
+        raise ConfigError(f"--data: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError("--data must be one JSON object: the task's arguments by name")
+    return values

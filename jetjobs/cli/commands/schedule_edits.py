@@ -1,0 +1,172 @@
+"""`jetjobs schedules`: put and delete schedules, pause and resume them, run one now."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from jetjobs.admin.schedules import PutOptions
+from jetjobs.app import JetJobs
+from jetjobs.cli.commands.enqueue import read_arguments
+from jetjobs.cli.commands.schedules import Cron, Every, Name, as_item, until
+from jetjobs.cli.completion import schedule_names, task_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import (
+    Arguments,
+    Data,
+    OtherQueue,
+    Priority,
+    Yes,
+    optional,
+    present,
+    read_duration,
+    read_time,
+)
+from jetjobs.cli.terminal.output import DONE, REFUSED
+from jetjobs.cli.terminal.progress import confirmed
+from jetjobs.model.wire.validation import check_schedule_name
+
+commands = typer.Typer()
+
+Names = Annotated[list[str], typer.Argument(help="Names of schedules.", autocompletion=schedule_names)]
+
+
+@commands.command()
+async def run(name: Name) -> None:
+    """Enqueue a job of a schedule at once, besides its ticks."""
+    async with state.reader() as app:
+        handle = await app.schedules.run_now(name)
+    if state.out.as_json:
+        state.out.json({"schedule": name, "id": handle.id, "queue": handle.queue, "task": handle.task})
+    else:
+        state.out.data(handle.id if state.out.quiet else f"{handle.id} enqueued on {handle.queue}")
+
+
+@commands.command()
+async def pause(names: Names) -> None:
+    """Let no tick of a schedule run until it is resumed; it stays paused through deploys."""
+    await _pause(names, paused=True)
+
+
+@commands.command()
+async def resume(names: Names) -> None:
+    """Let the ticks of paused schedules run again, from now on."""
+    await _pause(names, paused=False)
+
+
+async def _pause(names: list[str], *, paused: bool) -> None:
+    async with state.reader() as app:
+        before = {name: await app.schedules.get(name) for name in names}  # all are there, or none is changed
+        change = app.schedules.pause if paused else app.schedules.resume
+        found = [await change(name) for name in before]
+        await _note_no_leader(app)
+        now = await app.jetstream.server_clock.now()
+    if state.out.as_json:
+        state.out.json({"items": [as_item(info) for info in found]})
+        return
+    for info in found:
+        name = info.schedule.name
+        if before[name].schedule.paused is paused:
+            text = "was paused already" if paused else "was not paused"
+        else:
+            text = "paused" if paused else f"resumed, next {until(info.next, now)}"
+        state.out.data(name if state.out.quiet else f"{name}  {text}")
+
+
+@commands.command()
+async def put(
+    name: Name,
+    task: Annotated[str, typer.Argument(help="Name of the task.", autocompletion=task_names)],
+    arguments: Arguments = None,
+    data: Data = None,
+    cron: Cron = None,
+    every: Every = None,
+    tz: Annotated[
+        str | None, typer.Option(help="Time zone of the cron expression. [default: UTC]", metavar="ZONE")
+    ] = None,
+    queue: OtherQueue = None,
+    priority: Priority = None,
+    start: Annotated[str | None, typer.Option(help="No scheduled time before this, ISO 8601 with a zone.")] = None,
+    end: Annotated[str | None, typer.Option(help="No scheduled time after this, ISO 8601 with a zone.")] = None,
+    jitter: Annotated[str | None, typer.Option(help="Each tick is due up to so much after its slot: 30s.")] = None,
+    misfire: Annotated[
+        str | None,
+        typer.Option(help="Of scheduled times that nobody could plan in time: last, all or skip. [default: last]"),
+    ] = None,
+    overlap: Annotated[
+        str | None, typer.Option(help="While an earlier tick is alive: allow or skip. [default: allow]")
+    ] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Pause it from the beginning.")] = False,
+    revision: Annotated[
+        int | None,
+        typer.Option(help="Only over this revision, as `show` tells it; 0: only if there is none.", min=0),
+    ] = None,
+) -> None:
+    """Make a schedule, or put another in its place: what is not given has its default."""
+    given = {
+        "args": read_arguments(arguments or [], data),
+        "cron": cron,
+        "every": optional(read_duration, "--every", every),
+        "tz": tz,
+        "queue": queue,
+        "priority": priority,
+        "start": optional(read_time, "--start", start),
+        "end": optional(read_time, "--end", end),
+        "jitter": optional(read_duration, "--jitter", jitter),
+        "misfire": misfire,
+        "overlap": overlap,
+        "paused": paused or None,
+    }
+    await _store(name, task, cast("PutOptions", present(given)), revision)
+
+
+async def _store(name: str, task: str, options: PutOptions, revision: int | None) -> None:
+    app = state.load_app(None, state.settings())
+    app.find(task)
+    async with app:
+        before = await app.jetstream.schedules.get(check_schedule_name(name))
+        info = await app.schedules.put(name, task, revision=revision, **options)
+        await _note_no_leader(app)
+        now = await app.jetstream.server_clock.now()
+    if state.out.as_json:
+        state.out.json(as_item(info))
+    elif state.out.quiet:
+        state.out.data(name)
+    else:
+        upcoming = "paused" if info.schedule.paused else f"next {until(info.next, now)}"
+        if before is not None and before.schedule is not None and before.schedule.paused:
+            upcoming += "" if info.schedule.paused else "; it was paused, and is on now"
+        state.out.data(f"{name}  stored as revision {info.revision}, {upcoming}")
+
+
+@commands.command()
+async def delete(
+    names: Names,
+    yes: Yes = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also those that code declares: for an app that is gone.")
+    ] = False,
+) -> int:
+    """Delete schedules. Jobs of ticks that have fired stay."""
+    async with state.reader() as app:
+        wanted = list(dict.fromkeys(names))
+        for name in wanted:
+            await app.schedules.find_to_delete(name, force=force)  # all can be deleted, or none is
+        what = f"delete {f'schedule {wanted[0]}' if len(wanted) == 1 else f'{len(wanted)} schedules'}"
+        if not await confirmed(what, yes=yes):
+            return REFUSED
+        for name in wanted:
+            await app.schedules.delete(name, force=force)
+    if state.out.as_json:
+        state.out.json({"items": [{"name": name, "deleted": True} for name in wanted]})
+        return DONE
+    for name in wanted:
+        state.out.data(name if state.out.quiet else f"{name}  deleted")
+    return DONE
+
+
+async def _note_no_leader(app: JetJobs) -> None:
+    if not await app.schedules.has_leader():
+        when = "no worker leads: this takes effect when one does"
+        state.out.note(f"{when}. Ticks already placed still fire, up to 60 s")

@@ -1,0 +1,61 @@
+"""`jetjobs setup`: what the app needs on the server, shown as a difference, and made so."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import App
+from jetjobs.jetstream.topology import Change
+from jetjobs.model.wire.validation import check_token
+
+commands = typer.Typer()
+Queues = Annotated[str | None, typer.Option("-q", "--queues", help="Queues beside those of the tasks: a,b,c.")]
+Replicas = Annotated[int | None, typer.Option(help="Copies of each stream: 1, 3 or 5.", min=1, max=5)]
+
+
+@commands.command()
+async def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
+    """Show what `setup apply` would create or change. Changes nothing."""
+    _show(await _compare(app, queues, replicas, apply=False), applied=False)
+
+
+@commands.command()
+async def apply(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
+    """Create or update what the app needs. Safe to repeat, and to run from many places at once."""
+    _show(await _compare(app, queues, replicas, apply=True), applied=True)
+
+
+async def _compare(name: str | None, queues: str | None, replicas: int | None, *, apply: bool) -> list[Change]:
+    app = state.load_app(name, state.settings({"queues.replicas": replicas}))
+    extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
+    wanted = sorted({*app.task_queues, *extra})
+    async with app:
+        return await (app.provision(wanted) if apply else app.plan(wanted))
+
+
+def _show(changes: list[Change], *, applied: bool) -> None:
+    out = state.out
+    if out.as_json:
+        items = [{"what": c.wanted.label, "action": c.action, "diff": c.diff} for c in changes]
+        out.json({"applied": applied, "items": items})
+        return
+    for change in changes:
+        if change.action == "create":
+            out.data(out.paint(f"+ {change.wanted.label}", "32"), painted=True)
+        elif change.action == "update":
+            out.data(out.paint(f"~ {change.wanted.label}", "33"), painted=True)
+            for key, (there, wanted) in sorted(change.diff.items()):
+                out.data(f"    {key}: {_value(there)} -> {_value(wanted)}")
+        else:
+            out.data(f"= {change.wanted.label}")
+    create = sum(c.action == "create" for c in changes)
+    update = sum(c.action == "update" for c in changes)
+    words = ("created", "updated") if applied else ("to create", "to update")
+    out.note(f"{create} {words[0]}, {update} {words[1]}, {len(changes) - create - update} unchanged")
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else str(value)

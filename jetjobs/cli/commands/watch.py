@@ -1,0 +1,117 @@
+"""`jetjobs jobs watch`: follow jobs to their end, or show those that run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.commands.jobs import Queue, TaskName, check_names
+from jetjobs.cli.commands.top import Top
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.output import DONE, FAILED, shorten
+from jetjobs.cli.terminal.progress import cut
+from jetjobs.cli.terminal.progress import line as bar_line
+from jetjobs.define.handle import JobHandle
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.job import FINAL, JobState, JobStatus
+from jetjobs.model.wire.lenient_json import write_json
+
+MOST = 200
+"""Each job is looked for once a second."""
+REFRESH_S = 1.0
+
+
+commands = typer.Typer()
+
+
+@commands.command()
+async def watch(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of jobs. [default: all that run, live]")] = None,
+    queue: Queue = None,
+    task: TaskName = None,
+) -> int:
+    """Follow jobs until all have ended. Exit code 0 if all succeeded, else 1. Without ids: what runs, live."""
+    ids = list(dict.fromkeys(ids or []))
+    check_names(ids, queue, task)
+    if len(ids) > MOST:
+        raise ConfigError(f"{MOST} jobs at once at the most")
+    on_terminal = sys.stdout.isatty() and not state.out.as_json
+    async with state.reader() as app:
+        if not ids:
+            return await _watch_running(app, queue, task, on_terminal)
+        handles = [await app.job(job_id, queue=queue, task=task) for job_id in ids]
+        block = Block(ids) if on_terminal else None
+        ends = await asyncio.gather(*(_follow(handle, block) for handle in handles))
+    return DONE if all(end is JobState.SUCCEEDED for end in ends) else FAILED
+
+
+async def _follow(handle: JobHandle[Any], block: Block | None) -> JobState | None:
+    end: JobState | None = None
+    async for status in handle.follow():
+        end = status.state
+        if block is not None:
+            block.show(status)
+        else:
+            _print(status)
+    return end
+
+
+async def _watch_running(app: JetJobs, queue: str | None, task: str | None, on_terminal: bool) -> int:
+    if on_terminal:
+        await Top(app, REFRESH_S, only_running=True, queue=queue, task=task).run()
+        return DONE
+    for status in await app.jobs.running():
+        if queue in (None, status.queue) and task in (None, status.task):
+            _print(status)
+    return DONE
+
+
+def _print(status: JobStatus) -> None:
+    print(write_json(status.as_dict(), default=str), flush=True)
+
+
+class Block:
+    """A line for each job, redrawn in place; with more jobs than lines on the terminal, a line for each change."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self._lines = dict.fromkeys(ids, "")
+        self._drawn = False
+
+    def show(self, status: JobStatus) -> None:
+        columns, rows = _size()
+        name = shorten(status.id, max(8, columns // 2))
+        text = f"{name}  {describe(status, columns - len(name) - 2)}"
+        self._lines[status.id] = text
+        if len(self._lines) >= rows:
+            sys.stdout.write(cut(text, columns - 1) + "\n")
+        else:
+            up = f"\x1b[{len(self._lines)}A" if self._drawn else ""
+            sys.stdout.write(up + "".join(f"\r\x1b[K{cut(line, columns - 1)}\n" for line in self._lines.values()))
+            self._drawn = True
+        sys.stdout.flush()
+
+
+def describe(status: JobStatus, columns: int) -> str:
+    """The bar of a job that runs; how one has ended."""
+    if status.state not in FINAL:
+        return bar_line(status, max(10, columns))
+    took = ""
+    if status.started_at is not None and status.ended_at is not None:
+        took = f" in {show_duration(max(0.0, (status.ended_at - status.started_at).total_seconds()))}"
+    if status.state is JobState.DEAD:
+        return f"dead: {status.reason or 'unknown'}"
+    return f"{status.state}{took if status.state is JobState.SUCCEEDED else ''}"
+
+
+def _size() -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return size.columns or 80, size.lines or 24

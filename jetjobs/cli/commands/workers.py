@@ -1,0 +1,159 @@
+"""`jetjobs workers`: which workers live and what they do; quiet them, stop them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import typer
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.completion import queue_names, worker_names
+from jetjobs.cli.state import state
+from jetjobs.cli.terminal.options import Yes
+from jetjobs.cli.terminal.output import DONE, FAILED, REFUSED, one_line
+from jetjobs.cli.terminal.progress import confirmed
+from jetjobs.doctor.finding import many
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import ConfigError, QueueNotFound, WorkerNotFound, WorkerSilent
+from jetjobs.model.views.worker_info import WorkerRecord
+from jetjobs.model.wire.validation import check_token
+
+commands = typer.Typer()
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="Names of workers, as `workers list` has them.", autocompletion=worker_names),
+]
+All = Annotated[bool, typer.Option("--all", help="All workers, instead of single names.")]
+HEAD = ["WORKER", "PHASE", "QUEUES", "SLOTS", "LAG", "MEMORY", "UP", "HOST", "PID", "VERSION"]
+
+
+@commands.command("list")
+async def list_workers(
+    queue: Annotated[
+        str | None, typer.Option(help="Only those that work on this queue.", autocompletion=queue_names)
+    ] = None,
+) -> None:
+    """List the workers that live. One that stopped is gone at once, one that died within 15 s."""
+    if queue is not None:
+        check_token("queue", queue)
+    async with state.reader() as app:
+        found = await app.workers.list(queue)
+        if queue is not None and not found and queue not in await app.queues.names():
+            raise QueueNotFound(f"there is no queue {queue!r}", hint="jetjobs queues list")
+    if state.out.as_json:
+        state.out.json({"items": [record.summary() for record in found], "cursor": None})
+        return
+    state.out.table(HEAD, [_row(record) for record in found])
+    if not found:
+        works = f" of queue {queue}" if queue is not None else ""
+        state.out.note(f"no worker{works} lives: jetjobs worker starts one")
+
+
+def _row(record: WorkerRecord) -> list[str]:
+    return [
+        record.key,
+        record.phase,
+        ",".join(sorted(record.queues)),
+        f"{record.busy}/{record.total}",
+        show_duration(record.lag_s),
+        _megabytes(record),
+        show_duration(max(0.0, time.time() - record.started_at)),
+        record.host,
+        str(record.pid),
+        record.version,
+    ]
+
+
+@commands.command()
+async def show(
+    name: Annotated[str, typer.Argument(help="Name of the worker.", autocompletion=worker_names)],
+) -> None:
+    """Show one worker: its slots, its tasks, what it runs."""
+    async with state.reader() as app:
+        record = await app.workers.get(name)
+    out = state.out
+    if out.as_json:
+        out.json(record.details())
+        return
+    now = time.time()
+    facts = {
+        "worker": record.key,
+        "name": record.name,
+        "phase": record.phase,
+        "host": f"{record.host}, pid {record.pid}",
+        "version": f"jetjobs {record.version}, Python {record.python}",
+        "up": show_duration(max(0.0, now - record.started_at)),
+        "seen": show_duration(max(0.0, now - record.seen_at)) + " ago",
+        "slots": f"{record.busy}/{record.total}",
+        "lag": show_duration(record.lag_s),
+        "memory": _megabytes(record),
+    }
+    for key, value in facts.items():
+        out.data(f"{key:<10}{one_line(value, None)}")
+    for queue, slots in sorted(record.queues.items()):
+        out.data(f"{'queue':<10}{queue} {slots.busy}/{slots.total}")
+    for task, digest in sorted(record.tasks.items()):
+        out.data(f"{'task':<10}{one_line(f'{task} {digest}', None)}")
+    for job in record.running:
+        what = f"{job.id} {job.task} for {show_duration(max(0.0, now - job.since))}"
+        out.data(f"{'running':<10}{one_line(what, None)}")
+    if record.busy > len(record.running) > 0:
+        out.data(f"{'':<10}and {record.busy - len(record.running)} more")
+
+
+@commands.command()
+async def quiet(names: Names = None, all_workers: All = False, yes: Yes = False) -> int:
+    """Let workers take no new work. They finish what runs, and stay until they are stopped."""
+    return await _tell_all("quiet", names, all_workers=all_workers, yes=yes)
+
+
+@commands.command()
+async def stop(
+    names: Names = None,
+    all_workers: All = False,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for running jobs: they are given back.")] = False,
+    yes: Yes = False,
+) -> int:
+    """Let workers end in order, as by SIGTERM. Whoever supervises them may start them again."""
+    return await _tell_all("stop", names, all_workers=all_workers, yes=yes, now=now)
+
+
+async def _tell_all(word: str, names: list[str] | None, *, all_workers: bool, yes: bool, now: bool = False) -> int:
+    """Tell workers something; the exit code. One that does not answer does not keep the others from hearing it."""
+    if bool(names) == all_workers:
+        raise ConfigError("name workers, or say --all")
+    async with state.reader() as app:
+        if all_workers:
+            chosen = await app.workers.list()
+        else:
+            chosen = [await app.workers.get(name) for name in dict.fromkeys(names or [])]
+        what = f"{word} {many(len(chosen), 'worker')}"
+        if all_workers and chosen and not await confirmed(what, yes=yes):
+            return REFUSED
+        told = await asyncio.gather(*(_tell(app, record.key, word, now) for record in chosen))
+    if state.out.as_json:
+        state.out.json({"items": told})
+    for answer in told:
+        if not answer["ok"]:
+            state.out.note(one_line(f"{answer['worker']}: {answer.get('error', 'no reason given')}", None))
+        elif state.out.quiet:
+            state.out.data(answer["worker"])
+        elif not state.out.as_json:
+            phase = "stopping" if word == "stop" else str(answer.get("phase", "ok"))
+            state.out.data(f"{answer['worker']}  {one_line(phase)}")
+    return DONE if all(answer["ok"] for answer in told) else FAILED
+
+
+async def _tell(app: JetJobs, key: str, word: str, now: bool) -> dict[str, Any]:
+    try:
+        answer = await (app.workers.stop(key, now=now) if word == "stop" else app.workers.quiet(key))
+    except (WorkerNotFound, WorkerSilent) as error:
+        return {"worker": key, "ok": False, "error": str(error)}
+    return {"worker": key, "ok": bool(answer.get("ok")), **answer}
+
+
+def _megabytes(record: WorkerRecord) -> str:
+    return f"{record.memory_bytes / 1_000_000:.0f} MB"

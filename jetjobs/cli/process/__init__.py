@@ -1,0 +1,1 @@
+"""Processes that commands start and supervise."""

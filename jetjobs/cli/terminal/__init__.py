@@ -1,0 +1,1 @@
+"""Terminal input and output shared by commands."""

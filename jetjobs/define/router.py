@@ -1,0 +1,137 @@
+"""Tasks by name. A Router collects them in a module; the app includes routers and is one itself."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar, Unpack, cast, overload
+
+from typing_extensions import ParamSpec
+
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import TaskOptions
+from jetjobs.define.schedule import schedule_of
+from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task
+from jetjobs.model.errors import DefinitionError, UnknownTask
+from jetjobs.model.schedule.schedule import Schedule
+from jetjobs.model.wire.validation import check_token
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KNOWN = frozenset(TaskOptions.__annotations__)
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` returns: keeps the function's parameters and result in the task's type."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+
+
+class Router:
+    """Tasks declared in one module, with a default queue. Inert: no connection, no environment read."""
+
+    def __init__(self, *, queue: str = "default") -> None:
+        self.default_queue = check_token("queue", queue)
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.schedules_declared: dict[str, Schedule] = {}
+        self._outlet: Send | None = None
+        self._parents: list[Router] = []
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(self, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+
+    def task(  # type: ignore[misc]
+        self, function: Callable[..., Any] | None = None, /, **given: Any
+    ) -> Any:
+        """Register a function: `@app.task` or `@app.task(queue="mail", timeout=...)`."""
+        options = cast("TaskOptions", given)
+        if unknown := options.keys() - _KNOWN:
+            raise DefinitionError(
+                f"unknown task option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}"
+            )
+        options.setdefault("queue", self.default_queue)
+
+        def register(function: Callable[..., Any]) -> Task[Any, Any]:
+            if not callable(function) or isinstance(function, Task):
+                raise DefinitionError(f"{function!r} is no function to make a task of")
+            kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+            task = cast("Task[Any, Any]", kind(function, self._send, options, self._declare))
+            self._add(task)
+            return task
+
+        return register if function is None else register(function)
+
+    def include(self, router: Router) -> None:
+        """Take over the tasks of `router`, all or none: they are enqueued through, and run by, this one.
+
+        Tasks that are declared on `router` later are taken over as they come.
+        """
+        if router in self._upward():
+            raise DefinitionError("a router cannot include itself, nor one that includes it")
+        self._check_schedules(*router.schedules_declared)
+        self._add(*router.tasks.values())
+        for each in self._upward():
+            each.schedules_declared.update(router.schedules_declared)
+        router._parents.append(self)
+        router._outlet = self._send
+
+    def find(self, name: str) -> Task[Any, Any]:
+        """The task of that name. UnknownTask otherwise, with the nearest name as a hint."""
+        task = self.tasks.get(name)
+        if task is None:
+            near = difflib.get_close_matches(name, self.tasks, 1)
+            raise UnknownTask(f"no task named {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
+        return task
+
+    @property
+    def task_queues(self) -> list[str]:
+        """The queues that the tasks and their schedules are declared for."""
+        schedules = self.schedules_declared.values()
+        return sorted({task.queue for task in self.tasks.values()} | {schedule.queue for schedule in schedules})
+
+    def _add(self, *tasks: Task[Any, Any]) -> None:
+        """Make the tasks known here and to all that include this router. Nothing is added if one is there."""
+        routers = self._upward()
+        for task in tasks:
+            if any(task.name in router.tasks for router in routers):
+                raise DefinitionError(
+                    f"task {task.name!r} is declared twice",
+                    hint="give one of them another name: @app.task(name=...)",
+                )
+        for router in routers:
+            router.tasks.update((task.name, task) for task in tasks)
+
+    def _declare(self, task: Task[Any, Any], options: Mapping[str, Any]) -> None:
+        """A schedule of one of the tasks; it has the task's name unless it is given one."""
+        schedule = schedule_of(task, task.name, options)
+        self._check_schedules(schedule.name)
+        for router in self._upward():
+            router.schedules_declared[schedule.name] = schedule
+
+    def _check_schedules(self, *names: str) -> None:
+        for name in names:
+            if any(name in router.schedules_declared for router in self._upward()):
+                raise DefinitionError(
+                    f"schedule {name!r} is declared twice",
+                    hint="give one of them another name: cron(..., name=...)",
+                )
+
+    def _upward(self) -> set[Router]:
+        """This router and all that include it, directly or not."""
+        return {self}.union(*(parent._upward() for parent in self._parents))
+
+    async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        if self._outlet is None:
+            raise DefinitionError(
+                f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
+            )
+        return await self._outlet(request)

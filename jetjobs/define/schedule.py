@@ -1,0 +1,37 @@
+"""A schedule of a task: what was said of it, with its arguments checked against the task's signature."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from jetjobs.define.options import ScheduleOptions, check_type
+from jetjobs.define.task import Task
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.schedule.schedule import Schedule, make_schedule
+from jetjobs.model.wire.headers import SECRET
+
+_KNOWN = frozenset(ScheduleOptions.__annotations__) | {"cron", "every"}
+
+
+def schedule_of(task: Task[Any, Any], name: str, options: Mapping[str, Any]) -> Schedule:
+    """A schedule of the task, with its arguments checked. DefinitionError or InvalidArguments."""
+    if unknown := options.keys() - _KNOWN:
+        known = ", ".join(sorted(_KNOWN))
+        raise DefinitionError(f"unknown schedule option {sorted(unknown)[0]!r}", hint=f"known: {known}")
+    args = options.get("args", {})
+    check_type("args", args, Mapping)
+    fills_in = task.signature.takes_scheduled_time and "scheduled_time" not in args
+    body = task.request({}, (), {**args, "scheduled_time": datetime.now(UTC)} if fills_in else args).body
+    values = {"name": name, "queue": task.queue, "priority": task.priority, **options}
+    return make_schedule(
+        {
+            **values,
+            "task": task.name,
+            "args": {k: v for k, v in json.loads(body).items() if not (fills_in and k == "scheduled_time")},
+            "takes_scheduled_time": fills_in,
+            "secret": task.own_headers.get(SECRET, ""),
+        }
+    )

@@ -1,0 +1,1 @@
+"""The checks that the doctor runs, one module per area."""

@@ -1,0 +1,110 @@
+"""Marks of cancelled jobs: written before anything else is done, and known to every worker before it runs a job.
+
+A bucket with a TTL holds them. A worker reads all of them when it starts and after each reconnect, and hears of
+new ones as they are stored: a publish to a bucket reaches its listeners like any other. So a look before each run
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import nats.errors
+
+from jetjobs.jetstream.jobs.results import read_record
+from jetjobs.jetstream.messages.get import last_on
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
+from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.errors import from_exception
+from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+
+KEPT_S = 86400
+"""How long a mark is kept: longer than a message of the job could come back from a broken server."""
+MOST = 100_000
+
+
+class CancelMark(NamedTuple):
+    """Which life of a job is cancelled, by whom and why."""
+
+    run: str
+    by: str
+    why: str
+
+
+class CancelMarks:
+    """All marks of the namespace, as far as this process has heard of them."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._bucket = names.cancelled_bucket
+        self._marks: dict[tuple[str, str], CancelMark] = {}
+        self._sid: int | None = None
+
+    async def put(self, job_id: str, mark: CancelMark) -> None:
+        """Store a mark. Returns once it is confirmed; then no worker starts that life of the job any more."""
+        body = json.dumps({"run": mark.run, "by": mark.by, "why": mark.why}).encode()
+        message = Outgoing(self._subject(job_id, mark.run), body, {h.TTL: f"{KEPT_S}s"})
+        await self._publisher.store(kv_stream(self._bucket), message)
+
+    async def get(self, job_id: str, run: str) -> CancelMark | None:
+        """The mark on this life of a job, asked of the server."""
+        try:
+            found = await last_on(self._connection, kv_stream(self._bucket), self._subject(job_id, run))
+        except TopologyMissing:
+            return None
+        return _read(found.data) if found is not None else None
+
+    async def listen(self) -> None:
+        """Hear of new marks from now on, and read those that are there."""
+        try:
+            self._sid = await self._connection.nc.listen(kv_subject(self._bucket, "*.*"), self._on_mark)
+        except nats.errors.Error as error:
+            raise from_exception(error, "listen for cancelled jobs") from error
+        await self.load()
+
+    async def load(self) -> None:
+        """Read all marks. What was marked while we were away is among them."""
+        found: dict[tuple[str, str], CancelMark] = {}
+        stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*.*")
+        try:
+            async for message in scan(self._connection, stream, subject):
+                if (mark := _read(message.data)) is not None:
+                    found[_place(message.subject, mark)] = mark
+        except TopologyMissing:
+            return  # the bucket was deleted, and every mark with it
+        # Those heard of meanwhile stay. One too many does no harm: it is for one run only.
+        newest = list({**found, **self._marks}.items())[-MOST:]
+        self._marks = dict(newest)
+
+    def __bool__(self) -> bool:
+        return bool(self._marks)
+
+    def find(self, job_id: str, run: str) -> CancelMark | None:
+        """The mark on this life of the job, if there is one."""
+        return self._marks.get((job_id, run))
+
+    def _on_mark(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        if (mark := _read(data)) is not None:
+            if len(self._marks) >= MOST:
+                self._marks.pop(next(iter(self._marks)))
+            self._marks[_place(subject, mark)] = mark
+
+    def _subject(self, job_id: str, run: str) -> str:
+        """Of one life only: jobs of other queues or tasks may have the same id."""
+        return kv_subject(self._bucket, f"{job_id}.{run}")
+
+
+def _place(subject: str, mark: CancelMark) -> tuple[str, str]:
+    return subject.split(".")[2], mark.run
+
+
+def _read(data: bytes) -> CancelMark | None:
+    record = read_record(data)
+    if not record.get("run"):
+        return None
+    return CancelMark(str(record["run"]), str(record.get("by", "")), str(record.get("why", "")))

@@ -1,0 +1,199 @@
+"""The dead-letter stream: a job that will not run again by itself, whole, with its cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+from jetjobs.jetstream.messages.codec import encode_headers, header_number, header_size, read_history, read_replays
+from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, delete_message, last_on
+from jetjobs.jetstream.messages.payloads import Payloads, labels_of
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import DeadLettered
+from jetjobs.model.views.dead_letter import DeadLetter
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.ids import is_id
+from jetjobs.model.wire.lenient_json import at, read_json
+from jetjobs.model.wire.subjects import PRIORITIES, Names
+
+HEADER_LIMIT = 63 * 1024
+"""The server takes 64 KB of headers and refuses more."""
+CAUSE_ROOM = 24 * 1024
+
+
+class Letter(NamedTuple):
+    """A job to bury, and why."""
+
+    job: Job
+    outcome: DeadLettered
+    origin: str
+    """Subject and sequence it was delivered from."""
+    worker: str
+    at: float
+    started_at: float = 0.0
+    """When its last attempt began; 0 where none did, or nobody knows."""
+
+
+class DeadLetters:
+    """The dead stream of one namespace."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, payloads: Payloads, names: Names) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._payloads = payloads
+        self._names = names
+
+    async def add(self, letter: Letter, timeout_s: float, owned: Callable[[], bool]) -> None:
+        """Bury a job. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
+        subject, body, headers = await self._write(letter)
+        stream = self._names.dead_stream
+        expected = 0
+        while True:
+            headers[h.EXPECTED_LAST_SUBJECT_SEQ] = str(expected)
+            try:
+                message = Outgoing(subject, body, headers)
+                await self._publisher.store(stream, message, timeout_s=timeout_s, owned=owned)
+                return
+            except Taken:
+                there = await last_on(self._connection, stream, subject)
+                if there is not None and there.headers.get(h.RUN) == letter.job.run:
+                    return
+                expected = there.sequence if there is not None else 0
+
+    async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
+        subject = self._names.dead(queue, _token(task), job_id)
+        return await last_on(self._connection, self._names.dead_stream, subject)
+
+    async def places(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
+        """Subjects of the letters of that id: one, unless jobs of several queues or tasks were given it."""
+        query = {"subjects_filter": self._names.dead(queue, task, job_id)}
+        answer = await self._connection.api(f"STREAM.INFO.{self._names.dead_stream}", query)
+        return sorted(answer["state"].get("subjects") or {})
+
+    async def at(self, subject: str) -> StoredMessage | None:
+        """The letter on a subject that `places` gave."""
+        return await last_on(self._connection, self._names.dead_stream, subject)
+
+    async def is_there(self, sequence: int) -> bool:
+        """Whether the letter still stands at its place."""
+        return sequence > 0 and await at_sequence(self._connection, self._names.dead_stream, sequence) is not None
+
+    async def last_sequence(self) -> int:
+        """The place of the newest letter there has been."""
+        return int((await self._connection.api(f"STREAM.INFO.{self._names.dead_stream}"))["state"]["last_seq"])
+
+    def scan(self, queue: str, task: str, start: int = 1) -> AsyncIterator[StoredMessage]:
+        """Letters in the order of their death; `*` for any queue or task."""
+        return scan(self._connection, self._names.dead_stream, self._names.dead(queue, task, "*"), start)
+
+    async def remove(self, sequence: int, *, erase: bool = True) -> bool:
+        """Delete exactly this letter. False when it is not there any more. `erase`: its bytes are written over."""
+        return await delete_message(self._connection, self._names.dead_stream, sequence, erase=erase)
+
+    async def restore(self, subject: str, body: bytes, headers: dict[str, str]) -> bool:
+        """Put an exported letter back. False when there is a letter of that id already."""
+        guarded = {**headers, h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
+        try:
+            await self._publisher.store(self._names.dead_stream, Outgoing(subject, body, guarded))
+        except Taken:
+            return False
+        return True
+
+    async def _write(self, letter: Letter) -> tuple[str, bytes, dict[str, str]]:
+        job = letter.job
+        headers = encode_headers(job)
+        del headers[h.MSG_ID]  # the guard on the subject does its work, with no window
+        headers[h.SOURCE] = letter.origin
+        headers[h.LANE] = job.lane
+        if header_size(headers) > HEADER_LIMIT - CAUSE_ROOM:
+            # A hand-made job may bring more headers than a letter can hold beside its cause: keep them whole.
+            name = n.headers_object(job.id, job.run)
+            await self._payloads.put(name, json.dumps(dict(job.headers)).encode(), labels_of(job))
+            headers = {h.SOURCE: letter.origin[:1000], h.RUN: job.run, h.PAYLOAD_HEADERS: name}
+            if job.payload:
+                headers[h.PAYLOAD] = job.payload
+        body = job.body
+        room = self._connection.max_payload - header_size(headers) - len(body)
+        cause = _cause(letter, min(room - 1024, CAUSE_ROOM))
+        if len(cause) + 1024 > room:
+            # Not even a bare cause fits beside this body: keep it whole, in the object store.
+            if not job.payload:
+                headers[h.PAYLOAD] = n.body_object(job.id, job.run)
+                await self._payloads.put(headers[h.PAYLOAD], body, labels_of(job))
+            body = b""
+            cause = _cause(letter, CAUSE_ROOM)
+        headers[h.CAUSE] = cause
+        return self._names.dead(job.queue, _token(job.task), job.id), body, headers
+
+
+def read_cause(headers: dict[str, str]) -> dict[str, Any]:
+    """Reason, error type, text, traceback, worker and times of a dead letter."""
+    try:
+        cause = read_json(headers.get(h.CAUSE, "{}"))
+    except ValueError:
+        return {}
+    return cause if isinstance(cause, dict) else {}
+
+
+def _cause(letter: Letter, room: int) -> str:
+    """The cause as one header value; the traceback is the first thing to go, then the text."""
+    error = letter.outcome.error
+    cause = {
+        "reason": str(letter.outcome.reason),
+        "type": error.type,
+        "text": error.text,
+        "traceback": error.traceback,
+        "worker": letter.worker,
+        "at": round(letter.at, 6),
+    }
+    if letter.started_at:
+        cause["started_at"] = round(letter.started_at, 6)
+    for cut, length in (("", 0), ("traceback", 1000), ("traceback", 0), ("text", 200), ("type", 100)):
+        if cut:
+            cause[cut] = str(cause[cut])[:length]
+        line = json.dumps(cause, separators=(",", ":"))
+        if len(line) <= room:
+            break
+    return line
+
+
+def _token(task: str) -> str:
+    # A hand-made subject may hold anything as its task; the dead letter's own subject must stay readable.
+    return task if is_id(task) else "unknown"
+
+
+def read_letter(message: StoredMessage) -> DeadLetter:
+    """The letter in a message of the dead stream. Whatever is missing or odd in it is shown as empty."""
+    queue, task, job_id = message.subject.split(".")[-3:]
+    # What the server was asked for with the publish is no part of the job.
+    headers = {k: v for k, v in message.headers.items() if not k.lower().startswith("nats-")}
+    cause = read_cause(headers)
+    lane = headers.get(h.LANE, "")
+    count, replays = read_replays(headers)
+    return DeadLetter(
+        job_id,
+        queue,
+        task,
+        lane if lane in PRIORITIES else "normal",
+        str(cause.get("reason", "")),
+        str(cause.get("type", "")),
+        str(cause.get("text", "")),
+        str(cause.get("traceback", "")),
+        str(cause.get("worker", "")),
+        at(cause.get("at")) or at(message.stored_at),
+        at(header_number(headers, h.ENQUEUED_AT, 0)),
+        int(header_number(headers, h.ATTEMPT, 1)) or 1,
+        message.data,
+        tuple(read_history(headers)),
+        replays,
+        headers.get(h.RUN, ""),
+        message.sequence,
+        headers.get(h.PAYLOAD, ""),
+        headers,
+        count,
+    )

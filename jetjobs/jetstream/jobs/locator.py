@@ -1,0 +1,221 @@
+"""Where a job stands: its state is the place it is found in, asked of the streams themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jetjobs.jetstream.jobs.dead_letters import DeadLetters
+from jetjobs.jetstream.jobs.results import Results, read_record
+from jetjobs.jetstream.jobs.status import dead_status, done_status, live_status
+from jetjobs.jetstream.messages.codec import header_number, identify, read_replays, run_of
+from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
+from jetjobs.jetstream.messages.payloads import Payloads
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.model.errors import BrokerError, TopologyMissing
+from jetjobs.model.job import Job, JobStatus, running_status
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.ids import parse_id, sequence_in
+from jetjobs.model.wire.lenient_json import read_running
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+
+
+class Places:
+    """Looks a job up in the streams and buckets of its queue."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        publisher: Publisher,
+        results: Results,
+        dead: DeadLetters,
+        payloads: Payloads,
+        names: Names,
+    ) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._results = results
+        self._dead = dead
+        self._payloads = payloads
+        self._names = names
+
+    async def has_moved_on(self, job: Job) -> bool:
+        """Whether this hop of the job was settled already, and only its ack was lost.
+
+        So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has
+        ended, says where it came from.
+        """
+        done, dead, live = await asyncio.gather(
+            self._results.get(job.queue, job.task, job.id),
+            self._dead.get(job.queue, job.task, job.id),
+            self.find_live(job.queue, job.task, job.id),
+        )
+        record = done_status(read_record(done.data), job.queue, job.task, job.id) if done is not None else None
+        if record is not None and (record.run == job.run or _came_from(record.replays, job.run)):
+            return True
+        if dead is not None and dead.headers.get(h.RUN) == job.run:
+            return True
+        if any(_came_from(read_replays(there.headers)[1], job.run) for there in (dead, live) if there is not None):
+            return True
+        return (
+            live is not None
+            and live.headers.get(h.RUN) == job.run
+            and header_number(live.headers, h.HOP, 0) > job.hop
+        )
+
+    async def mark_alone(self, job: Job) -> None:
+        """Note that this message is now run with nothing new beside it: if its worker dies, it was the cause."""
+        bucket = self._names.running_bucket
+        note = json.dumps({"run": job.run, "hop": job.hop}).encode()
+        message = Outgoing(kv_subject(bucket, f"alone.{job.id}"), note, {h.TTL: "1h"})
+        # Without the note it is only not charged for a crash; the server's own limit stands behind that.
+        with contextlib.suppress(BrokerError):
+            await self._publisher.store(kv_stream(bucket), message, timeout_s=5.0)
+
+    async def ran_alone(self, job: Job) -> bool:
+        """Whether this very message was run alone before."""
+        bucket = self._names.running_bucket
+        note = await self._record(kv_stream(bucket), kv_subject(bucket, f"alone.{job.id}"))
+        return note.get("run") == job.run and note.get("hop") == job.hop
+
+    async def find_live(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
+        """The newest message of the job in its work stream.
+
+        Before its first move, a job published without jetjobs under a `Nats-Msg-Id` is not found by that id. Its
+        run leads to it, for a caller that has seen it.
+        """
+        subject = self._names.job_anywhere(queue, task, parse_id(job_id))
+        live = await last_on(self._connection, self._names.work_stream(queue), subject)
+        return live or await self._first_message(queue, task, job_id, run)
+
+    async def _first_message(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
+        """The message whose stored time and sequence are the id of its job, or its run. The task may be `*`."""
+        sequence = sequence_in(job_id) or sequence_in(run)
+        if sequence is None:
+            return None
+        try:
+            found = await at_sequence(self._connection, self._names.work_stream(queue), sequence)
+        except TopologyMissing:
+            return None
+        if found is None or identify(found) != job_id:
+            return None
+        tokens = found.subject.split(".")
+        fits = len(tokens) == 5 and tokens[3] in (*n.PULLED, *n.WAITING) and task in ("*", tokens[4])
+        return found if fits else None
+
+    async def was_delivered(self, queue: str, subject: str, sequence: int) -> bool:
+        """Whether the lane of that subject has delivered that message, at least once."""
+        stream, lane = self._names.work_stream(queue), subject.split(".")[3]
+        info = await self._connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+        return int(info["delivered"]["stream_seq"]) >= sequence
+
+    async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+        """Whether the job, its dead letter or its done record refers to that object."""
+        # One after another, in the order of a job's life: one that moves on meanwhile is found further on. Only a
+        # replay goes the other way, so the first place is also the last one looked at.
+        if await self._live_needs(queue, task, job_id, name):
+            return True
+        dead = await self._dead.get(queue, task, job_id)
+        if dead is not None and name in (dead.headers.get(h.PAYLOAD), dead.headers.get(h.PAYLOAD_HEADERS)):
+            return True
+        done = await self._results.get(queue, task, job_id)
+        if done is not None and read_record(done.data).get("result_object") == name:
+            return True
+        return await self._live_needs(queue, task, job_id, name)
+
+    async def _live_needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+        live = await self.find_live(queue, task, job_id)
+        return live is not None and live.headers.get(h.PAYLOAD) == name
+
+    async def discard(self, queue: str, task: str, job_id: str, name: str) -> None:
+        """Remove an object of a job, unless something refers to it still."""
+        if not await self.needs(queue, task, job_id, name):
+            await self._payloads.delete(name)
+
+    async def locate(self, job_id: str, queues: Sequence[str]) -> set[tuple[str, str]]:
+        """Queue and task of every job of that id, from the id alone. Asks all queues at once."""
+        places = await asyncio.gather(*(self._locate_in(queue, job_id) for queue in queues))
+        found = set().union(*places)
+        for subject in await self._subjects(self._names.dead_stream, self._names.dead("*", "*", job_id)):
+            found.add((subject.split(".")[2], subject.split(".")[3]))
+        if not found and (record := await self._running(job_id)):
+            # One published without jetjobs has its id in no subject before its first move.
+            found.add((record["queue"], record["task"]))
+        return found
+
+    async def _locate_in(self, queue: str, job_id: str) -> set[tuple[str, str]]:
+        names = self._names
+        bucket = names.done_bucket(queue)
+        live, done, first = await asyncio.gather(
+            self._subjects(names.work_stream(queue), names.id_anywhere(queue, parse_id(job_id))),
+            self._subjects(kv_stream(bucket), kv_subject(bucket, f"*.{job_id}")),
+            self._first_message(queue, "*", job_id),
+        )
+        if first is not None:
+            live.append(first.subject)
+        return {(queue, subject.split(".")[4]) for subject in live} | {
+            (queue, subject.split(".")[-2]) for subject in done
+        }
+
+    async def _subjects(self, stream: str, pattern: str) -> list[str]:
+        """Subjects in use that match; none where there is no such stream."""
+        try:
+            info = await self._connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": pattern})
+        except TopologyMissing:
+            return []
+        return list(info["state"].get("subjects") or {})
+
+    async def status(self, queue: str, task: str, job_id: str, run: str = "") -> JobStatus:
+        """Where the job stands now. State None: it is not found by this id, or its record cannot be read.
+
+        `run` is that of an earlier look; see `find_live`.
+        """
+        # A job is published to its next place before it leaves the old one, so for a moment it stands in
+        # both: the record of its own run decides. And it may move while we look: then we look once more.
+        for _ in range(2):
+            live, done, dead = await asyncio.gather(
+                self.find_live(queue, task, job_id, run),
+                self._results.get(queue, task, job_id),
+                self._dead.get(queue, task, job_id),
+            )
+            record = done_status(read_record(done.data), queue, task, job_id) if done is not None else None
+            alive = run_of(live) if live is not None else None
+            if record is not None and record.state is not None and alive in (None, record.run):
+                return record
+            if dead is not None and alive in (None, dead.headers.get(h.RUN)):
+                return dead_status(dead, queue, task, job_id)
+            if live is not None:
+                return await self._live_status(live, queue, task, job_id)
+        running = await self.runs_unmoved(queue, task, job_id)
+        return running_status(job_id, running) if running else JobStatus(job_id, None, queue, task)
+
+    async def runs_unmoved(self, queue: str, task: str, job_id: str) -> dict[str, Any]:
+        """The running record of a job whose id is in no subject yet, since it was published without jetjobs."""
+        record = await self._running(job_id)
+        unmoved = record and (record["queue"], record["task"]) == (queue, task) and sequence_in(record["run"])
+        return record if unmoved else {}
+
+    async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
+        running = {} if live.subject.split(".")[3] in n.WAITING else await self._running(job_id)
+        return live_status(live, queue, task, job_id, running)
+
+    async def _running(self, job_id: str) -> dict[str, Any]:
+        bucket = self._names.running_bucket
+        return read_running(await self._record(kv_stream(bucket), kv_subject(bucket, job_id)))
+
+    async def _record(self, stream: str, subject: str) -> dict[str, Any]:
+        try:
+            found = await last_on(self._connection, stream, subject)
+        except TopologyMissing:
+            return {}
+        return read_record(found.data) if found is not None else {}
+
+
+def _came_from(replays: Iterable[Mapping[str, Any]], run: str) -> bool:
+    """Whether one of these replays was of that run."""
+    return any(entry.get("run") == run for entry in replays)

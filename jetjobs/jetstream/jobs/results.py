@@ -1,0 +1,172 @@
+"""Finished jobs: the `done` bucket holds the truth, the producer's inbox is told at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from jetjobs.jetstream.messages.get import StoredMessage, last_on
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.nats_client import write_headers
+from jetjobs.model.job import Job, line_of
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.lenient_json import read_json
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+
+# Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
+CANCELLED_TTL_S = 3600
+"""How long the record of a cancelled job is kept: whoever cancels need not know the task's own time."""
+MAX_REPLY = 512  # a subject near the server's 4 KB line limit would close the connection
+_INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
+
+
+def success_record(
+    job: Job,
+    result: bytes,
+    worker: str,
+    started_at: float,
+    ended_at: float,
+    kept_as: str = "",
+    secret: str = "",
+) -> bytes:
+    """The record of a success. Put together by hand: the result is JSON already, and this runs for every job.
+
+    `kept_as` names the object that holds the result, where it is too large for the record; `secret` what must not
+    be shown of it.
+    """
+    replay = job.headers.get(h.REPLAY)
+    return (
+        b'{"state":"succeeded","id":%b,"run":%b,"attempt":%d,"worker":%b,"enqueued_at":%.6f,'
+        b'"started_at":%.6f,"ended_at":%.6f,%b"%b":%b}'
+    ) % (
+        quote(job.id),
+        quote(job.run),
+        job.attempt,
+        quote(worker),
+        job.enqueued_at,
+        started_at,
+        ended_at,
+        (b'"replay":%b,' % _embedded(replay) if replay else b"")
+        + (_tick(job.headers) if h.OF_SCHEDULE in job.headers else b"")
+        + (_line(job.headers) if h.PARENT in job.headers else b"")
+        + (b'"secret":%b,' % quote(secret) if secret else b""),
+        b"result_object" if kept_as else b"result",
+        quote(kept_as) if kept_as else result,
+    )
+
+
+def cancelled_record(
+    job: Job, by: str, why: str, worker: str, started_at: float, ended_at: float, how: str = ""
+) -> bytes:
+    """The record of a job that was cancelled; `worker` is empty where none had it, `how` where it did not run."""
+    record = {
+        "state": "cancelled",
+        "id": job.id,
+        "run": job.run,
+        "attempt": job.attempt,
+        "worker": worker,
+        "enqueued_at": job.enqueued_at,
+        "started_at": started_at,
+        "ended_at": ended_at,
+        "by": by,
+        "reason": why,
+    }
+    if how:
+        record["how"] = how
+    if h.OF_SCHEDULE in job.headers:
+        record |= {"schedule": job.headers[h.OF_SCHEDULE], "scheduled_time": job.headers.get(h.SCHEDULED_TIME, "")}
+    parent, root = line_of(job.headers)
+    if parent:
+        record |= {"parent": parent, "root": root}
+    return json.dumps(record).encode()
+
+
+def _tick(headers: Mapping[str, str]) -> bytes:
+    """Which tick of which schedule it was."""
+    return b'"schedule":%b,"scheduled_time":%b,' % (
+        quote(headers[h.OF_SCHEDULE]),
+        quote(headers.get(h.SCHEDULED_TIME, "")),
+    )
+
+
+def _line(headers: Mapping[str, str]) -> bytes:
+    """Which job enqueued it, and the first of that line."""
+    parent, root = line_of(headers)
+    return b'"parent":%b,"root":%b,' % (quote(parent), quote(root)) if parent and root else b""
+
+
+def _embedded(text: str) -> bytes:
+    """JSON from a header, made sure of: a hand-made one may be anything."""
+    try:
+        return json.dumps(read_json(text)).encode()
+    except (ValueError, RecursionError):  # the latter of writing it
+        return b"null"
+
+
+def quote(text: str) -> bytes:
+    """A JSON string."""
+    return encode_basestring_ascii(text).encode()
+
+
+class Results:
+    """The `done` buckets, one a queue."""
+
+    def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
+        self._connection = connection
+        self._publisher = publisher
+        self._names = names
+        self._first: dict[int, bytes] = {}
+        self._places: dict[str, tuple[str, str]] = {}
+
+    async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> bytes:
+        """Store the record; the first one of a run stays. Returns the one that stands, confirmed."""
+        stream, prefix = self._places.get(job.queue) or self._place(job.queue)
+        subject = f"{prefix}{job.task}.{job.id}"
+        headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
+        while True:
+            try:
+                await self._publisher.store(
+                    stream, Outgoing(subject, record, headers), timeout_s=timeout_s, owned=owned
+                )
+                return record
+            except Taken:
+                there = await last_on(self._connection, stream, subject)
+                if there is not None and read_record(there.data).get("run") == job.run:
+                    return there.data
+                # The record of an earlier life of this id: it may be written over, but only as we read it.
+                headers = _guard(ttl_s, there.sequence if there is not None else 0)
+
+    def _place(self, queue: str) -> tuple[str, str]:
+        bucket = self._names.done_bucket(queue)
+        self._places[queue] = place = (kv_stream(bucket), kv_subject(bucket, ""))
+        return place
+
+    async def get(self, queue: str, task: str, job_id: str) -> StoredMessage | None:
+        bucket = self._names.done_bucket(queue)
+        return await last_on(self._connection, kv_stream(bucket), kv_subject(bucket, f"{task}.{job_id}"))
+
+    def tell(self, job: Job, record: bytes) -> None:
+        """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
+        if (
+            len(job.reply) <= MAX_REPLY
+            and _INBOX.fullmatch(job.reply)
+            and len(record) <= self._connection.max_payload
+        ):
+            self._connection.post(job.reply, record)
+
+
+def _guard(ttl_s: int, expected: int) -> bytes:
+    return write_headers({h.TTL: f"{ttl_s}s", h.EXPECTED_LAST_SUBJECT_SEQ: str(expected)})
+
+
+def read_record(data: bytes) -> dict[str, Any]:
+    """A record as a dict; empty for a deleted or foreign one."""
+    try:
+        record = read_json(data)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

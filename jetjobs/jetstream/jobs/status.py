@@ -1,0 +1,257 @@
+"""What a stored message, record or letter says of its job, as a JobStatus; and where those of a state are found.
+
+Whatever is odd in a message is left out. Nothing is held or acked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, cast
+
+from jetjobs.jetstream.jobs.dead_letters import read_cause
+from jetjobs.jetstream.jobs.results import read_record
+from jetjobs.jetstream.messages.codec import decode, header_number, read_history, read_replays, run_of
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.model.errors import MalformedJob
+from jetjobs.model.job import JobState, JobStatus, line_of
+from jetjobs.model.masking import mask, mask_result, read_paths
+from jetjobs.model.views.job_query import LIVE, JobQuery
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.lenient_json import at, read_json, text_or_none, whole
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+
+DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
+"""What a done record may say."""
+WAITING_STATES = {n.LATER: JobState.SCHEDULED, n.RETRY: JobState.RETRYING}
+"""By lane, of jobs that wait for their time."""
+
+
+def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
+    """Of a message in a work stream, and the running record of its id, if any."""
+    if (waiting := WAITING_STATES.get(live.subject.split(".")[3])) is not None:
+        return waiting
+    ours = bool(running) and running.get("run") == run_of(live)
+    return JobState.RUNNING if ours else JobState.QUEUED
+
+
+def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
+    """Of a message in a work stream, and the running record of its id, if any."""
+    state, lane = live_state(live, running), live.subject.split(".")[3]
+    shown = running if state is JobState.RUNNING else {}
+    parent, root = line_of(live.headers)
+    return JobStatus(
+        job_id,
+        state,
+        queue,
+        task,
+        header_number(live.headers, h.ATTEMPT, 1),
+        due_at=at(header_number(live.headers, h.DUE_AT, 0) or due_time(live.headers)),
+        enqueued_at=at(header_number(live.headers, h.ENQUEUED_AT, 0) or live.stored_at),
+        started_at=at(shown.get("started_at")),
+        worker=shown.get("worker"),
+        lane=lane,
+        run=run_of(live),
+        crashes=header_number(live.headers, h.CRASHES, 0),
+        history=tuple(read_history(live.headers)),
+        replays=read_replays(live.headers)[1],
+        progress=shown.get("progress"),
+        message=shown.get("message"),
+        schedule=live.headers.get(h.OF_SCHEDULE),
+        scheduled_time=scheduled_time_in(live.headers.get(h.SCHEDULED_TIME)),
+        priority=_priority(live.headers, lane),
+        parent=parent,
+        root=root,
+    )
+
+
+def _priority(headers: Mapping[str, str], lane: str) -> str | None:
+    """The lane a job is for, of one that stands in `lane`."""
+    if lane in n.WAITING:
+        target = headers.get(h.SCHEDULE_TARGET, "").split(".")
+        lane = target[3] if len(target) > 3 else ""
+    elif lane == n.RETURNED:
+        lane = headers.get(h.LANE, "")
+    return lane if lane in n.PRIORITIES else None
+
+
+def due_time(headers: Mapping[str, str]) -> float | None:
+    """When the server puts it into its lane; None for what has no single time."""
+    kind, _, text = headers.get(h.SCHEDULE, "").partition(" ")
+    moment = scheduled_time_in(text) if kind == "@at" else None
+    return moment.timestamp() if moment is not None else None
+
+
+def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
+    """Of a done record. State None: it is not one of ours, or of a version to come."""
+    said = record.get("state")
+    state = JobState(said) if said in DONE_STATES else None
+    replay = record.get("replay")
+    replays = replay.get("replays") if isinstance(replay, dict) else ()
+    replays = replays if isinstance(replays, list) else ()
+    return JobStatus(
+        job_id,
+        state,
+        queue,
+        task,
+        whole(record.get("attempt")),
+        enqueued_at=at(record.get("enqueued_at")),
+        started_at=at(record.get("started_at")),
+        ended_at=at(record.get("ended_at")),
+        worker=text_or_none(record.get("worker")),
+        reason=text_or_none(record.get("reason")),
+        how=text_or_none(record.get("how")),
+        run=str(record.get("run", "")),
+        replays=tuple(entry for entry in replays if isinstance(entry, dict)),
+        result=mask_result(record.get("result"), record.get("secret")),
+        schedule=text_or_none(record.get("schedule")),
+        scheduled_time=scheduled_time_in(record.get("scheduled_time")),
+        cancel=_cancel_in(record) if state is JobState.CANCELLED else None,
+        parent=text_or_none(record.get("parent")),
+        root=text_or_none(record.get("root")),
+    )
+
+
+def _cancel_in(record: Mapping[str, Any]) -> dict[str, str]:
+    return {"by": str(record.get("by") or ""), "reason": str(record.get("reason") or "")}
+
+
+def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
+    """Of a dead letter."""
+    cause = read_cause(letter.headers)
+    parent, root = line_of(letter.headers)
+    return JobStatus(
+        job_id,
+        JobState.DEAD,
+        queue,
+        task,
+        header_number(letter.headers, h.ATTEMPT, 1),
+        enqueued_at=at(header_number(letter.headers, h.ENQUEUED_AT, 0)),
+        started_at=at(cause.get("started_at")),
+        ended_at=at(cause.get("at")),
+        worker=text_or_none(cause.get("worker")),
+        reason=text_or_none(cause.get("reason")),
+        error=f"{cause.get('type')}: {cause.get('text')}",
+        lane=letter.headers.get(h.LANE),
+        run=letter.headers.get(h.RUN, ""),
+        crashes=header_number(letter.headers, h.CRASHES, 0),
+        history=tuple(read_history(letter.headers)),
+        replays=read_replays(letter.headers)[1],
+        schedule=letter.headers.get(h.OF_SCHEDULE),
+        scheduled_time=scheduled_time_in(letter.headers.get(h.SCHEDULED_TIME)),
+        priority=_priority(letter.headers, letter.headers.get(h.LANE, "")),
+        parent=parent,
+        root=root,
+    )
+
+
+def scheduled_time_in(text: Any) -> datetime | None:
+    """The scheduled time of a tick; None where there is none, or somebody's hand has written it."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+Read = Callable[[StoredMessage], JobStatus | None]
+
+
+class Shelf(NamedTuple):
+    """Messages of one kind, in one stream. `read` gives None for what is not of the state asked for."""
+
+    key: str
+    stream: str
+    subject: str
+    read: Read
+    until: int | None = None
+    """Nothing of the state asked for stands beyond this sequence."""
+
+
+def shelves(
+    names: Names,
+    queues: Iterable[str],
+    query: JobQuery,
+    running: Mapping[str, Any],
+    delivered: Mapping[tuple[str, str], int],
+) -> Iterator[Shelf]:
+    """All places that may hold jobs of the query, in the order in which they are listed.
+
+    `running` has the records of jobs shown as running by id. `delivered`, where only running jobs are asked for,
+    is how far each lane of a queue has been delivered.
+    """
+    wanted = frozenset((query.state,) if query.state is not None else LIVE)
+    mine = [queue for queue in sorted(queues) if query.queue in (None, queue)]
+    task = query.task or "*"
+    for queue in mine:
+        if wanted & {JobState.QUEUED, JobState.RUNNING}:
+            for lane in n.PULLED:
+                read = _live_reader(queue, wanted, running)
+                for shelf in _lane(names, queue, lane, query.task, read):
+                    yield shelf._replace(until=delivered.get((queue, lane)))
+        for lane, state in WAITING_STATES.items():
+            if state in wanted:
+                read = _live_reader(queue, wanted, running)
+                yield from _lane(names, queue, lane, query.task, read)
+        if wanted & {JobState.SUCCEEDED, JobState.CANCELLED}:
+            bucket = names.done_bucket(queue)
+            subject = kv_subject(bucket, f"{task}.*")
+            yield Shelf(f"{queue}/done", kv_stream(bucket), subject, _done_reader(queue, wanted))
+    if JobState.DEAD in wanted:
+        subject = names.dead(query.queue or "*", task, "*")
+        yield Shelf("dead", names.dead_stream, subject, _read_letter)
+
+
+def _lane(names: Names, queue: str, lane: str, task: str | None, read: Read) -> Iterator[Shelf]:
+    stream = names.work_stream(queue)
+    if task is None:
+        yield Shelf(f"{queue}/{lane}", stream, names.lane_filter(queue, lane), read)
+        return
+    own = names.job(queue, lane, task, "*", "*")
+    yield Shelf(f"{queue}/{lane}", stream, own, read)
+    # Published without jetjobs: no id in the subject.
+    yield Shelf(f"{queue}/{lane}/bare", stream, own.removesuffix(".*.*"), read)
+
+
+def _live_reader(queue: str, wanted: frozenset[JobState], running: Mapping[str, Any]) -> Read:
+    def read(message: StoredMessage) -> JobStatus | None:
+        try:
+            job = decode(message)
+            job_id, task = job.id, job.task
+        except MalformedJob:
+            job_id, task = f"#{message.sequence}", message.subject.split(".")[4]
+        status = live_status(message, queue, task, job_id, running.get(job_id, {}))
+        return status if status.state in wanted else None
+
+    return read
+
+
+def _done_reader(queue: str, wanted: frozenset[JobState]) -> Read:
+    def read(message: StoredMessage) -> JobStatus | None:
+        record = read_record(message.data)
+        if "state" not in record:
+            return None
+        task, job_id = message.subject.split(".")[-2:]
+        status = done_status(record, queue, task, job_id)
+        return status if status.state in wanted else None
+
+    return read
+
+
+def _read_letter(message: StoredMessage) -> JobStatus | None:
+    queue, task, job_id = message.subject.split(".")[-3:]
+    return dead_status(message, queue, task, job_id)
+
+
+def read_arguments(message: StoredMessage) -> dict[str, Any] | None:
+    """The arguments in a message's body, secrets masked; None where they are elsewhere or cannot be read."""
+    try:
+        value = read_json(message.data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    secret = message.headers.get(h.SECRET)
+    return cast("dict[str, Any]", mask(value, read_paths(secret))) if secret else value

@@ -1,0 +1,1 @@
+"""Messages in streams: encode, publish, get, scan, and payloads too large for one."""

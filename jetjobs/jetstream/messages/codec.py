@@ -1,0 +1,237 @@
+"""Job <-> subject, headers and bytes: the wire contract of docs/wire.md in code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from jetjobs.model.errors import MalformedJob
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.ids import NO_KEY, is_id, parse_id, place_id
+from jetjobs.model.wire.lenient_json import read_json
+
+MAX_HISTORY = 10
+MAX_HISTORY_TEXT = 200
+MAX_HISTORY_BYTES = 12 * 1024
+_KEPT = frozenset(
+    {
+        h.PRODUCER,
+        h.PARENT,
+        h.ROOT,
+        h.SECRET,
+        h.ERRORS,
+        h.RETRY_POLICY,
+        h.REPLAY,
+        h.OF_SCHEDULE,
+        h.SCHEDULED_TIME,
+        h.OVERLAP,
+    }
+)
+"""Headers of ours that no field of the job stands for."""
+
+MAX_MOVABLE = 48 * 1024
+"""Of a delivery's headers: the server takes 64 KB, and a move adds its own."""
+
+MAX_HEADERS = 24 * 1024
+"""Of the caller's own headers: what is over it is refused at enqueue."""
+
+
+class Wire(Protocol):
+    """A message with a job in it: delivered to us, or read from its stream."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def header_bytes(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def stored_at(self) -> float: ...
+
+
+def encode_headers(job: Job) -> dict[str, str]:
+    """The headers of this hop. Defaults are left out: what is absent has its default."""
+    headers = {k: v for k, v in job.headers.items() if k in _KEPT or not k.lower().startswith(h.OWN_PREFIXES)}
+    headers[h.MSG_ID] = f"{job.id}.{job.run}.{job.hop}"
+    headers[h.RUN] = job.run
+    if job.hop:
+        headers[h.HOP] = str(job.hop)
+    if job.attempt > 1:
+        headers[h.ATTEMPT] = str(job.attempt)
+    if job.max_attempts:
+        headers[h.MAX_ATTEMPTS] = str(job.max_attempts)
+    if job.enqueued_at:
+        headers[h.ENQUEUED_AT] = f"{job.enqueued_at:.6f}"
+    if job.due_at:
+        headers[h.DUE_AT] = f"{job.due_at:.6f}"
+    if job.deadline:
+        headers[h.DEADLINE] = f"{job.deadline:.6f}"
+    if job.reply:
+        headers[h.REPLY] = job.reply
+    if job.payload:
+        headers[h.PAYLOAD] = job.payload
+    if job.crashes:
+        headers[h.CRASHES] = str(job.crashes)
+    return headers
+
+
+def decode(delivery: Wire) -> Job:
+    """The job in a message. MalformedJob when subject or headers cannot be read."""
+    headers = delivery.headers
+    if delivery.header_bytes > MAX_MOVABLE:
+        raise MalformedJob(
+            f"the headers are {delivery.header_bytes:,} bytes; a job with over {MAX_MOVABLE:,} cannot be moved"
+        )
+    tokens = delivery.subject.split(".")
+    if len(tokens) == 7:
+        key, uid = tokens[5], tokens[6]
+        job_id = uid if key == NO_KEY else f"{key}-{uid}"
+        if not is_id(job_id) or parse_id(job_id) != (key, uid):
+            raise MalformedJob(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
+    elif len(tokens) == 5:
+        job_id = identify(delivery)
+        key = parse_id(job_id).key
+    else:
+        raise MalformedJob(f"the subject has {len(tokens)} tokens; a job's has 5 or 7")
+    get = headers.get
+    run = get(h.RUN)
+    if run is None:
+        run = place_id(delivery.stored_at, delivery.sequence)
+    elif not is_id(run):
+        raise MalformedJob(f"header {h.RUN} is not usable: {run[:40]!r}")
+    hop, attempt, most = get(h.HOP), get(h.ATTEMPT), get(h.MAX_ATTEMPTS)
+    enqueued, due, deadline = get(h.ENQUEUED_AT), get(h.DUE_AT), get(h.DEADLINE)
+    crashes = get(h.CRASHES)
+    return Job(
+        job_id,
+        tokens[4],
+        tokens[2],
+        tokens[3] if tokens[3] != n.RETURNED else _own_lane(headers),
+        delivery.data,
+        key,
+        run,
+        0 if hop is None else _whole(h.HOP, hop),
+        1 if attempt is None else max(1, _whole(h.ATTEMPT, attempt)),
+        0 if most is None else _whole(h.MAX_ATTEMPTS, most),
+        delivery.stored_at if enqueued is None else _seconds(h.ENQUEUED_AT, enqueued),
+        0.0 if due is None else _seconds(h.DUE_AT, due),
+        0.0 if deadline is None else _seconds(h.DEADLINE, deadline),
+        get(h.REPLY, ""),
+        get(h.PAYLOAD, ""),
+        0 if crashes is None else _whole(h.CRASHES, crashes),
+        headers,
+    )
+
+
+def salvage(delivery: Wire, queue: str, lane: str) -> Job:
+    """A job good enough to bury, made of a delivery that `decode` refused."""
+    tokens = delivery.subject.split(".")
+    task = tokens[4] if len(tokens) > 4 else "unknown"
+    place = place_id(delivery.stored_at, delivery.sequence)
+    return Job(
+        place,
+        task,
+        queue,
+        lane,
+        delivery.data,
+        run=place,
+        enqueued_at=delivery.stored_at,
+        payload=delivery.headers.get(h.PAYLOAD, ""),
+        headers=delivery.headers,
+    )
+
+
+def identify(message: Wire) -> str:
+    """The id of a job with none in its subject: its `Nats-Msg-Id` if that is usable, or else its place."""
+    given = message.headers.get(h.MSG_ID, "")
+    return given if is_id(given) else place_id(message.stored_at, message.sequence)
+
+
+def run_of(message: Wire) -> str:
+    """The run of the job. One published without jetjobs names none: its place is another one for a reused id."""
+    run = message.headers.get(h.RUN, "")
+    return run if is_id(run) else place_id(message.stored_at, message.sequence)
+
+
+def _own_lane(headers: Mapping[str, str]) -> str:
+    """The lane of a job that was met on a detour."""
+    lane = headers.get(h.LANE, "")
+    return lane if lane in n.PRIORITIES else "normal"
+
+
+def header_size(headers: Mapping[str, str] | bytes) -> int:
+    """Bytes on the wire, as the server counts them against `max_payload`."""
+    if isinstance(headers, bytes):
+        return len(headers)
+    return 12 + sum(len(k.encode()) + len(v.encode()) + 4 for k, v in headers.items())
+
+
+def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
+    """The job with one more entry in its bounded history of failures."""
+    entry = {
+        "attempt": job.attempt,
+        "at": round(now, 3),
+        "worker": worker,
+        "type": error.type[:MAX_HISTORY_TEXT],
+        "text": error.text[:MAX_HISTORY_TEXT],
+    }
+    history = [*read_history(job.headers), entry][-MAX_HISTORY:]
+    line = json.dumps(history, separators=(",", ":"))
+    while len(line) > MAX_HISTORY_BYTES and len(history) > 1:
+        history = history[1:]
+        line = json.dumps(history, separators=(",", ":"))
+    return job._replace(headers={**job.headers, h.ERRORS: line})
+
+
+def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Past failures, oldest first. An unreadable history is no reason to lose a job: it counts as none."""
+    try:
+        history = read_json(headers.get(h.ERRORS, "[]"))
+    except ValueError:
+        return []
+    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
+
+
+def read_replays(headers: Mapping[str, str]) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """How often it was replayed, and the last of these replays, oldest first; none where they cannot be read."""
+    try:
+        found = read_json(headers.get(h.REPLAY, "{}"))
+        entries, count = found["replays"], int(found.get("number", 0))
+        return max(0, count), tuple(entry for entry in entries if isinstance(entry, dict))
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        return 0, ()
+
+
+def header_number(headers: Mapping[str, str], name: str, default: float) -> Any:
+    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
+    try:
+        value = float(headers[name])
+    except (KeyError, ValueError):
+        return default
+    if not 0 <= value < 253402300800:
+        return default
+    return int(value) if value.is_integer() else value
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > (9 if name == h.MAX_ATTEMPTS else 8):
+        raise MalformedJob(f"header {name} is no whole number: {text[:40]!r}")
+    return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise MalformedJob(f"header {name} is no time: {text[:40]!r}") from None
+    if not 0.0 <= seconds < 253402300800.0:  # the year 10000: beyond it a datetime cannot follow
+        raise MalformedJob(f"header {name} is no time: {text[:40]!r}")
+    return seconds

@@ -1,0 +1,79 @@
+"""Single messages, at the stream's leader. Never a direct get: a replica may be behind, and these decide."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import NamedTuple
+
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.errors import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND
+from jetjobs.jetstream.transport.nats_client import read_headers
+from jetjobs.model.errors import BrokerError
+
+
+class StoredMessage(NamedTuple):
+    """A message as it stands in a stream."""
+
+    subject: str
+    sequence: int
+    headers: dict[str, str]
+    data: bytes
+    stored_at: float
+    following: int = 0
+    """How many more stand behind it on the same filter, where a scan was told so."""
+
+    @property
+    def header_bytes(self) -> int:
+        """About as many as stood on the wire."""
+        return sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+
+
+async def last_on(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
+    """The newest message on `subject`, which may hold wildcards; None when there is none."""
+    return await _get(connection, stream, {"last_by_subj": subject})
+
+
+async def at_sequence(connection: Connection, stream: str, sequence: int) -> StoredMessage | None:
+    return await _get(connection, stream, {"seq": sequence})
+
+
+async def next_on(connection: Connection, stream: str, subject: str, start: int) -> StoredMessage | None:
+    """The first message on `subject` at sequence `start` or after it."""
+    return await _get(connection, stream, {"seq": start, "next_by_subj": subject})
+
+
+async def _get(connection: Connection, stream: str, query: dict[str, object]) -> StoredMessage | None:
+    try:
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", query)
+    except BrokerError as error:
+        if error.code == MESSAGE_NOT_FOUND:
+            return None
+        raise
+    message = answer["message"]
+    return StoredMessage(
+        message["subject"],
+        int(message["seq"]),
+        read_headers(base64.b64decode(message.get("hdrs", ""))),
+        base64.b64decode(message.get("data", "")),
+        parse_time(message["time"]),
+    )
+
+
+async def delete_message(connection: Connection, stream: str, sequence: int, *, erase: bool = True) -> bool:
+    """Delete exactly this message. False when it is not there any more. `erase`: its bytes are written over."""
+    try:
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+    except BrokerError as error:
+        if error.code not in (MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND, MESSAGE_DELETE_FAILED):
+            raise
+        # It says the last of these of a message that is gone, and of one that it could not delete.
+        if error.code == MESSAGE_DELETE_FAILED and await at_sequence(connection, stream, sequence) is not None:
+            raise
+        return False
+    return True
+
+
+def parse_time(text: str) -> float:
+    """Seconds since the epoch of a server's RFC 3339 time."""
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,1 @@
+"""Pull consumers: keep requests open, and turn messages into deliveries."""

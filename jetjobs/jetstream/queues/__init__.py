@@ -1,0 +1,1 @@
+"""Queues on the server: counts, pause, purge and inspection."""

@@ -1,0 +1,206 @@
+"""How a queue stands, by one request for each place however long the queue is; and how it is paused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from jetjobs.jetstream.messages.codec import header_number
+from jetjobs.jetstream.messages.get import StoredMessage, last_on, next_on, parse_time
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
+from jetjobs.jetstream.messages.scan import count_on
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, QueueNotFound, TopologyMissing
+from jetjobs.model.views.queue_info import FOR_EVER_S, LaneState, Pause, QueueState, rates
+from jetjobs.model.views.worker_info import WorkerRecord
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.lenient_json import read_json, seconds
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+
+_CENTURY_S = 100 * 365 * 86400.0
+_SOON_S = 0.05
+_SETTLED_S = 10.0
+
+
+async def look_at_lanes(connection: Connection, names: Names, queue: str) -> list[LaneState]:
+    """Every lane with a consumer. QueueNotFound when there is no such queue."""
+    found = await asyncio.gather(*(look_at_lane(connection, names, queue, lane) for lane in n.PULLED))
+    return [look for look in found if look is not None]
+
+
+def now_of(lanes: list[LaneState]) -> float:
+    """The server's time at the look; our own where there is no lane that could tell."""
+    return max((lane.at for lane in lanes), default=time.time())
+
+
+async def look_at_lane(connection: Connection, names: Names, queue: str, lane: str) -> LaneState | None:
+    """None for a lane that is not there: others may be about to make it again."""
+    try:
+        info = await connection.api(f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}")
+    except TopologyMissing as error:
+        if error.code == STREAM_NOT_FOUND:
+            raise QueueNotFound(f"there is no queue {queue!r}", hint="jetjobs queues list") from error
+        return None
+    return LaneState(
+        lane,
+        parse_time(info["ts"]),
+        int(info["num_pending"]),
+        int(info["num_ack_pending"]),
+        int(info["delivered"]["stream_seq"]),
+        int(info["delivered"]["consumer_seq"]),
+        int(info["num_waiting"]),
+        parse_time(info["config"]["pause_until"]) if info.get("paused") else 0.0,
+        int(info["num_ack_pending"]) >= int(info["config"].get("max_ack_pending", -1)) > 0,
+    )
+
+
+async def state_of(connection: Connection, stream: str) -> dict[str, Any]:
+    """The state of a stream as it counts it itself."""
+    state: dict[str, Any] = (await connection.api(f"STREAM.INFO.{stream}"))["state"]
+    return state
+
+
+async def queue_state(
+    connection: Connection,
+    names: Names,
+    queue: str,
+    workers: Sequence[WorkerRecord],
+    before: Sequence[LaneState] = (),
+) -> QueueState:
+    """The queue now. Rates are those since its lanes were as `before`. QueueNotFound when it is not there."""
+    lanes = await look_at_lanes(connection, names, queue)
+    stream = names.work_stream(queue)
+    stored, scheduled, retrying, dead, pause = await asyncio.gather(
+        state_of(connection, stream),
+        count_on(connection, stream, names.lane_filter(queue, n.LATER)),
+        count_on(connection, stream, names.lane_filter(queue, n.RETRY)),
+        _count_dead(connection, names, queue),
+        pause_of(connection, names, queue, lanes),
+    )
+    # Never from the stream's first message, which is the pin: from there the server walks every subject. ADR 1.
+    oldest = await _oldest_due(connection, names, queue, lanes, int(stored["first_seq"]) + 1)
+    at = now_of(lanes)
+    ours = [worker for worker in workers if queue in worker.queues and worker.takes_jobs]
+    came, went = rates(before, lanes)
+    return QueueState(
+        queue,
+        at,
+        pause,
+        tuple(lanes),
+        scheduled,
+        retrying,
+        dead,
+        None if oldest is None else max(0.0, at - oldest),
+        int(stored["bytes"]),
+        len(ours),
+        sum(worker.queues[queue].busy for worker in ours),
+        sum(worker.queues[queue].total for worker in ours),
+        came,
+        went,
+    )
+
+
+async def _oldest_due(
+    connection: Connection, names: Names, queue: str, lanes: Sequence[LaneState], first: int
+) -> float | None:
+    """Since when the job that has waited longest in front of its lane has been due; None when none waits."""
+    stream = names.work_stream(queue)
+    fronts = await asyncio.gather(
+        *(
+            next_on(connection, stream, names.lane_filter(queue, lane.lane), max(first, lane.delivered + 1))
+            for lane in lanes
+            if lane.queued
+        )
+    )
+    return min((_due(message) for message in fronts if message is not None), default=None)
+
+
+def _due(message: StoredMessage) -> float:
+    headers = message.headers
+    told: float = header_number(headers, h.DUE_AT, 0) or header_number(headers, h.ENQUEUED_AT, 0)
+    return told or message.stored_at
+
+
+async def _count_dead(connection: Connection, names: Names, queue: str) -> int:
+    try:
+        return await count_on(connection, names.dead_stream, names.dead_of(queue))
+    except TopologyMissing:
+        return 0
+
+
+# Pausing: the server's own pause on every lane, which is the truth, and a note of why in the bucket of locks.
+
+
+async def pause(connection: Connection, publisher: Publisher, names: Names, queue: str, wanted: Pause) -> None:
+    """No job of the queue starts until `wanted.until`, or until `resume`. What runs is left to finish."""
+    headers = {h.MSG_ID: f"{queue}.{wanted.at}"}
+    if wanted.until:
+        headers[h.TTL] = f"{max(1, round(wanted.until - wanted.at))}s"
+    note = Outgoing(_note(names, queue), json.dumps(wanted._asdict()).encode(), headers)
+    await publisher.store(kv_stream(names.locks_bucket), note)
+    until = wanted.until or wanted.at + _CENTURY_S
+    for lane in n.PULLED:
+        await _set(connection, names, queue, lane, until)
+    await _settled(connection, names, queue, lambda lane: bool(lane.paused_until) or lane.at >= until)
+
+
+async def resume(connection: Connection, publisher: Publisher, names: Names, queue: str) -> bool:
+    """Let jobs start again, at once. False when the queue was not paused.
+
+    By a pause that runs out in a moment: the server wakes waiting requests then, and not when it is told to end a
+    pause at once. Those would sleep until their next heartbeat.
+    """
+    lanes = [lane for lane in await look_at_lanes(connection, names, queue) if lane.paused_until]
+    looked_at = time.monotonic()
+    for lane in lanes:
+        soon_s = _SOON_S
+        # Unpaused in the answer: the moment had passed before the server heard of it.
+        while not await _set(connection, names, queue, lane.lane, lane.at + time.monotonic() - looked_at + soon_s):
+            soon_s *= 2
+    if lanes:
+        await _settled(connection, names, queue, lambda lane: not lane.paused_until)
+    headers = {h.KV_OPERATION: "DEL", h.TTL: "1s", h.MSG_ID: f"{queue}.resume.{time.time()}"}
+    with contextlib.suppress(BrokerError):  # a note without a pause says nothing
+        await publisher.store(kv_stream(names.locks_bucket), Outgoing(_note(names, queue), b"", headers))
+    return bool(lanes)
+
+
+async def _settled(connection: Connection, names: Names, queue: str, settled: Callable[[LaneState], bool]) -> None:
+    """Wait until the lanes are so: in a cluster the answer comes before a lane's leader has heard of it."""
+    give_up = time.monotonic() + _SETTLED_S
+    while not all(map(settled, await look_at_lanes(connection, names, queue))):
+        if time.monotonic() > give_up:
+            raise BrokerUnavailable(f"the lanes of queue {queue} are not all paused or resumed yet")
+        await asyncio.sleep(0.02)
+
+
+async def _set(connection: Connection, names: Names, queue: str, lane: str, until: float) -> bool:
+    """Whether the lane is paused now."""
+    moment = datetime.fromtimestamp(until, UTC).isoformat().replace("+00:00", "Z")
+    answer = await connection.api(f"CONSUMER.PAUSE.{names.work_stream(queue)}.{lane}", {"pause_until": moment})
+    return bool(answer.get("paused"))
+
+
+async def pause_of(connection: Connection, names: Names, queue: str, lanes: list[LaneState]) -> Pause | None:
+    """The pause of a queue, with what the note says of it; None when its lanes are not paused."""
+    lane = max(lanes, key=lambda lane: lane.paused_until, default=None)
+    if lane is None or not lane.paused_until:
+        return None
+    until = lane.paused_until if lane.paused_until - lane.at < FOR_EVER_S else 0.0
+    try:
+        message = await last_on(connection, kv_stream(names.locks_bucket), _note(names, queue))
+        note = read_json(message.data) if message is not None and message.data else {}
+        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), seconds(note.get("at")))
+    except (BrokerError, ValueError, TypeError, AttributeError):
+        return Pause(until)  # paused by other means than ours, or we may not read why
+
+
+def _note(names: Names, queue: str) -> str:
+    return kv_subject(names.locks_bucket, f"pause.{queue}")

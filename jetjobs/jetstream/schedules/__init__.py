@@ -1,0 +1,1 @@
+"""Schedules on the server: their definitions, and the ticks placed for them."""

@@ -1,0 +1,350 @@
+"""One connection to NATS: connect, ask, reconnect for ever, report each outage once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import nats.errors
+from nats.aio.client import Server
+
+from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
+from jetjobs.jetstream.transport.nats_client import FastClient, frame, read_status
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
+from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
+from jetjobs.model.settings import NatsSettings, show_url
+
+HEADER_ROOM = 64 * 1024
+"""Kept free below `max_payload` for the headers that moves add. ADR 2."""
+
+MIN_VERSION = (2, 14)
+"""ADR 23."""
+_SWEEP_S = 0.25
+_NO_JETSTREAM_S = 1.5
+"""Nobody behind the API for this long is no restart any more: JetStream is off."""
+
+
+class _Waiting(NamedTuple):
+    future: asyncio.Future[bytes]
+    subject: str
+    expires_at: float
+
+
+class Connection:
+    """A NATS client, and one reply inbox for every answer we wait for.
+
+    nats-py's own `request` makes a timer for every call and tells a denied publish from a slow one only
+    after the timeout. Here one sweep serves all timeouts, and a denial fails the request it belongs to.
+    """
+
+    def __init__(self, settings: NatsSettings, name: str, observe: Observer) -> None:
+        self._settings = settings
+        self._name = name
+        self._observe = observe
+        self.nc = FastClient()
+        self.closed = asyncio.Event()
+        """Set when the connection is gone for good: the server threw us out, or we closed it."""
+        self._loop: asyncio.AbstractEventLoop
+        self._waiting: dict[str, _Waiting] = {}
+        self._prefix = ""
+        self._token = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._lost_at = 0.0
+        self._on_reconnect: list[Callable[[], None]] = []
+        self._last_error: BaseException | None = None
+        self._refused: asyncio.Future[str] | None = None
+
+    # Life
+
+    async def open(self) -> None:
+        """Connect and check the server. BrokerUnavailable, AccessDenied or UnsupportedServer, within seconds."""
+        limit = self._settings.connect_timeout.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._refused = asyncio.get_running_loop().create_future()
+        connecting = asyncio.ensure_future(self.nc.connect(**self._options(limit)))
+        try:
+            both: set[asyncio.Future[Any]] = {connecting, self._refused}
+            await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise self._connect_error(limit)
+            connecting.result()
+        except (TimeoutError, nats.errors.Error, OSError, ValueError) as error:
+            raise from_exception(error, f"cannot connect to {show_url(self._settings.url)}") from error
+        finally:
+            if not connecting.done():
+                connecting.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await connecting
+                await self.nc.close()
+        await self._check_version()
+        self._refused = None
+        self._prefix = self.nc.new_inbox() + "."
+        await self.nc.listen(self._prefix + "*", self._on_reply)
+
+    async def close(self) -> None:
+        """Flush what is written and close. Pending requests fail."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, asyncio.TimeoutError):
+            if self.nc.is_connected:
+                await self.nc.flush(2)
+        # RuntimeError: uvloop's word for a transport that is closed under unsent data.
+        with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):
+            await self.nc.close()
+        self.closed.set()
+        self._fail_all(BrokerUnavailable("the connection is closed"))
+
+    async def _check_version(self) -> None:
+        problem = "has no version that can be read"
+        with contextlib.suppress(ValueError):
+            found = self.nc.connected_server_version
+            if (found.major, found.minor) >= MIN_VERSION:
+                return
+            problem = "is too old"
+        said = self.nc._server_info.get("version", "")
+        await self.nc.close()
+        raise UnsupportedServer(
+            f"nats-server {said} {problem}: jetjobs needs {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer",
+            hint="run 2.14.5, 2.15.1 or newer of their line",
+        )
+
+    def _options(self, limit: float) -> dict[str, Any]:
+        settings = self._settings
+        options: dict[str, Any] = {
+            "servers": [url.strip() for url in settings.url.split(",")],
+            "name": self._name,
+            "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnected,
+            "reconnected_cb": self._on_reconnected,
+            "closed_cb": self._on_closed,
+            "max_reconnect_attempts": -1,
+            "reconnect_to_server_handler": _next_server,
+            # A dead peer is noticed after at most three intervals: within 30 s, with time to spare.
+            "ping_interval": 9,
+            "max_outstanding_pings": 2,
+            "connect_timeout": limit,
+            "reconnect_time_wait": 0.2,
+            "pending_size": 8 * 1024 * 1024,
+            "inbox_prefix": settings.inbox_prefix,
+            "user": settings.user,
+            "password": settings.password.get_secret_value() if settings.password else None,
+            "token": settings.token.get_secret_value() if settings.token else None,
+            "user_credentials": settings.creds,
+        }
+        if settings.tls_ca:
+            options["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
+        return options
+
+    def _connect_error(self, limit: float) -> BrokerError:
+        where = show_url(self._settings.url)
+        if self._refused is not None and self._refused.done():
+            return AccessDenied(
+                f"{where} refused the credentials: {self._refused.result()}",
+                hint="check nats.user, nats.password, nats.token or nats.creds (jetjobs config show)",
+            )
+        reason = f": {_plain(self._last_error)}" if self._last_error else ""
+        return BrokerUnavailable(
+            f"no NATS server at {where} within {limit:g} s{reason}",
+            hint="start one with `jetjobs dev`, or name another with --server or NATS_URL",
+        )
+
+    # Asking
+
+    @property
+    def connected(self) -> bool:
+        return self.nc.is_connected
+
+    @property
+    def max_payload(self) -> int:
+        return self.nc.max_payload
+
+    @property
+    def inline_limit(self) -> int:
+        """The largest headers and body together that a producer may send, leaving room for later moves."""
+        limit = self.nc.max_payload
+        return max(limit - HEADER_ROOM, limit // 2)
+
+    async def ask(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: dict[str, str] | bytes | None = None,
+        timeout_s: float = 2.0,
+    ) -> bytes:
+        """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
+        # Not asyncio.get_running_loop(): before Python 3.12 each call of it is a system call.
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        name = self.expect(future, subject, timeout_s)
+        try:
+            self.nc.write(frame(subject, payload, self._prefix + name, headers))
+            return await future
+        except nats.errors.Error as error:
+            raise from_exception(error, subject) from error
+        except ValueError as error:  # made of something that others wrote
+            raise BrokerError(f"not sent: {error}") from error
+        finally:
+            self.forget(name)
+
+    def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> str:
+        """Let the future fail when a request to `subject` is denied, the connection is lost or time is up, until
+        `forget` is called with the name returned."""
+        self._token += 1
+        name = str(self._token)
+        self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+        return name
+
+    def forget(self, name: str) -> None:
+        self._waiting.pop(name, None)
+
+    def check_loop(self) -> None:
+        """JetJobsError on another event loop than the one it was opened on: there it would wait for ever."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise JetJobsError(
+                "the app was opened on another event loop", hint="open it where it is used: `async with app:`"
+            )
+
+    async def send_frames(self, frames: list[bytes]) -> None:
+        """Write ready frames at once. BrokerUnavailable when that is not possible now."""
+        try:
+            self.nc.write(b"".join(frames))
+            await self.nc.room()
+        except nats.errors.Error as error:
+            raise from_exception(error, "publish") from error
+
+    def post(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> bool:
+        """Publish without an answer, for what may be lost. False when it was not even written."""
+        try:
+            self.nc.write(frame(subject, payload, reply, headers))
+        except (nats.errors.Error, ValueError):
+            return False
+        return True
+
+    async def api(
+        self,
+        subject: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float = 5.0,
+        try_s: float | None = None,
+    ) -> dict[str, Any]:
+        """A JetStream API call, repeated until it is answered or time is up: all that we use are idempotent.
+
+        `try_s`: ask again when that has passed without an answer; a cluster that changes its leader gives none.
+        BrokerError when the server refuses it.
+        """
+        one_s = timeout_s if try_s is None else try_s
+        payload = json.dumps(body).encode() if body else b""
+        started = time.monotonic()
+        while True:
+            try:
+                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, one_s))
+                refusal = from_response(answer, subject)
+                if refusal is None:
+                    return answer
+            except BrokerUnavailable as error:
+                refusal = error
+            waited = time.monotonic() - started
+            if refusal.code == 503 and waited > _NO_JETSTREAM_S:
+                raise UnsupportedServer(
+                    "JetStream is not enabled on the server or for this account",
+                    hint="start nats-server with -js, or enable JetStream for the account",
+                ) from refusal
+            if not is_transient(refusal) or waited > timeout_s or self.closed.is_set():
+                raise refusal
+            await asyncio.sleep(0.1)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server knows of at least two others."""
+        info = self.nc._server_info
+        return bool(info.get("cluster")) and len(info.get("connect_urls", [])) >= 3
+
+    def _where(self) -> str:
+        url = self.nc.connected_url
+        return show_url(url.geturl()) if url is not None else "nowhere"
+
+    @property
+    def version(self) -> str:
+        found = self.nc.connected_server_version
+        return f"{found.major}.{found.minor}.{found.patch}"
+
+    def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call it after each reconnect; what is returned undoes this."""
+        self._on_reconnect.append(callback)
+        return lambda: self._on_reconnect.remove(callback)
+
+    # What the server tells us
+
+    def _on_reply(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
+        waiting = self._waiting.get(subject[len(self._prefix) :])
+        if waiting is None or waiting.future.done():
+            return
+        if headers is not None and not data and read_status(headers)[0] == "503":
+            waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: nobody answers", code=503))
+        else:
+            waiting.future.set_result(data)
+
+    async def _on_error(self, error: Exception) -> None:
+        self._last_error = error
+        text = str(error)
+        hung_up = isinstance(error, OSError) and self.nc._server_info.get("auth_required")
+        if self._refused is not None and not self._refused.done() and (is_denial(text) or hung_up):
+            # It greeted us, asked for credentials, and said no or hung up.
+            self._refused.set_result(_plain(error))
+        if not is_denial(text):
+            return
+        for waiting in list(self._waiting.values()):
+            # The server quotes the subject it refused, and nats-py lowers the case of the whole line.
+            quoted = f'"{waiting.subject}"'
+            if quoted.lower() in text.lower() and not waiting.future.done():
+                said = _plain(error).lower().replace(quoted.lower(), quoted)
+                waiting.future.set_exception(
+                    AccessDenied(said, hint="this user needs permission to publish there")
+                )
+
+    async def _on_disconnected(self) -> None:
+        if not self._lost_at and not self.nc.is_closed:
+            self._lost_at = time.monotonic()
+            self._observe(ConnectionLost(_plain(self._last_error) if self._last_error else "connection closed"))
+
+    async def _on_reconnected(self) -> None:
+        outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
+        self._observe(ConnectionRestored(outage, self._where()))
+        # What was written to the dying socket is gone: whoever waits asks again, under the same message id.
+        self._fail_all(BrokerUnavailable("the connection was lost"))
+        for callback in list(self._on_reconnect):
+            callback()
+
+    async def _on_closed(self) -> None:
+        self.closed.set()
+        self._fail_all(BrokerUnavailable(f"the connection is closed: {_plain(self._last_error)}"))
+
+    def _fail_all(self, error: BrokerError) -> None:
+        for waiting in list(self._waiting.values()):
+            if not waiting.future.done():
+                waiting.future.set_exception(error)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for waiting in list(self._waiting.values()):
+            if waiting.expires_at <= now and not waiting.future.done():
+                waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no answer"))
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
+
+
+def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
+    """The server tried least, after a pause that grows with the tries and never lines clients up."""
+    server = min(servers, key=lambda s: s.reconnects)
+    return server, min(0.05 * 2.0 ** min(server.reconnects, 8), 2.0) * random.uniform(0.5, 1.0)
+
+
+def _plain(error: BaseException | None) -> str:
+    return (str(error) or type(error).__name__).removeprefix("nats: ").strip("'") if error else "unknown"

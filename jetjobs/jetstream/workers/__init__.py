@@ -1,0 +1,1 @@
+"""The registry of workers and the requests sent to them."""

@@ -1,0 +1,71 @@
+"""The registry of workers: a key-value bucket in which each live worker keeps a record that expires.
+
+The server throws a record away when its worker has not renewed it for three beats. A key is the worker's name and
+a token of its own, so that workers of one name do not write over each other. ADR 38.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.errors import from_response
+from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.views.worker_info import WorkerRecord, read_worker
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.lenient_json import read_json
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+from jetjobs.model.wire.validation import token_of
+
+BEAT_S = 5.0
+TTL_S = 14
+"""Three beats less a second: the server looks for what has expired about once a second."""
+
+
+def new_key(name: str) -> str:
+    """A key for a worker of that name."""
+    return f"{token_of(name)}-{secrets.token_hex(3)}"
+
+
+async def register(connection: Connection, names: Names, record: WorkerRecord) -> None:
+    """Write the record under its key. BrokerError when it is not written."""
+    body, subject = json.dumps(record.to_wire()).encode(), kv_subject(names.workers_bucket, record.key)
+    answer = json.loads(await connection.ask(subject, body, {h.TTL: f"{TTL_S}s"}, 2.0))
+    if (refusal := from_response(answer, "register the worker")) is not None:
+        raise refusal
+
+
+async def deregister(connection: Connection, names: Names, key: str) -> None:
+    """Take the record away. BrokerError when that is not certain; then it expires."""
+    headers = {h.KV_OPERATION: "DEL", h.TTL: "1s"}
+    await connection.ask(kv_subject(names.workers_bucket, key), b"", headers, 1.0)
+
+
+async def workers_on(connection: Connection, names: Names) -> list[WorkerRecord]:
+    """The workers that live, by key."""
+    bucket = names.workers_bucket
+    prefix = kv_subject(bucket, "")
+    found: dict[str, WorkerRecord] = {}
+    try:
+        async for message in scan(connection, kv_stream(bucket), prefix + ">"):
+            key = message.subject.removeprefix(prefix)
+            if (record := _read(key, message)) is None:
+                found.pop(key, None)
+            else:
+                found[record.key] = record  # twice, when it is written while we read
+    except TopologyMissing:
+        return []  # not set up: nobody can have registered
+    return [found[key] for key in sorted(found)]
+
+
+def _read(key: str, message: StoredMessage) -> WorkerRecord | None:
+    """None for the mark of a worker that left, and for what cannot be read."""
+    if h.KV_OPERATION in message.headers or not message.data:
+        return None
+    try:
+        return read_worker(key, read_json(message.data), message.stored_at)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

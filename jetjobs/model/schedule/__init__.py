@@ -1,0 +1,1 @@
+"""Schedules as values: definition, calendar and plan. No I/O."""

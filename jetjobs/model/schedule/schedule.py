@@ -1,0 +1,290 @@
+"""A schedule: which task, with what, by which rule of the calendar. Values and their checks; no clock is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from jetjobs.model.durations import parse_duration
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.schedule.cron import Cron, zone_of
+from jetjobs.model.wire.ids import key_token
+from jetjobs.model.wire.validation import check_schedule_name, check_token
+
+MAX_ARGUMENTS = 64 * 1024
+MAX_JITTER = timedelta(hours=1)
+MAX_EVERY = timedelta(days=3660)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = EPOCH
+_LAST = datetime(2261, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_INSTANT = timedelta(microseconds=1)
+_SLOT_TOKEN = "%Y%m%dT%H%M%SZ"
+
+Misfire = Literal["last", "all", "skip"]
+Overlap = Literal["allow", "skip"]
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("is no duration: give a timedelta")  # pydantic would take True for one second
+    # ISO 8601 is how pydantic writes one, the short form how people do.
+    if isinstance(value, str) and not value.startswith(("P", "-P")):
+        return parse_duration(value)
+    return value
+
+
+def _moment(value: datetime) -> datetime:
+    if value.utcoffset() is None:
+        raise ValueError("has no time zone: use an aware datetime, such as datetime.now(UTC)")
+    try:
+        utc = value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is out of range") from None
+    if not _FIRST <= utc <= _LAST:
+        raise ValueError("is not within the years 1970 to 2260")
+    return utc
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Moment = Annotated[datetime, AfterValidator(_moment)]
+
+
+class Rule(Protocol):
+    """Tells the scheduled times of a schedule: whole seconds in UTC, each one later than the one before."""
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first scheduled time after the moment."""
+
+    def before(self, moment: datetime) -> datetime | None:
+        """The last scheduled time at the moment or before it."""
+
+
+class Calendar(NamedTuple):
+    """By the wall clock of a time zone."""
+
+    cron: Cron
+    zone: ZoneInfo
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self.cron.after(moment, self.zone)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return self.cron.before(moment, self.zone)
+
+
+class Interval(NamedTuple):
+    """Every so often, counted from 1970. By elapsed time: clock changes do not matter."""
+
+    every: timedelta
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self._slot((moment - EPOCH) // self.every + 1)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return self._slot((moment - EPOCH) // self.every)
+
+    def _slot(self, number: int) -> datetime | None:
+        try:
+            return EPOCH + number * self.every
+        except OverflowError:
+            return None
+
+
+class Schedule(BaseModel):
+    """A rule that enqueues a task. Made by `task.cron`, `task.every` or `app.schedules.put`."""
+
+    # A newer version may have stored more. Built when it is first used: most commands know no schedule.
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+    name: Annotated[str, AfterValidator(check_schedule_name)]
+    task: Annotated[str, AfterValidator(lambda token: check_token("task", token))]
+    queue: Annotated[str, AfterValidator(lambda token: check_token("queue", token))] = "default"
+    args: dict[str, Any] = Field(default={}, repr=False)
+    """The task's arguments, as JSON."""
+    priority: Literal["high", "normal", "low"] = "normal"
+    cron: str | None = None
+    every: Duration | None = None
+    tz: str = "UTC"
+    """IANA name of the time zone that `cron` speaks of."""
+    start: Moment | None = None
+    """No scheduled time before this."""
+    end: Moment | None = None
+    """No scheduled time after this."""
+    jitter: Duration = timedelta(0)
+    """Each tick is due up to so much after its slot: the same for the same scheduled time."""
+    misfire: Misfire = "last"
+    """Of scheduled times that nobody could plan in time: only the last, the newest hundred, or none."""
+    overlap: Overlap = "allow"
+    """skip: a tick that comes to run while an earlier one of the schedule is alive is cancelled."""
+    paused: bool = False
+
+    # Kept by jetjobs
+    takes_scheduled_time: bool = False
+    """Whether the task has an argument `scheduled_time` that is to be filled in."""
+    secret: Annotated[str, Field(max_length=2_000, pattern=r"^[ -~]*$")] = ""
+    """Which of the arguments are secret."""
+    declared_by: str = ""
+    """The app whose code declares it; empty for one that was made at run time."""
+    since: Moment = _FIRST
+    """When it was created, last resumed, or got its rule: nothing scheduled before that is planned or missed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        of = f"schedule {self.name!r}: "
+        if (self.cron is None) == (self.every is None):
+            raise DefinitionError(f"{of}give either cron or every")
+        if self.cron is not None:
+            _named(of, Cron.parse, self.cron)
+        _named(of, zone_of, self.tz)
+        if self.every is not None:
+            _check_every(of, self.every)
+            if self.tz != "UTC":
+                raise DefinitionError(f"{of}tz goes with cron, not with every")
+        if not timedelta(0) <= self.jitter <= MAX_JITTER:
+            raise DefinitionError(f"{of}jitter must be from nothing to one hour")
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise DefinitionError(f"{of}it ends before it starts")
+        if self.start is not None and self.end is not None and self.after(self.start - _INSTANT) is None:
+            raise DefinitionError(f"{of}it would never run: no scheduled time between its start and its end")
+        if len(json.dumps(self.args, ensure_ascii=False).encode(errors="surrogatepass")) > MAX_ARGUMENTS:
+            raise DefinitionError(f"{of}the arguments are over {MAX_ARGUMENTS:,} bytes")
+        return self
+
+    @cached_property
+    def rule(self) -> Rule:
+        if self.every is not None:
+            return Interval(self.every)
+        assert self.cron is not None
+        return Calendar(Cron.parse(self.cron), zone_of(self.tz))
+
+    @cached_property
+    def key(self) -> str:
+        return schedule_key(self.name)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """The first scheduled time after the moment, within start and end."""
+        if self.start is not None and moment < self.start:
+            moment = self.start - _INSTANT
+        scheduled_time = self.rule.after(moment)
+        return (
+            scheduled_time
+            if scheduled_time is not None and (self.end is None or scheduled_time <= self.end)
+            else None
+        )
+
+    def before(self, moment: datetime) -> datetime | None:
+        """The last scheduled time at the moment or before it, within start and end."""
+        scheduled_time = self.rule.before(moment if self.end is None else min(moment, self.end))
+        return (
+            scheduled_time
+            if scheduled_time is not None and (self.start is None or scheduled_time >= self.start)
+            else None
+        )
+
+    def due(self, scheduled_time: datetime) -> datetime:
+        """When the tick of a scheduled time is to run."""
+        if not self.jitter:
+            return scheduled_time
+        digest = hashlib.sha256(f"{self.name} {time_token(scheduled_time)}".encode()).digest()
+        return scheduled_time + self.jitter * (int.from_bytes(digest[:4]) / 2**32)
+
+    @property
+    def rule_text(self) -> str:
+        """The rule as one short text."""
+        if self.every is not None:
+            return f"every {_short(self.every)}"
+        return f"{self.cron}" if self.tz == "UTC" else f"{self.cron} {self.tz}"
+
+    def same_as(self, other: Schedule) -> bool:
+        """Whether both say the same, but for what only the server's copy knows."""
+        return self._said() == other._said()
+
+    def _said(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"paused", "since"})
+
+    def over(self, before: Schedule | None, now: datetime) -> Schedule:
+        """As it is stored over `before`. It goes on from there, unless it is resumed or its rule is another."""
+        goes_on = before is not None and before._rule() == self._rule() and (self.paused or not before.paused)
+        return self.model_copy(update={"since": before.since if goes_on and before is not None else now})
+
+    def _rule(self) -> tuple[object, ...]:
+        return self.cron, self.every, self.tz, self.start, self.end
+
+
+def make_schedule(values: dict[str, Any]) -> Schedule:
+    """DefinitionError names what is wrong."""
+    try:
+        return Schedule.model_validate(values)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "it"
+        text = str(problem["msg"]).removeprefix("Value error, ")
+        raise DefinitionError(f"schedule {values.get('name', '')!r}: {where}: {text}") from None
+
+
+def read_schedule(data: bytes) -> Schedule | None:
+    """A stored definition; None for what is none, or cannot be used any more. Each of ours says since when."""
+    try:
+        schedule = Schedule.model_validate_json(data)
+    except (ValidationError, DefinitionError, RecursionError):
+        return None
+    return schedule if "since" in schedule.model_fields_set else None
+
+
+def schedule_key(name: str) -> str:
+    """The key token of a schedule's ticks. Callers' keys cannot hold a NUL, so none of them is the same."""
+    return key_token(f"schedule\0{name}")
+
+
+def time_token(scheduled_time: datetime) -> str:
+    """A scheduled time as the second part of a job's id: sorts by time.
+
+    >>> slot_token(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
+    '20260329T013000Z'
+    """
+    return scheduled_time.strftime(_SLOT_TOKEN)
+
+
+def time_of_token(token: str) -> datetime | None:
+    """The other way round; None for what is no such token."""
+    try:
+        return datetime.strptime(token, _SLOT_TOKEN).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _named(of: str, check: Any, value: str) -> None:
+    try:
+        check(value)
+    except DefinitionError as error:
+        raise DefinitionError(f"{of}{error}", hint=error.hint) from None
+
+
+def _check_every(of: str, every: timedelta) -> None:
+    if every < _SECOND:
+        raise DefinitionError(f"{of}every must be at least one second")
+    if every % _SECOND:
+        raise DefinitionError(f"{of}every must be whole seconds")
+    if every > MAX_EVERY:
+        raise DefinitionError(f"{of}every must be at most ten years")
+
+
+def _short(every: timedelta) -> str:
+    seconds = int(every.total_seconds())
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number)

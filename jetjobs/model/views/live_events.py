@@ -1,0 +1,123 @@
+"""What is told of jobs and workers while it happens, as it goes over the wire, and on which subjects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
+from jetjobs.model.views.worker_info import iso
+from jetjobs.model.wire.lenient_json import number, read_json, seconds, whole
+from jetjobs.model.wire.subjects import PROGRESS, Names
+from jetjobs.model.wire.validation import check_token
+
+KINDS = (
+    "job.started", "job.progress", "job.succeeded", "job.retried", "job.snoozed", "job.released", "job.suspected",
+    "job.cancelled", "job.dead_lettered", "job.lease_lost",
+    "worker.started", "worker.ready", "worker.quiet", "worker.recycling", "worker.stopped",
+)  # fmt: skip
+WATCH = "watch"
+"""The control word by which a watcher announces itself."""
+ANNOUNCE_S = 2.0
+WATCHED_S = 10.0
+"""Workers tell of jobs for so long after an announcement."""
+_MOST_TEXT = 300
+_TEXTS = ("worker", "queue", "task", "job_id", "reason", "error_type", "error", "message", "detail")
+_SPANS = ("wait_s", "run_s", "retry_in_s")
+
+
+class LiveEvent(NamedTuple):
+    """Something that has just happened to a job or a worker."""
+
+    kind: str
+    """One of KINDS; a newer worker may tell others."""
+    at: float
+    """When, by the worker's clock."""
+    worker: str
+    queue: str = ""
+    task: str = ""
+    job_id: str = ""
+    attempt: int = 0
+    wait_s: float | None = None
+    run_s: float | None = None
+    retry_in_s: float | None = None
+    reason: str = ""
+    error_type: str = ""
+    error: str = ""
+    progress: float | None = None
+    message: str = ""
+    detail: str = ""
+    skipped: int = 0
+    """So many events of this kind and task were left out before this one: there were too many a second."""
+
+    def to_wire(self) -> bytes:
+        """What has its default is left out, and the kind stands in the subject."""
+        defaults = self._field_defaults
+        told = {k: v for k, v in self._asdict().items() if k != "kind" and v != defaults.get(k, ())}
+        return json.dumps(told).encode()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON lines: every key is always there."""
+        return {**self._asdict(), "at": iso(self.at)}
+
+
+def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Sequence[str] | str) -> list[str]:
+    """What a watcher subscribes to. With a queue or a task it hears of jobs only.
+
+    ConfigError for a pattern that matches no kind, DefinitionError for a name that is none.
+    """
+    for what, token in (("queue", queue), ("task", task)):
+        if token is not None:
+            check_token(what, token)
+    wanted = {"job.*", "worker.*"} if not kinds else set[str]()
+    for pattern in (kinds,) if isinstance(kinds, str) else kinds:
+        matching = {kind for kind in KINDS if fnmatchcase(kind, pattern)}
+        if not matching:
+            raise ConfigError(f"no kind of event matches {pattern!r}", hint=f"there are {', '.join(KINDS)}")
+        wanted |= matching
+    words = [kind.split(".") for kind in sorted(wanted)]
+    jobs = [names.job_event(word, queue or "*", task or "*", "*") for of, word in words if of == "job"]
+    if queue or task:
+        return jobs
+    return [*jobs, *(names.worker_event(word, "*") for of, word in words if of == "worker")]
+
+
+def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
+    """What watchers are told of an event; None for those they are not."""
+    if isinstance(event, JobFinished):
+        error = event.error
+        return LiveEvent(
+            f"job.{event.outcome}", at, worker, event.queue, event.task, event.job_id, event.attempt,
+            round(event.wait_s, 6), round(event.run_s, 6),
+            round(event.retry_in_s, 3) if event.outcome in ("retried", "snoozed") else None,
+            event.reason, error.type if error else "", error.text[:_MOST_TEXT] if error else "",
+        )  # fmt: skip
+    if isinstance(event, JobStarted):
+        where = (event.queue, event.task, event.job_id)
+        return LiveEvent("job.started", at, worker, *where, event.attempt, round(event.wait_s, 6))
+    if isinstance(event, LeaseLostEvent):
+        return LiveEvent("job.lease_lost", at, worker, event.queue, event.task, event.job_id)
+    if isinstance(event, WorkerChanged):
+        return LiveEvent(f"worker.{event.phase}", at, worker, detail=event.detail)
+    return None
+
+
+def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
+    """An event as it came, perhaps from a newer worker. None for what cannot be read."""
+    try:
+        told = read_json(data)
+    except ValueError:
+        return None
+    if not isinstance(told, dict):
+        return None
+    if kind == f"job.{PROGRESS}":
+        told["job_id"] = told.get("id")
+    fields: dict[str, Any] = {key: str(told[key]) for key in _TEXTS if told.get(key) is not None}
+    fields |= {key: seconds(told[key]) for key in _SPANS if told.get(key) is not None}
+    fraction = number(told.get("progress"), -1.0)
+    fields["progress"] = fraction if 0.0 <= fraction <= 1.0 else None
+    fields |= {key: whole(told.get(key)) for key in ("attempt", "skipped")}
+    return LiveEvent(kind, seconds(told.get("at")) or now, **{"worker": "", **fields})

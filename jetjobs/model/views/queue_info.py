@@ -1,0 +1,150 @@
+"""What is known of a queue at one look: counts, rates, who works on it, and when a new job would start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jetjobs.model.views.worker_info import iso
+
+FOR_EVER_S = 10 * 365 * 86400.0
+"""A pause that ends later than this was given no end."""
+
+
+class Pause(NamedTuple):
+    """A queue is paused: until when by the server's clock (0 for no end), why, by whom and since when."""
+
+    until: float
+    reason: str = ""
+    by: str = ""
+    at: float = 0.0
+
+
+class LaneState(NamedTuple):
+    """The consumer of one lane at one moment, by the server's clock."""
+
+    lane: str
+    at: float
+    queued: int
+    running: int
+    delivered: int
+    """Stream sequence of the last job it has delivered for the first time."""
+    deliveries: int
+    waiting_pulls: int
+    paused_until: float
+    """0 for a lane that is not paused."""
+    full: bool = False
+    """As many jobs are delivered and not acked as may be."""
+
+    @property
+    def came(self) -> int:
+        """Rises with every job that comes into the lane."""
+        return self.queued + self.deliveries
+
+    @property
+    def went(self) -> int:
+        """Rises with every job that leaves it. A delivery that is made again counts too; that is rare."""
+        return self.deliveries - self.running
+
+
+class QueueState(NamedTuple):
+    """One queue at one moment: counts are asked of the server one after another, and jobs move in between."""
+
+    queue: str
+    at: float
+    """The moment, by the server's clock."""
+    pause: Pause | None
+    lanes: tuple[LaneState, ...]
+    scheduled: int
+    """Jobs that wait for their time and were never delivered."""
+    retrying: int
+    """Jobs that were delivered and wait again."""
+    dead: int
+    oldest_s: float | None
+    """How long the job that waits longest in front of its lane has been due; None when none waits."""
+    bytes: int
+    """Of the work stream."""
+    workers: int
+    busy: int
+    slots: int
+    in_per_s: float | None = None
+    out_per_s: float | None = None
+
+    @property
+    def queued(self) -> int:
+        return sum(lane.queued for lane in self.lanes)
+
+    @property
+    def running(self) -> int:
+        return sum(lane.running for lane in self.lanes)
+
+    @property
+    def demand(self) -> int:
+        """What workers are needed for: jobs of a paused lane wait for the end of its pause."""
+        return sum(lane.queued + lane.running for lane in self.lanes if not lane.paused_until)
+
+    @property
+    def starts_in_s(self) -> float | None:
+        """In how long a job enqueued now may start; None when nothing tells."""
+        if not self.workers:
+            return None
+        paused_s, free = 0.0, self.slots - self.busy
+        if self.pause is not None:
+            if not self.pause.until:
+                return None
+            # What runs now will have ended by then, as far as anybody can tell.
+            paused_s, free = max(0.0, self.pause.until - self.at), self.slots
+        if self.queued < free:
+            return paused_s
+        if self.out_per_s:
+            return paused_s + max(1, self.queued) / self.out_per_s
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        """For lists, as JSON."""
+        return {
+            "queue": self.queue,
+            "state": "paused" if self.pause is not None else "running",
+            "paused_until": iso(self.pause.until) if self.pause is not None else None,
+            "queued": self.queued,
+            "running": self.running,
+            "scheduled": self.scheduled,
+            "retrying": self.retrying,
+            "dead": self.dead,
+            "oldest_s": _rounded(self.oldest_s),
+            "in_per_s": _rounded(self.in_per_s),
+            "out_per_s": _rounded(self.out_per_s),
+            "workers": self.workers,
+            "slots": {"busy": self.busy, "total": self.slots},
+        }
+
+    def details(self) -> dict[str, Any]:
+        """The summary with lanes, the pause, and the estimated start of a new job."""
+        pause = self.pause
+        return {
+            **self.summary(),
+            "starts_in_s": _rounded(self.starts_in_s),
+            "pause": None
+            if pause is None
+            else {"until": iso(pause.until), "reason": pause.reason, "by": pause.by, "since": iso(pause.at)},
+            "lanes": [
+                {"lane": x.lane, "queued": x.queued, "running": x.running, "waiting_pulls": x.waiting_pulls}
+                for x in self.lanes
+            ],
+        }
+
+
+def rates(before: Sequence[LaneState], after: Sequence[LaneState]) -> tuple[float | None, float | None]:
+    """Jobs that came into the lanes and left them, a second; None where nothing can be compared."""
+    earlier = {lane.lane: lane for lane in before}
+    pairs = [(earlier[lane.lane], lane) for lane in after if lane.lane in earlier]
+    if not pairs:
+        return None, None
+    came = sum(second.came - first.came for first, second in pairs)
+    went = sum(second.went - first.went for first, second in pairs)
+    took_s = max(0.001, sum(second.at - first.at for first, second in pairs) / len(pairs))
+    return max(0, came) / took_s, max(0, went) / took_s
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

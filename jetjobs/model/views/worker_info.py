@@ -1,0 +1,137 @@
+"""What the registry says of a worker: who it is, what it can run, how full it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from jetjobs.model.wire.lenient_json import seconds, whole
+from jetjobs.model.wire.validation import is_token
+
+
+class RunningJob(NamedTuple):
+    """A job that a worker runs, since a time by the worker's clock."""
+
+    id: str
+    task: str
+    queue: str
+    since: float
+
+
+class QueueSlots(NamedTuple):
+    """How many slots of a worker a queue has taken, and how many it may."""
+
+    busy: int
+    total: int
+
+
+class WorkerRecord(NamedTuple):
+    """One live worker, as it last described itself."""
+
+    key: str
+    """Its name in the registry, by which it is addressed: the worker's own and a token."""
+    name: str
+    host: str
+    pid: int
+    version: str
+    python: str
+    phase: str
+    queues: Mapping[str, QueueSlots]
+    tasks: Mapping[str, str]
+    """For each task the hash of its arguments' JSON schema; empty where there is none."""
+    busy: int
+    total: int
+    running: tuple[RunningJob, ...]
+    """The longest running ones; not more than a hundred."""
+    lag_s: float
+    """How long its event loop stood still at the worst since the last beat."""
+    memory_bytes: int
+    started_at: float
+    seen_at: float = 0.0
+    """When the server got this, by the server's clock."""
+
+    @property
+    def takes_jobs(self) -> bool:
+        """False once it only ends what it has begun."""
+        return self.phase not in ("quiet", "stopped")
+
+    def to_wire(self) -> dict[str, Any]:
+        """The record's value; docs/wire.md has it in words."""
+        return {
+            "name": self.name,
+            "host": self.host,
+            "pid": self.pid,
+            "version": self.version,
+            "python": self.python,
+            "phase": self.phase,
+            "queues": {queue: slots._asdict() for queue, slots in self.queues.items()},
+            "tasks": dict(self.tasks),
+            "slots": {"busy": self.busy, "total": self.total},
+            "running": [job._asdict() for job in self.running],
+            "lag_s": round(self.lag_s, 3),
+            "memory_bytes": self.memory_bytes,
+            "started_at": round(self.started_at, 3),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """For lists, as JSON."""
+        return {
+            "worker": self.key,
+            "name": self.name,
+            "host": self.host,
+            "pid": self.pid,
+            "version": self.version,
+            "python": self.python,
+            "phase": self.phase,
+            "queues": sorted(self.queues),
+            "slots": {"busy": self.busy, "total": self.total},
+            "lag_s": self.lag_s,
+            "memory_bytes": self.memory_bytes,
+            "started_at": iso(self.started_at),
+            "seen_at": iso(self.seen_at),
+        }
+
+    def details(self) -> dict[str, Any]:
+        """The summary with tasks, running jobs and the slots of each queue."""
+        return {
+            **self.summary(),
+            "queue_slots": {queue: slots._asdict() for queue, slots in sorted(self.queues.items())},
+            "tasks": dict(sorted(self.tasks.items())),
+            "running": [{**job._asdict(), "since": iso(job.since)} for job in self.running],
+        }
+
+
+def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRecord:
+    """A record as another worker wrote it, perhaps a newer one: what it does not say has a plain default."""
+    slots = value.get("slots") or {}
+    return WorkerRecord(
+        key=key,
+        name=str(value.get("name", key)),
+        host=str(value.get("host", "")),
+        pid=whole(value.get("pid")),
+        version=str(value.get("version", "")),
+        python=str(value.get("python", "")),
+        phase=str(value.get("phase", "")),
+        queues={
+            queue: QueueSlots(whole(of.get("busy")), whole(of.get("total")))
+            for queue, of in (value.get("queues") or {}).items()
+            if is_token(queue)
+        },
+        tasks={str(task): str(digest) for task, digest in (value.get("tasks") or {}).items()},
+        busy=whole(slots.get("busy")),
+        total=whole(slots.get("total")),
+        running=tuple(
+            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), seconds(job["since"]))
+            for job in value.get("running") or []
+        ),
+        lag_s=seconds(value.get("lag_s")),
+        memory_bytes=whole(value.get("memory_bytes")),
+        started_at=seconds(value.get("started_at")),
+        seen_at=seen_at,
+    )
+
+
+def iso(moment: float) -> str | None:
+    """ISO 8601 in UTC; None for a time that is not set."""
+    return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None

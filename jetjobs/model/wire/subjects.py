@@ -1,0 +1,288 @@
+"""Every subject, stream, consumer, bucket and object name on the wire: built here, parsed here, nowhere else."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.wire.ids import JobId
+from jetjobs.model.wire.validation import check_token, token_of
+
+WIRE_VERSION: Final = "2"
+"""The layout of streams, lanes and headers. Stored in the metadata of streams."""
+
+LATER: Final = "later"
+"""Jobs that have never been delivered and wait for their due time."""
+RETRY: Final = "retry"
+"""Jobs that were delivered and wait again: after a failure, a snooze, or because they are parked. ADR 32."""
+WAITING: Final = (LATER, RETRY)
+"""Lanes whose jobs the server moves when they are due. No consumer reads them."""
+MARK: Final = "mark"
+"""Messages that are not jobs: the pin, and how far schedules are planned. No consumer reads this lane."""
+RETURNED: Final = "returned"
+"""Jobs that a worker released. They are served first, so that they do not wait behind the backlog. ADR 12.
+A header holds the job's own lane."""
+RESERVED_LANES: Final = frozenset({*WAITING, MARK, RETURNED, "gate", "held", "blocked"})
+"""Lanes that cannot be a priority. The last three are reserved for flows and chains."""
+PRIORITIES: Final = ("high", "normal", "low")
+PULLED: Final = (*PRIORITIES, RETURNED)
+"""Lanes that workers pull from."""
+
+LEADER: Final = "leader"
+"""Key of the leader lock in the bucket of locks."""
+PROGRESS: Final = "progress"
+"""Event kind of a running job's progress."""
+
+MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*"
+"""Published by the server when it stops delivering a message, for every stream and consumer of the account."""
+
+
+def check_lane(lane: str) -> str:
+    """The lane itself, or DefinitionError when it cannot be a priority."""
+    if check_token("lane", lane) in RESERVED_LANES:
+        raise DefinitionError(f"lane {lane!r} is reserved")
+    return lane
+
+
+class JobSubject(NamedTuple):
+    """A job's subject in a work stream, `{namespace}.work.{queue}.{lane}.{task}.{key}.{uid}`, taken apart.
+
+    `key` and `uid` are empty in the subject of a job published without jetjobs.
+    """
+
+    namespace: str
+    queue: str
+    lane: str
+    task: str
+    key: str = ""
+    uid: str = ""
+
+    @classmethod
+    def parse(cls, subject: str) -> JobSubject:
+        """ValueError for a subject of any other form.
+
+        >>> JobSubject.parse("shop.work.mail.high.send.-.42").lane
+        'high'
+        """
+        tokens = subject.split(".")
+        if len(tokens) not in (5, 7) or tokens[1] != "work" or not all(tokens):
+            raise ValueError(f"not the subject of a job: {subject!r}")
+        del tokens[1]
+        return cls(*tokens)
+
+    @property
+    def job_id(self) -> str:
+        """The public id; empty where the subject has none."""
+        return str(JobId(self.key, self.uid)) if self.uid else ""
+
+    def __str__(self) -> str:
+        last = f".{self.key}.{self.uid}" if self.uid else ""
+        return f"{self.namespace}.work.{self.queue}.{self.lane}.{self.task}{last}"
+
+
+class DeadSubject(NamedTuple):
+    """The subject of a dead letter, `{namespace}.dead.{queue}.{task}.{id}`, taken apart."""
+
+    namespace: str
+    queue: str
+    task: str
+    job_id: str
+
+    @classmethod
+    def parse(cls, subject: str) -> DeadSubject:
+        """ValueError for a subject of any other form."""
+        tokens = subject.split(".")
+        if len(tokens) != 5 or tokens[1] != "dead" or not all(tokens):
+            raise ValueError(f"not the subject of a dead letter: {subject!r}")
+        del tokens[1]
+        return cls(*tokens)
+
+
+def last_token(subject: str) -> str:
+    """What a subject ends with: an id, a key, or the name of a schedule.
+
+    >>> last_token("shop.work.mail.mark.schedule.nightly")
+    'nightly'
+    """
+    return subject.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one namespace. Cheap to make, compares by value."""
+
+    namespace: str = "jobs"
+
+    def __post_init__(self) -> None:
+        check_token("namespace", self.namespace)
+
+    # Work streams: one a queue.
+
+    def work_stream(self, queue: str) -> str:
+        return f"{self.namespace}-work-{queue}"
+
+    @property
+    def work_filter(self) -> str:
+        """Matches everything that work streams take."""
+        return f"{self.namespace}.work.>"
+
+    def queue_of(self, stream: str) -> str | None:
+        """The queue of a work stream; None for a stream that is none of ours."""
+        prefix = f"{self.namespace}-work-"
+        return stream.removeprefix(prefix) if stream.startswith(prefix) else None
+
+    def queue_filter(self, queue: str) -> str:
+        """Matches every job of the queue, and its pin."""
+        return f"{self.namespace}.work.{queue}.>"
+
+    def lane_filter(self, queue: str, lane: str) -> str:
+        return f"{self.namespace}.work.{queue}.{lane}.>"
+
+    def job(self, queue: str, lane: str, task: str, key: str, uid: str) -> str:
+        return f"{self.namespace}.work.{queue}.{lane}.{task}.{key}.{uid}"
+
+    def job_anywhere(self, queue: str, task: str, job_id: JobId) -> str:
+        """Matches the job in whatever lane of its queue it stands."""
+        return self.job(queue, "*", task, job_id.key, job_id.uid)
+
+    def id_anywhere(self, queue: str, job_id: JobId) -> str:
+        """Matches the job in whatever lane of the queue it stands, and whatever its task is."""
+        return self.job(queue, "*", "*", job_id.key, job_id.uid)
+
+    def key_anywhere(self, queue: str, task: str, key: str) -> str:
+        """Matches any live job of that key."""
+        return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"
+
+    def pin(self, queue: str) -> str:
+        return f"{self.namespace}.work.{queue}.{MARK}._pin"
+
+    def schedule_mark(self, queue: str, schedule: str) -> str:
+        """How far a schedule has been planned; `*` for all of the queue."""
+        return f"{self.namespace}.work.{queue}.{MARK}.schedule.{schedule}"
+
+    def planned(self, queue: str, key: str) -> str:
+        """Matches the jobs of that key that wait in lane `later`, of whatever task."""
+        return self.job(queue, LATER, "*", key, "*")
+
+    # Where jobs end.
+
+    @property
+    def dead_stream(self) -> str:
+        return f"{self.namespace}-dead"
+
+    @property
+    def dead_filter(self) -> str:
+        return f"{self.namespace}.dead.>"
+
+    def dead(self, queue: str, task: str, job_id: str) -> str:
+        """A letter's subject; each part may be `*`."""
+        return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
+
+    def dead_of(self, queue: str) -> str:
+        """Matches the letters of one queue."""
+        return f"{self.namespace}.dead.{queue}.>"
+
+    def done_bucket(self, queue: str) -> str:
+        return f"{self.namespace}-done-{queue}"
+
+    def done_key(self, task: str, job_id: str) -> str:
+        return f"{task}.{job_id}"
+
+    @property
+    def running_bucket(self) -> str:
+        return f"{self.namespace}-running"
+
+    @property
+    def locks_bucket(self) -> str:
+        return f"{self.namespace}-locks"
+
+    @property
+    def schedules_bucket(self) -> str:
+        return f"{self.namespace}-schedules"
+
+    @property
+    def checkpoints_bucket(self) -> str:
+        return f"{self.namespace}-checkpoints"
+
+    def checkpoint_key(self, job_id: str, run: str) -> str:
+        """Of one life of the job, so that a reused id never meets an older one; the run may be `*`."""
+        return f"{job_id}.{run}"
+
+    @property
+    def workers_bucket(self) -> str:
+        return f"{self.namespace}-workers"
+
+    @property
+    def cancelled_bucket(self) -> str:
+        return f"{self.namespace}-cancelled"
+
+    def control(self, word: str) -> str:
+        """Subject of a control message, on core NATS."""
+        return f"{self.namespace}.control.{word}"
+
+    def job_event(self, word: str, queue: str, task: str, job_id: str) -> str:
+        """Subject of what is told of a job while it happens, on core NATS; each part may be `*`."""
+        return f"{self.namespace}.events.job.{word}.{queue}.{task}.{job_id}"
+
+    def worker_event(self, word: str, worker: str) -> str:
+        """Subject of what a worker tells of itself, by its name; each part may be `*`."""
+        return f"{self.namespace}.events.worker.{word}.{worker if worker == '*' else token_of(worker)}"
+
+    def kind_of_event(self, subject: str) -> str:
+        """`job.succeeded`, from the subject of such an event."""
+        return ".".join(subject.removeprefix(f"{self.namespace}.events.").split(".")[:2])
+
+    @property
+    def control_workers(self) -> str:
+        """Requests to all workers."""
+        return self.control("workers")
+
+    def control_worker(self, key: str) -> str:
+        """Requests to the worker of that key in the registry."""
+        return self.control(f"worker.{key}")
+
+    @property
+    def payload_store(self) -> str:
+        return f"{self.namespace}-payloads"
+
+
+def kv_stream(bucket: str) -> str:
+    return f"KV_{bucket}"
+
+
+def kv_subject(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"
+
+
+def object_stream(store: str) -> str:
+    return f"OBJ_{store}"
+
+
+def object_chunks(store: str, nuid: str) -> str:
+    """Where the chunks of one writing of an object stand; `>` for all."""
+    return f"$O.{store}.C.{nuid}"
+
+
+def object_meta(store: str, name: str) -> str:
+    """Where the entry of the object of that name stands."""
+    return f"$O.{store}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def object_metas(store: str) -> str:
+    return f"$O.{store}.M.>"
+
+
+def body_object(job_id: str, run: str, token: str = "") -> str:
+    """Name of a job's body in the object store: of one life, so that a reused id never meets an older one."""
+    return f"{job_id}.{run}.{token}" if token else f"{job_id}.{run}"
+
+
+def headers_object(job_id: str, run: str) -> str:
+    return f"{job_id}.{run}.headers"
+
+
+def result_object(job_id: str, run: str, delivery: str) -> str:
+    """Name of a result: of one delivery, since the record of the first that ends is the one that stays."""
+    return f"{job_id}.{run}.result-{delivery}"

@@ -1,0 +1,1 @@
+"""One attempt from delivery to settlement."""

@@ -1,0 +1,266 @@
+"""Outcome -> publish to the next place -> ack, in that order. A crash in between leaves two copies, never none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+
+from jetjobs.define.router import Router
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.jobs.dead_letters import Letter
+from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, read_record, success_record
+from jetjobs.jetstream.messages.codec import with_error
+from jetjobs.jetstream.messages.get import last_on
+from jetjobs.jetstream.messages.payloads import labels_of
+from jetjobs.jetstream.messages.publisher import Taken
+from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
+from jetjobs.model.events import Observer, SettleFailed
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import (
+    Cancelled,
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    Outcome,
+    Released,
+    Retried,
+    Snoozed,
+    Succeeded,
+    Suspected,
+)
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.ids import new_run
+from jetjobs.worker.attempt import Attempt
+
+RESULT_SPARE_S = 60
+"""A result outlives its record by this, so that whoever has just read the record finds it."""
+
+
+class IdTaken(Exception):
+    """The place a job is to be moved to holds another live job of the same id."""
+
+
+class Settlement:
+    """Carries outcomes out. Raises BrokerError when a job could not be moved; it is then not acked."""
+
+    def __init__(
+        self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float, observe: Observer
+    ) -> None:
+        self._jetstream = jetstream
+        self._observe = observe
+        self._tasks = registry.tasks
+        self._worker = worker
+        self._timeout_s = timeout_s
+
+    async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
+        """Exactly once for each delivery; the lease is kept until this returns. What was done is returned: it
+        differs from `outcome` where that could not be."""
+        if not attempt.owned():
+            # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
+            if isinstance(outcome, Succeeded):
+                await self._succeed(attempt, job, outcome)
+                await self._forget_checkpoint(attempt)
+            return outcome
+        if attempt.started_at and h.OVERLAP in job.headers:
+            # It has begun, and so gives way to nobody any more, wherever it is moved.
+            job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.OVERLAP})
+        if isinstance(outcome, Succeeded):
+            await self._succeed(attempt, job, outcome)
+        elif isinstance(outcome, Retried | Snoozed):
+            outcome = await self._again(attempt, job, outcome)
+        elif isinstance(outcome, Released | Suspected):
+            await self._return(attempt, job)
+        elif isinstance(outcome, DeadLettered):
+            await self._bury(attempt, job, outcome)
+        elif isinstance(outcome, Cancelled):
+            await self._cancel(attempt, job, outcome)
+        elif not outcome.ack:
+            return outcome
+        if (job.payload or attempt.kept is not None) and isinstance(outcome, Succeeded | Cancelled | DeadLettered):
+            await self._end_with_all(attempt, job, outcome)
+        else:
+            attempt.delivery.ack()
+        return outcome
+
+    async def _end_with_all(
+        self, attempt: Attempt, job: Job, outcome: Succeeded | Cancelled | DeadLettered
+    ) -> None:
+        """Ack, and only when that is certain remove what a second delivery could not do without: checkpoint and
+        body. What is left over of bodies is found by the sweep; a checkpoint has its TTL."""
+        if not await attempt.delivery.ack_confirmed():
+            return
+        await self._forget_checkpoint(attempt)
+        if job.payload and not isinstance(outcome, DeadLettered):
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
+
+    async def _forget_checkpoint(self, attempt: Attempt) -> None:
+        if attempt.kept is not None:
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.remove(attempt.kept)
+
+    async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
+        if outcome.result is None:
+            return
+        ended_at = time.time()
+        started_at = ended_at - (time.monotonic() - attempt.started_at)
+        task = self._tasks[job.task]
+        ttl_s = math.ceil(task.result_ttl.total_seconds())
+        hidden = task.secret_in_result
+        record = success_record(job, outcome.result, self._worker, started_at, ended_at, secret=hidden)
+        if len(record) > self._jetstream.connection.inline_limit:
+            times = (started_at, ended_at)
+            await self._succeed_large(attempt, job, outcome.result, times, ttl_s)
+            return
+        try:
+            await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+        except StorageFull as error:
+            # The work is done, so ack without its record; then space can come free.
+            self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
+        if job.reply:
+            self._jetstream.results.tell(job, record)
+
+    async def _succeed_large(
+        self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
+    ) -> None:
+        """The result to the object store, then the record that names it. Storage full: neither, as above."""
+        payloads, delivery = self._jetstream.payloads, attempt.delivery
+        name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
+        hidden = self._tasks[job.task].secret_in_result
+        record = success_record(job, b"", self._worker, *times, kept_as=name, secret=hidden)
+        try:
+            await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
+            standing = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+        except StorageFull as error:
+            self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
+            return
+        if read_record(standing).get("result_object") != name:
+            # Another delivery of this run has ended before us, and its record stays.
+            with contextlib.suppress(BrokerError):
+                await payloads.delete(name)
+        if job.reply:
+            self._jetstream.results.tell(job, standing)
+
+    async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
+        ended_at = time.time()
+        told = (outcome.by, outcome.why, self._worker, _started_at(attempt, ended_at), ended_at, outcome.how)
+        record = cancelled_record(job, *told)
+        await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
+        if job.reply:
+            self._jetstream.results.tell(job, record)
+
+    async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
+        try:
+            if isinstance(outcome, Retried):
+                await self._retry(attempt, job, outcome)
+            else:
+                await self._wait(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
+        except IdTaken as error:
+            # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
+            apart = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
+            cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
+            await self._bury(attempt, apart, cause)
+            return cause
+        return outcome
+
+    async def _with_own_body(self, job: Job) -> Job:
+        """A job under another id gets its large body under that id too, where the sweep looks for it."""
+        if not job.payload:
+            return job
+        try:
+            body = await self._jetstream.payloads.get(job.payload)
+        except MalformedJob:
+            return job
+        name = n.body_object(job.id, job.run)
+        await self._jetstream.payloads.put(name, body, labels_of(job))
+        return job._replace(payload=name)
+
+    async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
+        moved = with_error(job, outcome.error, self._worker, time.time())
+        moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
+        await self._wait(attempt, moved, outcome.delay_s)
+
+    async def _return(self, attempt: Attempt, job: Job) -> None:
+        """Back to the queue, past its backlog. A suspect that is given back was not charged with a crash."""
+        crashes = job.crashes if attempt.alone else job.crashes + attempt.delivery.delivered - 1
+        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, n.RETURNED)
+
+    async def _wait(self, attempt: Attempt, job: Job, delay_s: float) -> None:
+        """To lane `retry`, due by the server's clock, which is the one that brings it back."""
+        stream = self._jetstream.names.work_stream(job.queue)
+        due_at = await self._jetstream.server_clock.seconds(stream) + delay_s
+        await self._move(attempt, job._replace(due_at=due_at), due_at, n.RETRY)
+
+    async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
+        now = time.time()
+        origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
+        task = self._tasks.get(job.task)
+        if task is not None and task.own_headers:
+            # A hand-made job does not say what is secret in it: whoever reads its letter must know.
+            job = job._replace(headers={**job.headers, **task.own_headers})
+        buried = with_error(job, outcome.error, self._worker, now)
+        letter = Letter(buried, outcome, origin, self._worker, now, _started_at(attempt, now))
+        await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
+        if job.reply:
+            self._jetstream.results.tell(job, _dead_record(job, outcome))
+        if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
+            # Not started this time, as after one crash too many: an earlier run may have kept something.
+            with contextlib.suppress(BrokerError):
+                await self._jetstream.checkpoints.forget(job.id, job.run)
+
+    async def _move(self, attempt: Attempt, job: Job, due_at: float | None, lane: str) -> None:
+        publisher = self._jetstream.publisher
+        message = publisher.outgoing(job, due_at, None, lane)
+        if message.size > self._jetstream.connection.max_payload:
+            # One byte over, and the server would close the connection. The history goes first, then the body
+            # goes to the object store: a job is never cut.
+            headers = {k: v for k, v in job.headers.items() if k != h.ERRORS}
+            message = publisher.outgoing(job._replace(headers=headers), due_at, None, lane)
+        if message.size > self._jetstream.connection.max_payload:
+            name = job.payload or n.body_object(job.id, job.run)
+            if not job.payload:
+                await self._jetstream.payloads.put(name, job.body, labels_of(job), owned=attempt.owned)
+            message = publisher.outgoing(job._replace(body=b"", payload=name), due_at, None, lane)
+        stream = self._jetstream.names.work_stream(job.queue)
+        wire = message.headers
+        assert isinstance(wire, dict)
+        if due_at is not None:
+            # One schedule a subject: what is there must not be replaced, unless it is this job's own.
+            wire[h.EXPECTED_LAST_SUBJECT_SEQ] = "0"
+        while True:
+            try:
+                if await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned):
+                    return
+            except Taken:
+                there = await last_on(self._jetstream.connection, stream, message.subject)
+                if there is not None and there.headers.get(h.RUN) != job.run:
+                    raise IdTaken(f"another live job has the id {job.id}") from None
+                wire[h.EXPECTED_LAST_SUBJECT_SEQ] = str(there.sequence if there is not None else 0)
+                continue
+            # Called a duplicate: our own resend, or somebody used our message id. Only the first is a move made.
+            if await self._jetstream.places.has_moved_on(job._replace(hop=job.hop - 1)):
+                return
+            wire[h.MSG_ID] = f"{job.message_id}.{new_run()}"
+
+
+def _started_at(attempt: Attempt, now: float) -> float:
+    """When its task began, since the epoch; 0 where it did not."""
+    return now - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
+
+
+def _dead_record(job: Job, outcome: DeadLettered) -> bytes:
+    error: ErrorInfo = outcome.error
+    return json.dumps(
+        {
+            "state": "dead",
+            "id": job.id,
+            "run": job.run,
+            "reason": str(outcome.reason),
+            "type": error.type,
+            "text": error.text,
+            "traceback": error.traceback,
+        }
+    ).encode()

@@ -1,0 +1,1 @@
+"""The worker among other workers: its record, control requests and live events."""

@@ -1,0 +1,147 @@
+"""A worker tells the registry of itself, from the keeper's thread: a blocked loop shows as lag, not as death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import resource
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib import metadata
+
+from jetjobs.define.router import Router
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.workers.registry import BEAT_S, deregister, register
+from jetjobs.model.errors import BrokerError
+from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
+from jetjobs.worker.intake.slots import Slots
+from jetjobs.worker.leases.lease_table import Leases
+
+MOST_RUNNING = 100
+"""A record is written every few seconds: it names so many jobs at most."""
+
+_log = logging.getLogger("jetjobs.worker")
+
+
+class Presence:
+    """The record of one worker. Made on the worker's loop; `look` and `leave` are the keeper's."""
+
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        key: str,
+        name: str,
+        registry: Router,
+        queues: Mapping[str, int | None],
+        slots: Slots,
+        leases: Leases,
+        phase: Callable[[], str],
+    ) -> None:
+        self._names = jetstream.names
+        self._key = key
+        self._name = name
+        self._queues = queues
+        self._slots = slots
+        self._leases = leases
+        self._phase = phase
+        tasks = registry.tasks.values() if slots.total else ()
+        self._tasks = {task.name: task.signature.fingerprint for task in tasks}
+        self._version = _version()
+        self._host, self._started_at = socket.gethostname(), time.time()
+        self._beat_at = 0.0
+        self._told_phase = ""
+        self._writing: asyncio.Task[None] | None = None
+        self._warned = False
+        self.registered = threading.Event()
+        """Set after the first try, however it went."""
+
+    # In the keeper's thread
+
+    def look(self, now: float, connection: Connection) -> None:
+        """Called at every tick: write the record when a beat is due, or the phase has changed."""
+        phase = self._phase()
+        if self._writing is not None and not self._writing.done():
+            return
+        if phase != self._told_phase or now - self._beat_at >= BEAT_S:
+            self._beat_at, self._told_phase = now, phase
+            self._writing = asyncio.get_running_loop().create_task(self._write(connection))
+
+    async def _write(self, connection: Connection) -> None:
+        try:
+            await register(connection, self._names, self.record())
+        except BrokerError as error:
+            if not self._warned:
+                self._warned = True
+                extra = {"event": "worker.unregistered", "error": str(error)}
+                _log.warning("the worker is not in the registry; its work goes on", extra=extra)
+        else:
+            self._warned = False
+        finally:
+            self.registered.set()
+
+    async def leave(self, connection: Connection) -> None:
+        """Take the record away."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=1.0)
+        if connection.connected:
+            with contextlib.suppress(BrokerError):
+                await deregister(connection, self._names, self._key)
+
+    def record(self) -> WorkerRecord:
+        """What is true now, as far as it can be seen from another thread."""
+        now, wall = time.monotonic(), time.time()
+        running = []
+        for attempt in self._leases.held:
+            job = attempt.job
+            if job is not None and attempt.started_at:
+                since = round(wall - (now - attempt.started_at), 3)
+                running.append(RunningJob(job.id, job.task, job.queue, since))
+        running.sort(key=lambda job: job.since)
+        return WorkerRecord(
+            key=self._key,
+            name=self._name,
+            host=self._host,
+            pid=os.getpid(),
+            version=self._version,
+            python=platform.python_version(),
+            phase=self._phase(),
+            queues=queue_slots(self._queues, self._slots, self._leases),
+            tasks=self._tasks,
+            busy=self._slots.busy,
+            total=self._slots.total,
+            running=tuple(running[:MOST_RUNNING]),
+            lag_s=self._leases.lag_s,
+            memory_bytes=memory_bytes(),
+            started_at=self._started_at,
+        )
+
+
+def queue_slots(queues: Mapping[str, int | None], slots: Slots, leases: Leases) -> dict[str, QueueSlots]:
+    """By queue: how many of its jobs have a slot, and how many may at once. Queues share slots: this is no sum."""
+    busy = Counter(attempt.queue for attempt in leases.held if attempt.runner is not None)
+    return {q: QueueSlots(busy[q], min(cap or slots.total, slots.total)) for q, cap in queues.items()}
+
+
+def memory_bytes() -> int:
+    """Memory in use by this process; where the system does not say, the most it ever was."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _version() -> str:
+    try:
+        return metadata.version("jetjobs")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,1 @@
+"""Child processes for tasks with isolation="process"."""

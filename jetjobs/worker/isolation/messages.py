@@ -1,0 +1,85 @@
+"""What crosses between a worker and its children, as plain data: the job, signals, errors. Nothing is pickled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from jetjobs.define.context import Context, Desk
+from jetjobs.define.task import Task
+from jetjobs.model.error_classification import Classifier, classify
+from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
+from jetjobs.model.job import Job
+from jetjobs.model.outcome import ErrorInfo, describe, worth_another
+from jetjobs.worker.isolation.channel import Garbled
+
+MAIN = "__mp_main__"
+"""The main program's module in a child, named as multiprocessing does: `__name__ == "__main__"` is false there."""
+
+
+def context_data(context: Context) -> dict[str, Any]:
+    """The context, without the body, which is the arguments and travels beside it."""
+    job = context.job._replace(body=b"")._asdict()
+    return {
+        "job": {**job, "body": "", "headers": dict(context.job.headers)},
+        "worker": context.worker,
+        "fence": context.fence,
+        "delivery": context.delivery,
+        "remaining_s": context.remaining_s,
+    }
+
+
+def context_from(data: Mapping[str, Any], body: bytes, desk: Desk | None = None) -> Context:
+    """The same context in another process, with that process's desk."""
+    job = Job(**{**data["job"], "body": body})
+    deadline = time.monotonic() + data["remaining_s"]
+    return Context(job, data["worker"], data["fence"], data["delivery"], deadline, desk)
+
+
+def error_data(
+    error: BaseException, task: Task[Any, Any], classifiers: Mapping[type[BaseException], Classifier]
+) -> dict[str, Any]:
+    """In the child: what was raised, as text, and whether it is worth another attempt."""
+    info = describe(error)
+    data: dict[str, Any] = {"type": info.type.removeprefix(f"{MAIN}."), "text": info.text, "trace": info.traceback}
+    if isinstance(error, Retry):
+        return {**data, "signal": "retry", "after_s": _seconds(error.after)}
+    if isinstance(error, Snooze):
+        until = None if error.until is None else error.until.timestamp()
+        return {**data, "signal": "snooze", "after_s": _seconds(error.after), "until": until}
+    if isinstance(error, Reject):
+        return {**data, "signal": "reject"}
+    verdict = classify(error, classifiers)
+    return {**data, "transient": worth_another(error, task.retry, verdict), "after_s": verdict.after_s}
+
+
+def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
+    """In the worker: an error that says and means the same. Signals are themselves again."""
+    try:
+        told = ErrorInfo(data["type"], data["text"], data["trace"])
+        signal = data.get("signal")
+        if signal is None:
+            return ChildRaised(
+                f"{told.type}: {told.text}", told=told, transient=bool(data["transient"]), after_s=data["after_s"]
+            )
+        raised = _signal(signal, told.text, data)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise Garbled(f"an error that cannot be read: {error}") from None
+    raised.told = told
+    return raised
+
+
+def _seconds(after: timedelta | None) -> float | None:
+    return None if after is None else after.total_seconds()
+
+
+def _signal(name: str, text: str, data: Mapping[str, Any]) -> Signal:
+    after = None if data.get("after_s") is None else timedelta(seconds=data["after_s"])
+    if name == "retry":
+        return Retry(after, text)
+    if name == "reject":
+        return Reject(text)
+    until = None if data["until"] is None else datetime.fromtimestamp(data["until"], UTC)
+    return Snooze(after, until=until, reason=text)

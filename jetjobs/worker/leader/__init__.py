@@ -1,0 +1,1 @@
+"""Work that only the leader does: maintenance sweeps and stranded jobs."""

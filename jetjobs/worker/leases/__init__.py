@@ -1,0 +1,1 @@
+"""Leases of held jobs: heartbeats, time limits and running records."""

@@ -1,0 +1,1 @@
+"""Planning schedules: definitions are compared with marks, and ticks are placed."""
