@@ -13,7 +13,7 @@ HEAD = """# Reference of the command line
 
 <!-- Made by `make docs` from the code. Do not edit. -->
 
-Every command with its arguments and options. [The guide](../cli.md) says what they are for,
+Every command with its arguments and options. [The guide](../how-to/cli.md) says what they are for,
 [cli-json.md](cli-json.md) what `--json` prints. `jetjobs dlq` is another name of `jetjobs dead`.
 """
 

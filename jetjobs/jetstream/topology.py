@@ -80,7 +80,7 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
         "subjects": [names.lane_filter(queue, lane) for lane in lanes],
         "retention": "workqueue",
         # No limit and no message TTL: the server throws no job away. (Schedules bring rollups with them, so who
-        # may publish here with headers of his own may also purge: docs/operations.md.)
+        # may publish here with headers of his own may also purge: docs/how-to/operations.md.)
         "discard": "old",
         "max_msgs": -1,
         "max_bytes": -1,

@@ -1,4 +1,4 @@
-"""A run in words: figures for people and docs/reliability.md, and a trail for each job that broke an invariant."""
+"""The report of a run: figures for readers, and a trail for each job that broke an invariant."""
 
 from __future__ import annotations
 

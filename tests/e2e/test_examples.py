@@ -60,7 +60,7 @@ def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> 
 
 
 def test_the_page_on_schedules_does_what_it_says(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "schedules.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "schedules.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "page.py").write_text("\n\n".join([*blocks, "import asyncio", "asyncio.run(main())"]))
     with EmbeddedServer() as server:
@@ -91,7 +91,7 @@ async def greet(name: str) -> str:
 
 
 def test_the_page_on_dead_letters_does_what_it_says(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "dead-letters.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "dead-letters.md").read_text()
     (tmp_path / "tasks.py").write_text(DEAD_TASKS)
     (tmp_path / "page.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
     with EmbeddedServer() as server:

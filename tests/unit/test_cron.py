@@ -344,7 +344,7 @@ def test_what_is_no_text_is_refused(text: Any) -> None:
 
 
 def test_the_page_of_schedules_says_the_truth_about_what_is_refused() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "schedules.md").read_text()
     section = page.partition("### What is refused")[2].partition("###")[0]
     rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
     assert len(rows) >= 8

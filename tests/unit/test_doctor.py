@@ -12,7 +12,7 @@ from jetjobs.doctor.checks import topology
 from jetjobs.doctor.finding import count
 from jetjobs.doctor.runner import CHECKS
 
-PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
 LONG = Finding("warn", "topology", "lane default/normal: " + "so it is " * 20, "jetjobs setup apply", "plan")
 
 

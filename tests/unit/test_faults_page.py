@@ -1,4 +1,4 @@
-"""docs/faults.md promises tests: every one it names must exist, and every row must name one."""
+"""docs/explanation/faults.md promises tests: every one it names must exist, and every row must name one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "faults.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "faults.md").read_text()
 NAMED = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
 
 

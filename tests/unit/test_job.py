@@ -13,7 +13,7 @@ from jetjobs.model.job import FINAL, TRANSITIONS, Job, JobState, JobStatus
 from jetjobs.model.wire.ids import NO_KEY, key_token
 from jetjobs.model.wire.lenient_json import at
 
-DOCUMENT = Path(jetjobs.__file__).parent.parent / "docs" / "state-machine.md"
+DOCUMENT = Path(jetjobs.__file__).parent.parent / "docs" / "reference" / "state-machine.md"
 
 
 def moves() -> set[tuple[str, str]]:

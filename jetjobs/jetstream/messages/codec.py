@@ -1,4 +1,4 @@
-"""Job <-> subject, headers and bytes: the wire contract of docs/wire.md in code."""
+"""Job <-> subject, headers and bytes: the wire contract of docs/reference/wire.md in code."""
 
 from __future__ import annotations
 

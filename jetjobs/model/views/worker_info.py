@@ -57,7 +57,7 @@ class WorkerRecord(NamedTuple):
         return self.phase not in ("quiet", "stopped")
 
     def to_wire(self) -> dict[str, Any]:
-        """The record's value; docs/wire.md has it in words."""
+        """The record's value; docs/reference/wire.md has it in words."""
         return {
             "name": self.name,
             "host": self.host,

@@ -90,7 +90,9 @@ class Leader:
             await self._lock.try_lock()
         except AccessDenied as error:
             extra = {"event": "leader.denied", "error": str(error)}
-            _log.warning("this worker may not lead: its user lacks rights (docs/operations.md)", extra=extra)
+            _log.warning(
+                "this worker may not lead: its user lacks rights (docs/how-to/operations.md)", extra=extra
+            )
             return False
         except BrokerError as error:
             self._cannot_ask(error)
