@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from jetjobs.admin.dead_letters import Replayed
+    from jetjobs.admin.dead_letters import ReplayOutcome
     from jetjobs.admin.schedules import ScheduleInfo
     from jetjobs.app import JetJobs
     from jetjobs.define.context import Context, current_job
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.schedule.schedule import Schedule
     from jetjobs.model.settings import Settings
-    from jetjobs.model.views.dead_letter import DeadLetter, LetterFilter
+    from jetjobs.model.views.dead_letter import DeadLetter, DeadLetterFilter
     from jetjobs.model.views.job_query import JobQuery
     from jetjobs.model.views.live_events import LiveEvent
     from jetjobs.model.views.queue_info import QueueState
@@ -78,6 +78,7 @@ __all__ = [
     "ConfigError",
     "Context",
     "DeadLetter",
+    "DeadLetterFilter",
     "DefinitionError",
     "Depends",
     "EnqueueError",
@@ -99,14 +100,13 @@ __all__ = [
     "JobStatus",
     "JobTimeout",
     "JobTooLarge",
-    "LetterFilter",
     "LiveEvent",
     "Middleware",
     "Observer",
     "QueueNotFound",
     "QueueState",
     "Reject",
-    "Replayed",
+    "ReplayOutcome",
     "ResultError",
     "ResultExpired",
     "ResultNotReady",
@@ -134,7 +134,7 @@ __all__ = [
 # Where each name lives. Loaded on first use, so that `jetjobs --help` does not wait for nats and pydantic.
 _HOMES = {
     "jetjobs.app": ("JetJobs",),
-    "jetjobs.admin.dead_letters": ("Replayed",),
+    "jetjobs.admin.dead_letters": ("ReplayOutcome",),
     "jetjobs.define.context": ("Context", "current_job"),
     "jetjobs.define.dependencies": ("INJECTED", "Depends"),
     "jetjobs.define.handle": ("JobHandle",),
@@ -179,7 +179,7 @@ _HOMES = {
     "jetjobs.model.job": ("JobState", "JobStatus"),
     "jetjobs.model.views.job_query": ("JobQuery",),
     "jetjobs.model.views.live_events": ("LiveEvent",),
-    "jetjobs.model.views.dead_letter": ("DeadLetter", "LetterFilter"),
+    "jetjobs.model.views.dead_letter": ("DeadLetter", "DeadLetterFilter"),
     "jetjobs.model.views.worker_info": ("WorkerRecord",),
     "jetjobs.model.views.queue_info": ("QueueState",),
     "jetjobs.doctor.finding": ("Finding",),

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from jetjobs.admin.dead_letters import DeadLetterBox
+from jetjobs.admin.dead_letters import DeadLetters
 from jetjobs.admin.jobs import Jobs
 from jetjobs.admin.queues import Queues
 from jetjobs.admin.schedules import Schedules
+from jetjobs.admin.workers import Workers
 from jetjobs.bulk import enqueue_many
 from jetjobs.config import load_settings
 from jetjobs.define.enqueue_report import EnqueueReport
@@ -25,7 +26,7 @@ from jetjobs.enqueue import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.result_waiter import Waiting
-from jetjobs.jetstream.workers.control_client import Watching, Workers
+from jetjobs.jetstream.workers.control_client import Watching
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
@@ -173,9 +174,9 @@ class JetJobs(Router):
     # Using
 
     @property
-    def dead(self) -> DeadLetterBox:
+    def dead(self) -> DeadLetters:
         """The dead letters: list, replay, delete."""
-        return DeadLetterBox(self.jetstream, self)
+        return DeadLetters(self.jetstream, self)
 
     @property
     def jobs(self) -> Jobs:
@@ -213,7 +214,7 @@ class JetJobs(Router):
     @property
     def workers(self) -> Workers:
         """The workers that live: look, quiet, stop."""
-        return Workers(self.jetstream.connection, self.jetstream.names)
+        return Workers(self.jetstream)
 
     def events(
         self,

@@ -15,20 +15,20 @@ from jetjobs.jetstream.jobs.dead_letters import read_letter
 from jetjobs.model.errors import DefinitionError, DeliveryError, JobAmbiguous, QueueNotFound
 from jetjobs.model.views.dead_letter import (
     DeadLetter,
-    LetterFilter,
-    LetterGroup,
+    DeadLetterFilter,
+    DeadLetterGroup,
     ReplayAnswer,
-    Replayed,
-    ReplayOrder,
+    ReplayOptions,
+    ReplayOutcome,
 )
 from jetjobs.model.wire.ids import is_id
 
-__all__ = ["DeadLetterBox", "ImportReport", "ReplayAnswer", "Replayed"]
+__all__ = ["DeadLetters", "ImportReport", "ReplayAnswer", "ReplayOutcome"]
 
-EVERYTHING = LetterFilter()
+EVERYTHING = DeadLetterFilter()
 
 
-class DeadLetterBox:
+class DeadLetters:
     """The dead letters of one namespace."""
 
     def __init__(self, jetstream: JetStreamClient, registry: Router) -> None:
@@ -38,7 +38,7 @@ class DeadLetterBox:
     # Looking
 
     async def list(
-        self, wanted: LetterFilter = EVERYTHING, start: int = 1, until: int | None = None
+        self, wanted: DeadLetterFilter = EVERYTHING, start: int = 1, until: int | None = None
     ) -> AsyncGenerator[DeadLetter, None]:
         """Letters that match, in the order of their death, from sequence `start` on and not beyond `until`.
 
@@ -51,12 +51,12 @@ class DeadLetterBox:
             if wanted.matches(letter):
                 yield letter
 
-    async def groups(self, wanted: LetterFilter = EVERYTHING) -> tuple[LetterGroup, ...]:
+    async def groups(self, wanted: DeadLetterFilter = EVERYTHING) -> tuple[DeadLetterGroup, ...]:
         """How many letters there are of each queue, task, reason and error type, the most frequent first."""
-        found: dict[tuple[str, str, str, str], LetterGroup] = {}
+        found: dict[tuple[str, str, str, str], DeadLetterGroup] = {}
         async for letter in self.list(wanted):
             key = (letter.queue, letter.task, letter.reason, letter.error_type)
-            group = found.get(key) or LetterGroup(*key, 0, letter.died_at, None)
+            group = found.get(key) or DeadLetterGroup(*key, 0, letter.died_at, None)
             found[key] = replace(group, count=group.count + 1, last=letter.died_at)
         return tuple(sorted(found.values(), key=lambda group: -group.count))
 
@@ -92,10 +92,10 @@ class DeadLetterBox:
     ) -> ReplayAnswer:
         """Enqueue the job again under its id and key, from its first attempt."""
         try:
-            replayer = Replayer(self._jetstream, self._registry, ReplayOrder(by, reason, to_queue, arguments))
+            replayer = Replayer(self._jetstream, self._registry, ReplayOptions(by, reason, to_queue, arguments))
             await replayer.check_queue()
         except (DefinitionError, QueueNotFound) as error:
-            return ReplayAnswer(letter, Replayed.REFUSED, str(error))
+            return ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
         return await replayer.replay(letter)
 
     def replay_many(
@@ -113,12 +113,12 @@ class DeadLetterBox:
         QueueNotFound, with nothing changed, when `to_queue` is not there. Those under way are brought to their end
         when it is cancelled.
         """
-        order = ReplayOrder(by, reason, to_queue, arguments)
+        order = ReplayOptions(by, reason, to_queue, arguments)
         return replay_many(Replayer(self._jetstream, self._registry, order), letters, rate)
 
     async def replay_all(
         self,
-        wanted: LetterFilter = EVERYTHING,
+        wanted: DeadLetterFilter = EVERYTHING,
         *,
         by: str = "",
         reason: str = "",
@@ -133,7 +133,7 @@ class DeadLetterBox:
     async def check(self, letter: DeadLetter, *, arguments: Mapping[str, Any] | None = None) -> str | None:
         """Why a replay would be refused, as far as task and arguments tell; None if they fit. Changes nothing."""
         try:
-            await Replayer(self._jetstream, self._registry, ReplayOrder(arguments=arguments)).revive(letter)
+            await Replayer(self._jetstream, self._registry, ReplayOptions(arguments=arguments)).revive(letter)
         except (DeliveryError, DefinitionError) as error:
             return str(error)
         return None
@@ -166,7 +166,7 @@ class DeadLetterBox:
         """Put an exported letter back. False when one of that id is there; ValueError when it is no letter."""
         return await letter_files.from_json(self._jetstream, value)
 
-    async def export_to(self, file: IO[str], wanted: LetterFilter = EVERYTHING) -> int:
+    async def export_to(self, file: IO[str], wanted: DeadLetterFilter = EVERYTHING) -> int:
         """Write letters to a text file, one JSON object a line; how many. They stay where they are."""
         count = 0
         async for letter in self.list(wanted, until=await self.last_sequence()):

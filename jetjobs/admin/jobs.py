@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from jetjobs.admin.cancel import CancelAnswer, Canceller
-from jetjobs.admin.reschedule import MoveAnswer, Mover
+from jetjobs.admin.reschedule import MoveAnswer, Rescheduler
 from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.results import read_record
@@ -25,7 +25,15 @@ from jetjobs.model.errors import (
     TopologyMissing,
 )
 from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
-from jetjobs.model.views.job_query import MAX_LIMIT, JobPage, JobQuery, Listed, Position, read_cursor, write_cursor
+from jetjobs.model.views.job_query import (
+    MAX_LIMIT,
+    JobPage,
+    JobQuery,
+    ListedJob,
+    Position,
+    read_cursor,
+    write_cursor,
+)
 from jetjobs.model.wire.headers import KV_OPERATION, SECRET
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.lenient_json import read_running
@@ -118,7 +126,7 @@ class Jobs:
 
     async def run_now(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> MoveAnswer:
         """Let a scheduled or retrying job run now."""
-        return await Mover(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
+        return await Rescheduler(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
 
     async def reschedule(
         self, job_id: str, run_at: datetime, *, queue: str | None = None, task: str | None = None
@@ -126,7 +134,7 @@ class Jobs:
         """Let a scheduled or retrying job run at another time."""
         check_moment("run_at", run_at)
         where = await self.locate(job_id, queue, task)
-        return await Mover(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
+        return await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
 
     async def set_priority(
         self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
@@ -134,7 +142,7 @@ class Jobs:
         """Put a job that waits into another lane: high, normal or low."""
         check_priority(priority)
         where = await self.locate(job_id, queue, task)
-        return await Mover(self._jetstream).reprioritise(*where, job_id, priority)
+        return await Rescheduler(self._jetstream).set_priority(*where, job_id, priority)
 
     # Lists
 
@@ -188,7 +196,7 @@ class Jobs:
             return {}
         return found
 
-    async def list(self, query: JobQuery = JobQuery()) -> AsyncIterator[Listed]:  # noqa: B008 - frozen
+    async def list(self, query: JobQuery = JobQuery()) -> AsyncIterator[ListedJob]:  # noqa: B008 - frozen
         """Every job of the query, page after page."""
         cursor: str | None = None
         while True:
@@ -207,7 +215,7 @@ class _Lister:
         self._jetstream = jetstream
         self._query = query
         self._limit = limit
-        self._items: list[Listed] = []
+        self._items: list[ListedJob] = []
         self._scanned = 0
         self._missing = {path for path, _ in query.where}
         self._secret: set[str] = set()
@@ -259,4 +267,4 @@ class _Lister:
             self._missing &= self._query.missing(arguments) - hidden
             if hidden or not self._query.matches(arguments):
                 return
-        self._items.append(Listed(status, arguments))
+        self._items.append(ListedJob(status, arguments))

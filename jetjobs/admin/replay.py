@@ -27,7 +27,14 @@ from jetjobs.model.errors import (
     TopologyMissing,
 )
 from jetjobs.model.job import Job
-from jetjobs.model.views.dead_letter import DeadLetter, ReplayAnswer, Replayed, ReplayOrder, provenance, run_of
+from jetjobs.model.views.dead_letter import (
+    DeadLetter,
+    ReplayAnswer,
+    ReplayOptions,
+    ReplayOutcome,
+    provenance,
+    run_of,
+)
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import NO_KEY, JobId, new_run, parse_id
 
@@ -58,7 +65,7 @@ class Replayer:
     letter is known by the live job or done record of that run, or by the message id of the job.
     """
 
-    def __init__(self, jetstream: JetStreamClient, registry: Router, order: ReplayOrder) -> None:
+    def __init__(self, jetstream: JetStreamClient, registry: Router, order: ReplayOptions) -> None:
         order.check()
         self._jetstream = jetstream
         self._registry = registry
@@ -80,10 +87,10 @@ class Replayer:
         """Never raises for what a letter is; BrokerError when the server fails."""
         names, dead = self._jetstream.names, self._jetstream.dead
         if not await dead.is_there(letter.sequence):
-            return ReplayAnswer(letter, Replayed.GONE)
+            return ReplayAnswer(letter, ReplayOutcome.GONE)
         if await self._has_ended(letter):
             await dead.remove(letter.sequence, erase=False)
-            return ReplayAnswer(letter, Replayed.ALREADY)
+            return ReplayAnswer(letter, ReplayOutcome.ALREADY)
         try:
             job = await self.revive(letter)
             guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
@@ -91,17 +98,17 @@ class Replayer:
                 guard = names.key_anywhere(job.queue, job.task, job.key)
             one = _Ready(letter, await self._fit(job, guard), guard)
         except _REFUSALS as error:
-            return ReplayAnswer(letter, Replayed.REFUSED, str(error))
+            return ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
         try:
             outcome = await self._store(one)
         except _REFUSALS as error:
             await self._drop_body(one)
-            return ReplayAnswer(letter, Replayed.REFUSED, str(error))
-        if outcome is Replayed.ALIVE:
+            return ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
+        if outcome is ReplayOutcome.ALIVE:
             await self._drop_body(one)
             return ReplayAnswer(letter, outcome, "a live job holds its id or key")
         await dead.remove(letter.sequence, erase=False)
-        if outcome is Replayed.ALREADY:
+        if outcome is ReplayOutcome.ALREADY:
             await self._drop_body(one)
         elif letter.payload and letter.payload != one.job.payload:
             await self._discard(letter.queue, one, letter.payload)
@@ -115,18 +122,18 @@ class Replayer:
             return False
         return done is not None and read_record(done.data).get("run") == run_of(letter)
 
-    async def _store(self, one: _Ready) -> Replayed:
+    async def _store(self, one: _Ready) -> ReplayOutcome:
         stream = self._jetstream.names.work_stream(one.job.queue)
         message = self._jetstream.publisher.outgoing(one.job, None, one.guard)
         while True:
             try:
                 stored = await self._jetstream.publisher.store(stream, message)
-                return Replayed.REPLAYED if stored else Replayed.ALREADY
+                return ReplayOutcome.REPLAYED if stored else ReplayOutcome.ALREADY
             except Taken:
                 there = await last_on(self._jetstream.connection, stream, one.guard)
                 if there is not None:
                     ours = there.headers.get(h.RUN) == one.job.run
-                    return Replayed.ALREADY if ours else Replayed.ALIVE
+                    return ReplayOutcome.ALREADY if ours else ReplayOutcome.ALIVE
             await asyncio.sleep(0.05)  # what held it has ended or moved: try again
 
     async def _fit(self, job: Job, guard: str) -> Job:

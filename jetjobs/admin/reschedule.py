@@ -52,7 +52,7 @@ class MoveAnswer(NamedTuple):
     detail: str = ""
 
 
-class Mover:
+class Rescheduler:
     """Moves waiting jobs of one namespace."""
 
     def __init__(self, jetstream: JetStreamClient) -> None:
@@ -73,7 +73,7 @@ class Mover:
             headers = _headers(message, live)
         return await self._store(queue, job_id, early.state, message._replace(headers=headers))
 
-    async def reprioritise(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
+    async def set_priority(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
         """Put a job that waits, for its time or for a worker, into another lane."""
         status = await self._jetstream.places.status(queue, task, job_id)
         if status.state in (JobState.SCHEDULED, JobState.RETRYING):

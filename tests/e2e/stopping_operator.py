@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from jetjobs.admin import reschedule as moving
+from jetjobs.admin import reschedule
 from jetjobs.jetstream.jobs.locator import Places
 from tests.e2e.journal_tasks import app
 
@@ -33,7 +33,11 @@ def stopping(step: Callable[..., Awaitable[Any]], done: Any, last: int) -> Calla
 
 async def main(job_id: str, priority: str, last: int) -> None:
     done = itertools.count(1)
-    for owner, name in ((Places, "was_delivered"), (moving.Mover, "_stored"), (moving, "delete_message")):
+    for owner, name in (
+        (Places, "was_delivered"),
+        (reschedule.Rescheduler, "_stored"),
+        (reschedule, "delete_message"),
+    ):
         setattr(owner, name, stopping(getattr(owner, name), done, last))
     async with app:
         answer = await app.jobs.set_priority(job_id, priority)

@@ -115,7 +115,7 @@ def test_workers_are_listed_shown_quieted_and_stopped(shell: Shell) -> None:
 
 def test_a_worker_that_is_not_there_is_code_5(shell: Shell) -> None:
     for words in (("show", "x"), ("quiet", "x"), ("stop", "x")):
-        assert "there is no worker 'x'" in shell("workers", *words, code=5).stderr
+        assert "no running worker 'x'" in shell("workers", *words, code=5).stderr
     shell("workers", "quiet", code=2)
     shell("workers", "stop", "x", "--all", code=2)
     shell("workers", "stop", "--all", "--yes")

@@ -8,7 +8,7 @@ import pytest
 
 from jetjobs import JetJobs, RetryPolicy
 from jetjobs.model.errors import JobAmbiguous, TopologyMissing
-from jetjobs.model.views.dead_letter import LetterFilter
+from jetjobs.model.views.dead_letter import DeadLetterFilter
 from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe
@@ -47,12 +47,14 @@ async def test_letters_are_listed_in_order_and_by_filter(app: JetJobs, truth: Tr
         assert {letter.id for letter in everything} >= set(ids)
         assert len(everything) == 601
         assert [x.sequence for x in everything] == sorted(x.sequence for x in everything)
-        odd = [letter async for letter in app.dead.list(LetterFilter(error_type="LookupError"))]
+        odd = [letter async for letter in app.dead.list(DeadLetterFilter(error_type="LookupError"))]
         assert len(odd) == 300
         assert {letter.reason for letter in odd} == {"exhausted"}
-        assert len([x async for x in app.dead.list(LetterFilter(queue="other"))]) == 1
-        assert [x async for x in app.dead.list(LetterFilter(task="nothing"))] == []
-        assert [x async for x in app.dead.list(LetterFilter(since=datetime.now(UTC) + timedelta(hours=1)))] == []
+        assert len([x async for x in app.dead.list(DeadLetterFilter(queue="other"))]) == 1
+        assert [x async for x in app.dead.list(DeadLetterFilter(task="nothing"))] == []
+        assert [
+            x async for x in app.dead.list(DeadLetterFilter(since=datetime.now(UTC) + timedelta(hours=1)))
+        ] == []
         one = await app.dead.get(ids[0])
         assert one is not None
         assert (one.task, one.body, one.text, one.attempts) == ("work", b'{"n":0}', "bad 0", 1)
@@ -108,7 +110,7 @@ async def test_letters_are_counted_by_what_they_died_of(app: JetJobs, probe: Pro
             ("work", "exhausted", "LookupError", 2),
         ]
         assert all(g.first is not None and g.last is not None and g.first <= g.last for g in groups)
-        assert await app.dead.groups(LetterFilter(task="nothing")) == ()
+        assert await app.dead.groups(DeadLetterFilter(task="nothing")) == ()
 
 
 async def test_two_letters_of_one_id_are_never_taken_for_each_other(app: JetJobs, truth: Truth) -> None:

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.model.views.dead_letter import LetterFilter
+from jetjobs.model.views.dead_letter import DeadLetterFilter
 from tests.support.letters import bury, letter_of
 from tests.support.server import Truth
 
@@ -21,7 +21,7 @@ async def test_letters_go_out_to_a_file_and_come_back_whole(app: JetJobs, truth:
         before = await truth.dead()
         file = io.StringIO()
         assert await app.dead.export_to(file) == 300
-        assert await app.dead.export_to(io.StringIO(), LetterFilter(task="nothing")) == 0
+        assert await app.dead.export_to(io.StringIO(), DeadLetterFilter(task="nothing")) == 0
         async for letter in app.dead.list():
             assert await app.dead.delete(letter)
         assert await truth.dead() == {}

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.admin.dead_letters import Replayed
+from jetjobs.admin.dead_letters import ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.leader.maintenance import sweep_orphans
@@ -126,12 +126,12 @@ async def test_jobs_that_die_and_are_replayed_under_a_sweep_keep_their_bodies(tm
                 sweeping = asyncio.create_task(sweep_on())
                 for round_ in range(1, 4):
                     for letter in [letter async for letter in app.dead.list()]:
-                        assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+                        assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
                     await probe.finished(20 * (round_ + 1), "dead_lettered", timeout=30)
                 assert not sweeping.done(), sweeping
                 sweeping.cancel()
                 await asyncio.gather(sweeping, return_exceptions=True)
                 fail = False
                 for letter in [letter async for letter in app.dead.list()]:
-                    assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+                    assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
                 await probe.finished(20, "succeeded", timeout=30)

@@ -20,7 +20,7 @@ from jetjobs import (
     ResultExpired,
     RetryPolicy,
 )
-from jetjobs.admin.dead_letters import Replayed
+from jetjobs.admin.dead_letters import ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import client
 from jetjobs.jetstream.messages import payloads as payloads_module
@@ -537,7 +537,7 @@ async def test_a_large_dead_letter_is_shown_carried_off_brought_back_and_replaye
             assert set(await truth.objects()) == {letter.payload}  # and no other that the file may bring
             again = await app.dead.get(handle.id)
             assert again is not None
-            assert (await app.dead.replay(again)).outcome is Replayed.REPLAYED
+            assert (await app.dead.replay(again)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded", timeout=30)
         assert sizes == [2 * MB] * 2
 
@@ -567,7 +567,7 @@ async def test_a_replay_takes_the_object_over_and_an_interrupted_one_is_finished
         letter = await app.dead.get(handle.id)
         assert letter is not None
         stored = await truth.js.get_last_msg("jobs-dead", f"jobs.dead.default.work.{handle.id}")
-        assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+        assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
         assert await truth.objects() == entry  # not copied
         # As if we had died before the letter was removed: it stands beside the live job.
         headers = {k: v for k, v in (stored.headers or {}).items() if not k.startswith("Nats-")}
@@ -604,9 +604,9 @@ async def test_edited_arguments_may_be_large_and_another_queue_gets_a_body_of_it
         letter = await app.dead.get(handle.id)
         assert letter is not None
         refused = await app.dead.replay(letter, to_queue="nowhere")
-        assert refused.outcome is Replayed.REFUSED
+        assert refused.outcome is ReplayOutcome.REFUSED
         assert set(await truth.objects()) == {letter.payload}
-        assert (await app.dead.replay(letter, to_queue="other")).outcome is Replayed.REPLAYED
+        assert (await app.dead.replay(letter, to_queue="other")).outcome is ReplayOutcome.REPLAYED
         (moved,) = (await truth.objects()).values()
         assert moved["name"] != letter.payload
         assert moved["metadata"]["jetjobs.queue"] == "other"
@@ -615,7 +615,7 @@ async def test_edited_arguments_may_be_large_and_another_queue_gets_a_body_of_it
             letter = await app.dead.get(handle.id)
             assert letter is not None
             edited = await app.dead.replay(letter, arguments={"text": text_of(2 * MB)})
-            assert edited.outcome is Replayed.REPLAYED
+            assert edited.outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded", timeout=30)
         assert sizes == [MB + 400_000] * 2 + [2 * MB]
 
@@ -698,7 +698,7 @@ async def test_hand_made_jobs_around_the_servers_limit_fail_twice_die_and_are_re
             await probe.finished(len(expected), "dead_lettered", timeout=30)
             fail = False
             for letter in [letter async for letter in app.dead.list()]:
-                assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+                assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(len(expected), "succeeded", timeout=30)
         assert seen == {name: [digest] * 3 for name, digest in expected.items()}
         assert not probe.of(ConnectionLost)

@@ -219,7 +219,7 @@ async def test_every_request_gets_an_answer(app: JetJobs, truth: Truth) -> None:
 
         worker.control.on("echo", echo)
         worker.control.on("fails", fails)
-        ask, key = app.workers.ask, (await app.workers.get("w")).key
+        ask, key = app.workers.request, (await app.workers.get("w")).key
         assert await ask("w", "ping") == {"worker": key, "ok": True, "phase": "ready"}
         answer = await ask("w", "echo", {"text": "hi"})
         assert answer == {"worker": key, "ok": True, "said": "hi"}
@@ -248,11 +248,11 @@ async def test_all_workers_are_asked_and_the_silent_are_named(app: JetJobs, trut
         assert (nobody.by_worker, nobody.silent) == ({}, [])
         async with running(app.worker(name="a")), running(app.worker(name="b")):
             keys = {record.key for record in await registered(app, 2)}
-            answers = await app.workers.ask_all("ping", timeout_s=30)
+            answers = await app.workers.request_all("ping", timeout_s=30)
             assert set(answers.by_worker) == keys
             assert answers.silent == []
             await truth.js.publish("$KV.jobs-workers.ghost", b'{"name": "ghost"}')
-            answers = await app.workers.ask_all("ping", timeout_s=1)
+            answers = await app.workers.request_all("ping", timeout_s=1)
             assert set(answers.by_worker) == keys
             assert answers.silent == ["ghost"]
 
@@ -312,7 +312,7 @@ async def test_the_roles_of_the_example_configuration_may_register_look_and_hand
                 assert await operator.queues.resume("default")
                 assert await handle.result(timedelta(seconds=30)) == large
                 assert (await operator.workers.quiet("w"))["phase"] == "quiet"
-                assert set((await operator.workers.ask_all("ping", timeout_s=30)).by_worker) == {record.key}
+                assert set((await operator.workers.request_all("ping", timeout_s=30)).by_worker) == {record.key}
                 job = await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("d")
                 assert (await operator.jobs.get(job.id)).state is JobState.SCHEDULED
                 assert (await operator.jobs.cancel(job.id)).outcome is CancelOutcome.CANCELLED

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
-from jetjobs.admin.dead_letters import Replayed
+from jetjobs.admin.dead_letters import ReplayOutcome
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.pull.puller import Delivery
@@ -52,11 +52,11 @@ async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from
             letter = await letter_of(app, handle.id)
             broken = False
             answer = await app.dead.replay(letter, by="ada", reason="fixed")
-            assert answer.outcome is Replayed.REPLAYED
+            assert answer.outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
             assert (await handle.status()).state is JobState.SUCCEEDED
             again = await app.dead.replay(letter, by="ada", reason="fixed")
-            assert again.outcome is Replayed.GONE
+            assert again.outcome is ReplayOutcome.GONE
         assert await truth.dead() == {}
         record = (await truth.done())[handle.id]
         assert record["result"] == 3
@@ -78,7 +78,7 @@ async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_
             for number in (1, 2):
                 letter = await letter_of(app, job_id)
                 assert len(letter.replays) == number - 1
-                assert (await app.dead.replay(letter, by=f"person {number}")).outcome is Replayed.REPLAYED
+                assert (await app.dead.replay(letter, by=f"person {number}")).outcome is ReplayOutcome.REPLAYED
                 await probe.finished(number, "dead_lettered")
         letter = await letter_of(app, job_id)
         assert [entry["by"] for entry in letter.replays] == ["person 1", "person 2"]
@@ -101,15 +101,15 @@ async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
             for job_id in ("unknown-1", "invalid-1"):
                 letter = await letter_of(app, job_id)
                 answer = await app.dead.replay(letter)
-                assert answer.outcome is Replayed.REFUSED
+                assert answer.outcome is ReplayOutcome.REFUSED
                 assert answer.why
             assert set(await truth.dead()) == {"unknown-1", "invalid-1"}
             broken = False
             letter = await letter_of(app, "invalid-1")
             nowhere = await app.dead.replay(letter, arguments={"n": 8}, to_queue="nowhere")
-            assert nowhere.outcome is Replayed.REFUSED
+            assert nowhere.outcome is ReplayOutcome.REFUSED
             mended = await app.dead.replay(letter, arguments={"n": 8})
-            assert mended.outcome is Replayed.REPLAYED
+            assert mended.outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
         assert (await truth.done())["invalid-1"]["result"] == 8
 
@@ -124,7 +124,7 @@ async def test_a_letter_whose_key_is_alive_is_not_replayed(app: JetJobs, truth: 
             await probe.finished(1, "dead_lettered")
         await keyed.enqueue(2)
         letter = await letter_of(app, first.id)
-        assert (await app.dead.replay(letter)).outcome is Replayed.ALIVE
+        assert (await app.dead.replay(letter)).outcome is ReplayOutcome.ALIVE
         assert set(await truth.dead()) == {first.id}
         assert len(await truth.jobs()) == 1
 
@@ -151,7 +151,7 @@ async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
             assert await app.dead.delete(letter)
             assert await app.dead.from_json(exported)  # the body in the object store goes along
             (letter,) = [x async for x in app.dead.list()]
-            assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+            assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
         assert sizes == [len(filling)] * 3
         assert (await truth.objects(), await truth.chunks()) == ({}, {})  # gone with its job
@@ -173,11 +173,11 @@ async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
         letter = await letter_of(app, job_id)
         assert letter.body  # it stands in the letter itself
         async with running(app.worker()):
-            assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+            assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
             (other,) = await bury(app, "swallow", [b"{}"])
             edited = await app.dead.replay(await letter_of(app, other), arguments={"text": "y" * 2_000_000})
-            assert edited.outcome is Replayed.REPLAYED
+            assert edited.outcome is ReplayOutcome.REPLAYED
             await probe.finished(2, "succeeded")
         assert [len(text) for text in seen] == [len(filling), 2_000_000]
         assert await truth.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.C.>") == {}
@@ -192,11 +192,11 @@ async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: T
         letter = await letter_of(app, job_id)
         for by, reason in (("x" * 501, ""), ("", "x" * 70_000)):
             answer = await app.dead.replay(letter, by=by, reason=reason)
-            assert answer.outcome is Replayed.REFUSED
+            assert answer.outcome is ReplayOutcome.REFUSED
             assert "at most 500" in answer.why
         assert set(await truth.dead()) == {job_id}
         odd = "\u2603\r\nNats-Rollup: all \ud800"
-        assert (await app.dead.replay(letter, by="\u2603" * 500, reason=odd)).outcome is Replayed.REPLAYED
+        assert (await app.dead.replay(letter, by="\u2603" * 500, reason=odd)).outcome is ReplayOutcome.REPLAYED
         assert len(await truth.jobs()) == 1
 
 
@@ -232,7 +232,7 @@ async def test_a_late_retry_of_a_job_that_has_died_and_was_replayed_does_not_liv
         letter = await letter_of(app, handle.id)
         if then == "succeeded":
             broken = False
-        assert (await app.dead.replay(letter)).outcome is Replayed.REPLAYED
+        assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
         if then != "waits":
             async with running(app.worker()):
                 await probe.finished(1, "succeeded") if then == "succeeded" else await probe.finished(

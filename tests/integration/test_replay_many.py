@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jetjobs import DefinitionError, JetJobs, LetterFilter, QueueNotFound, Replayed, RetryPolicy
+from jetjobs import DeadLetterFilter, DefinitionError, JetJobs, QueueNotFound, ReplayOutcome, RetryPolicy
 from jetjobs.admin.dead_letters import ReplayAnswer
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.worker.worker import running
@@ -57,7 +57,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, place: Any, step: str) -> None:
     monkeypatch.setattr(place, step, crash)
 
 
-async def replay_all(app: JetJobs, **options: Any) -> Counter[Replayed]:
+async def replay_all(app: JetJobs, **options: Any) -> Counter[ReplayOutcome]:
     return Counter([answer.outcome async for answer in app.dead.replay_all(**options)])
 
 
@@ -79,14 +79,17 @@ async def test_many_letters_are_replayed_and_each_runs_once(app: JetJobs, truth:
         async with running(app.worker()):
             answers = [answer async for answer in app.dead.replay_all(by="ada", reason="mended")]
             await probe.finished(50, "succeeded", timeout=30)
-        assert Counter(answer.outcome for answer in answers) == {Replayed.REPLAYED: 50, Replayed.REFUSED: 5}
-        assert all(bool(answer.why) == (answer.outcome is Replayed.REFUSED) for answer in answers)
+        assert Counter(answer.outcome for answer in answers) == {
+            ReplayOutcome.REPLAYED: 50,
+            ReplayOutcome.REFUSED: 5,
+        }
+        assert all(bool(answer.why) == (answer.outcome is ReplayOutcome.REFUSED) for answer in answers)
         assert effects.runs == Counter(range(50))
         assert len(await truth.dead()) == 5
         past = [record["replay"]["replays"][0] for record in (await truth.done()).values()]
         assert {(entry["by"], entry["why"]) for entry in past} == {("ada", "mended")}
         assert {entry["died_of"] for entry in past} == {"exhausted: LookupError: no such thing"}
-        assert await replay_all(app, wanted=LetterFilter(task="work", error_type="Other")) == {}
+        assert await replay_all(app, wanted=DeadLetterFilter(task="work", error_type="Other")) == {}
 
 
 @pytest.mark.parametrize("task", ["work", "quiet"])
@@ -107,7 +110,7 @@ async def test_cut_short_before_the_letters_are_removed_and_repeated_after_the_j
             await eventually(lambda: _is_empty(truth))
             if task == "work":  # known by its record, the other by its message id
                 await shorten_memory(truth)
-            assert await replay_all(app) == {Replayed.ALREADY: 16, Replayed.REPLAYED: 24}
+            assert await replay_all(app) == {ReplayOutcome.ALREADY: 16, ReplayOutcome.REPLAYED: 24}
             await probe.finished(40, "succeeded")
         assert effects.runs == Counter(range(40))
         assert (await truth.dead(), await truth.jobs()) == ({}, [])
@@ -128,12 +131,12 @@ async def test_cut_short_and_dead_again_is_a_new_letter_with_a_past(
                 await app.dead.replay(letter, by="ada", reason="mended?")
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
-            assert (await app.dead.replay(letter)).outcome is Replayed.GONE
+            assert (await app.dead.replay(letter)).outcome is ReplayOutcome.GONE
             again = await letter_of(app, job_id)
             assert (again.sequence, again.text) != (letter.sequence, letter.text)
             assert [(entry["by"], entry["why"]) for entry in again.replays] == [("ada", "mended?")]
             effects.broken = False
-            assert (await app.dead.replay(again, by="eve")).outcome is Replayed.REPLAYED
+            assert (await app.dead.replay(again, by="eve")).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
         record = await truth.js.stream_info("jobs-dead")
         assert record.state.messages == 0
@@ -147,7 +150,7 @@ async def test_two_replays_of_the_same_letters_at_once(app: JetJobs, truth: Trut
         await bury(app, "quiet", bodies(200))
         async with running(app.worker()):
             first, second = await asyncio.gather(replay_all(app), replay_all(app))
-            assert first[Replayed.REFUSED] + second[Replayed.REFUSED] == 0
+            assert first[ReplayOutcome.REFUSED] + second[ReplayOutcome.REFUSED] == 0
             await probe.finished(200, "succeeded", timeout=30)
             await eventually(lambda: _is_empty(truth))
         assert effects.runs == Counter(range(200))
@@ -178,7 +181,7 @@ async def test_a_replay_whose_answer_was_lost_is_stored_once(
             await asyncio.wait_for(lost.wait(), 20)
             proxy.to_client = lambda data: data
             answers = await replaying
-            assert answers[Replayed.ALREADY] + answers[Replayed.REPLAYED] == 10
+            assert answers[ReplayOutcome.ALREADY] + answers[ReplayOutcome.REPLAYED] == 10
         assert {subject.split(".")[-1] for subject in await truth.jobs()} == set(ids)
         assert await truth.dead() == {}
 
@@ -190,7 +193,7 @@ async def test_one_of_two_letters_of_one_key_is_replayed(app: JetJobs, truth: Tr
         key = "k" + "a" * 26
         await bury(app, "work", bodies(2), ids=[f"{key}-one", f"{key}-two"])
         await bury(app, "work", bodies(3))
-        assert await replay_all(app) == {Replayed.REPLAYED: 4, Replayed.ALIVE: 1}
+        assert await replay_all(app) == {ReplayOutcome.REPLAYED: 4, ReplayOutcome.ALIVE: 1}
         assert len(await truth.jobs()) == 4
         assert len(await truth.dead()) == 1
 
@@ -204,7 +207,7 @@ async def test_jobs_that_die_again_meanwhile_are_not_taken_up_twice(
         await app.provision()
         await bury(app, "work", bodies(100))
         async with running(app.worker()):
-            assert await replay_all(app) == {Replayed.REPLAYED: 100}
+            assert await replay_all(app) == {ReplayOutcome.REPLAYED: 100}
             await probe.finished(100, "dead_lettered", timeout=30)
         assert effects.runs == Counter(range(100))
         assert [letter.replay_count async for letter in app.dead.list()] == [1] * 100
@@ -229,7 +232,7 @@ async def test_a_cancelled_replay_answers_for_what_was_under_way(app: JetJobs, t
         assert 20 < len(answers) < 100
         assert len(await truth.jobs()) == len(answers)
         assert len(await truth.dead()) == 100 - len(answers)
-        assert await replay_all(app) == {Replayed.REPLAYED: 100 - len(answers)}
+        assert await replay_all(app) == {ReplayOutcome.REPLAYED: 100 - len(answers)}
         assert len(await truth.jobs()) == 100
 
 
@@ -251,7 +254,7 @@ async def test_a_rate_is_kept_one_letter_after_the_other(app: JetJobs) -> None:
         await app.provision()
         await bury(app, "work", bodies(6))
         started = asyncio.get_running_loop().time()
-        assert await replay_all(app, rate=20) == {Replayed.REPLAYED: 6}
+        assert await replay_all(app, rate=20) == {ReplayOutcome.REPLAYED: 6}
         assert asyncio.get_running_loop().time() - started >= 0.25  # five pauses of 50 ms
 
 
@@ -268,7 +271,9 @@ async def test_an_order_that_cannot_be_carried_out_changes_nothing(
         with pytest.raises((QueueNotFound, DefinitionError)):
             await replay_all(app, **options)
         if "rate" not in options:
-            assert (await app.dead.replay(await letter_of(app, job_id), **options)).outcome is Replayed.REFUSED
+            assert (
+                await app.dead.replay(await letter_of(app, job_id), **options)
+            ).outcome is ReplayOutcome.REFUSED
         assert set(await truth.dead()) == {job_id}
         await truth.until_empty()
 

@@ -14,11 +14,11 @@ import jetjobs.testing
 
 PUBLIC = [
     "AccessDenied", "BrokerError", "BrokerUnavailable", "CallNext", "CheckpointError", "ChildDied",
-    "ConfigError", "Context", "DeadLetter", "DefinitionError", "Depends", "EnqueueError", "EnqueueReport",
-    "EnqueueUnconfirmed", "Event", "Finding", "INJECTED", "InvalidArguments", "JetJobs", "JetJobsError",
-    "JobAmbiguous", "JobCancelled", "JobFailed", "JobHandle", "JobNotFound", "JobQuery", "JobRequest",
-    "JobState", "JobStatus", "JobTimeout", "JobTooLarge", "LetterFilter", "LiveEvent", "Middleware",
-    "Observer", "PERMANENT", "QueueNotFound", "QueueState", "Reject", "Replayed", "ResultError",
+    "ConfigError", "Context", "DeadLetter", "DeadLetterFilter", "DefinitionError", "Depends", "EnqueueError",
+    "EnqueueReport", "EnqueueUnconfirmed", "Event", "Finding", "INJECTED", "InvalidArguments", "JetJobs",
+    "JetJobsError", "JobAmbiguous", "JobCancelled", "JobFailed", "JobHandle", "JobNotFound", "JobQuery",
+    "JobRequest", "JobState", "JobStatus", "JobTimeout", "JobTooLarge", "LiveEvent", "Middleware",
+    "Observer", "PERMANENT", "QueueNotFound", "QueueState", "Reject", "ReplayOutcome", "ResultError",
     "ResultExpired", "ResultNotReady", "Retry", "RetryPolicy", "Router", "Schedule", "ScheduleConflict",
     "ScheduleInfo", "ScheduleNotFound", "Secret", "Settings", "Signal", "Snooze", "TRANSIENT", "Task",
     "UnstorableValue", "Verdict", "Worker", "WorkerNotFound", "WorkerRecord", "WorkerSilent", "current_job",

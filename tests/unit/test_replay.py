@@ -9,7 +9,7 @@ import pytest
 from jetjobs import DeadLetter, DefinitionError
 from jetjobs.jetstream.jobs.dead_letters import read_letter
 from jetjobs.jetstream.messages.get import StoredMessage
-from jetjobs.model.views.dead_letter import MAX_REPLAYS_BYTES, ReplayOrder, provenance, run_of
+from jetjobs.model.views.dead_letter import MAX_REPLAYS_BYTES, ReplayOptions, provenance, run_of
 
 
 def letter(sequence: int = 7, **headers: str) -> DeadLetter:
@@ -24,12 +24,12 @@ def test_the_run_of_a_replay_belongs_to_one_letter() -> None:
 
 def test_a_replay_says_who_when_why_how_often_and_what_it_had_died_of() -> None:
     cause = json.dumps({"reason": "exhausted", "type": "ValueError", "text": "no " + "x" * 300})
-    first = provenance(letter(Cause=cause, Attempt="3"), ReplayOrder("ada", "mended"), 5.0)
+    first = provenance(letter(Cause=cause, Attempt="3"), ReplayOptions("ada", "mended"), 5.0)
     (entry,) = json.loads(first)["replays"]
     assert (entry["by"], entry["at"], entry["why"], entry["attempts"]) == ("ada", 5.0, "mended", 3)
     assert entry["died_of"].startswith("exhausted: ValueError: no x")
     assert len(entry["died_of"]) == 200
-    second = json.loads(provenance(letter(Cause=cause, Replay=first), ReplayOrder("eve"), 6.0))
+    second = json.loads(provenance(letter(Cause=cause, Replay=first), ReplayOptions("eve"), 6.0))
     assert (second["number"], [entry["by"] for entry in second["replays"]]) == (2, ["ada", "eve"])
 
 
@@ -37,14 +37,14 @@ def test_the_past_is_bounded_and_its_number_goes_on() -> None:
     past = ""
     for number in range(1, 9):
         dead = letter(Replay=past) if past else letter()
-        past = provenance(dead, ReplayOrder("☃" * 500, "☃" * 500), float(number))
+        past = provenance(dead, ReplayOptions("☃" * 500, "☃" * 500), float(number))
         assert len(past) <= MAX_REPLAYS_BYTES
         found = json.loads(past)
         assert found["number"] == number
         assert found["replays"][-1]["at"] == number
     plain = past = ""
     for number in range(1, 9):
-        plain = provenance(letter(Replay=plain) if plain else letter(), ReplayOrder("ada"), float(number))
+        plain = provenance(letter(Replay=plain) if plain else letter(), ReplayOptions("ada"), float(number))
     assert [entry["at"] for entry in json.loads(plain)["replays"]] == [4.0, 5.0, 6.0, 7.0, 8.0]
 
 
@@ -54,7 +54,7 @@ def test_the_past_is_bounded_and_its_number_goes_on() -> None:
 def test_an_unreadable_past_counts_as_none(odd: str) -> None:
     found = letter(Replay=odd)
     assert (found.replay_count, found.replays) == (0, ())
-    assert json.loads(provenance(found, ReplayOrder(), 1.0))["number"] == 1
+    assert json.loads(provenance(found, ReplayOptions(), 1.0))["number"] == 1
 
 
 def test_what_the_server_was_asked_for_is_no_part_of_a_letter() -> None:
@@ -64,7 +64,7 @@ def test_what_the_server_was_asked_for_is_no_part_of_a_letter() -> None:
 
 
 def test_an_order_is_checked_before_anything_is_done() -> None:
-    ReplayOrder("x" * 500, "x" * 500, "queue").check()
-    for order in (ReplayOrder(by="x" * 501), ReplayOrder(reason="x" * 501), ReplayOrder(to_queue="a.b")):
+    ReplayOptions("x" * 500, "x" * 500, "queue").check()
+    for order in (ReplayOptions(by="x" * 501), ReplayOptions(reason="x" * 501), ReplayOptions(to_queue="a.b")):
         with pytest.raises(DefinitionError):
             order.check()

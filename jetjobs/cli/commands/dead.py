@@ -21,7 +21,7 @@ from jetjobs.cli.terminal.output import DONE, FAILED, json_line, one_line, print
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, JobNotFound
 from jetjobs.model.outcome import DeadReason
-from jetjobs.model.views.dead_letter import DeadLetter, LetterFilter
+from jetjobs.model.views.dead_letter import DeadLetter, DeadLetterFilter
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.validation import check_token
 
@@ -49,20 +49,20 @@ class Selection(NamedTuple):
     since: str | None = None
     all: bool = False
 
-    def filter(self) -> LetterFilter:
+    def filter(self) -> DeadLetterFilter:
         for what, token in (("queue", self.queue), ("task", self.task)):
             if token is not None:
                 check_token(what, token)
         if self.reason is not None and self.reason not in set(DeadReason):
             raise ConfigError(f"no job dies of {self.reason!r}", hint=f"one of {', '.join(DeadReason)}")
-        return LetterFilter(self.queue, self.task, self.reason, self.error_type, read_since(self.since))
+        return DeadLetterFilter(self.queue, self.task, self.reason, self.error_type, read_since(self.since))
 
     def check(self) -> None:
         """ConfigError unless it says clearly what is meant."""
         others = any(value is not None for value in (self.reason, self.error_type, self.since))
         if self.ids and (self.all or others):
             raise ConfigError("beside ids only --queue and --task may stand, to tell letters of the same id apart")
-        if not self.ids and not self.all and self.filter() == LetterFilter():
+        if not self.ids and not self.all and self.filter() == DeadLetterFilter():
             raise ConfigError("name ids, a filter, or --all")
 
 

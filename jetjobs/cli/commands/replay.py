@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jetjobs.admin.dead_letters import ReplayAnswer, Replayed
+from jetjobs.admin.dead_letters import ReplayAnswer, ReplayOutcome
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.dead import NAMED, ErrorType, Queue, Reason, Selection, Since, TaskName, find_letter
 from jetjobs.cli.completion import dead_ids, queue_names
@@ -35,14 +35,14 @@ class Tally:
     """What has been done so far: it is said in the end, however that comes."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Replayed] = Counter()
+        self.counts: Counter[ReplayOutcome] = Counter()
         self.refused: list[dict[str, str]] = []
 
     def add(self, answer: ReplayAnswer) -> None:
         self.counts[answer.outcome] += 1
-        if state.out.quiet and answer.outcome is Replayed.REPLAYED:
+        if state.out.quiet and answer.outcome is ReplayOutcome.REPLAYED:
             state.out.data(answer.letter.id)
-        if answer.outcome in (Replayed.REFUSED, Replayed.ALIVE):
+        if answer.outcome in (ReplayOutcome.REFUSED, ReplayOutcome.ALIVE):
             letter = answer.letter
             entry = {"id": letter.id, "queue": letter.queue, "task": letter.task}
             self.refused.append({**entry, "outcome": str(answer.outcome), "why": answer.why})
@@ -219,7 +219,7 @@ async def _dry_run(app: JetJobs, choice: Choice, arguments: dict[str, Any] | Non
     async for letter in choice.letters():
         number += 1
         if why := await app.dead.check(letter, arguments=arguments):
-            tally.add(ReplayAnswer(letter, Replayed.REFUSED, why))
+            tally.add(ReplayAnswer(letter, ReplayOutcome.REFUSED, why))
         elif len(first) < SHOWN:
             first.append(letter)
     _say_dry_run("replay", number, first, tally.refused)

@@ -1,4 +1,4 @@
-"""Talk to workers over core NATS: ask one by its name, or all of them, and hear what happens while it does."""
+"""Send requests to workers over core NATS, and receive the live events they publish."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.jetstream.workers.registry import workers_on
-from jetjobs.model.errors import BrokerError, BrokerUnavailable, WorkerNotFound, WorkerSilent
+from jetjobs.model.errors import BrokerError, BrokerUnavailable
 from jetjobs.model.views.live_events import ANNOUNCE_S, WATCH, LiveEvent, read_live
-from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 
@@ -51,7 +50,7 @@ async def ask_all(
         nonlocal nobody
         if headers is not None and not data and read_status(headers)[0] == "503":
             nobody = True
-        elif (answer := _read(data)) is not None:
+        elif (answer := read_answer(data)) is not None:
             answers[str(answer.get("worker", f"?{len(answers)}"))] = answer
         news.set()
 
@@ -77,71 +76,13 @@ async def ask_all(
     return Answers(answers, sorted(expected - answers.keys()))
 
 
-def _read(data: bytes) -> dict[str, Any] | None:
+def read_answer(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in a worker's answer, or None."""
     try:
         value = read_json(data)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-class Workers:
-    """`app.workers`: those of one namespace, as the registry has them: who stopped is gone at once, who died in
-    15 s."""
-
-    def __init__(self, connection: Connection, names: Names) -> None:
-        self._connection = connection
-        self._names = names
-
-    async def list(self, queue: str | None = None) -> list[WorkerRecord]:
-        """Those that live, by name; only those of `queue` if one is named."""
-        found = await workers_on(self._connection, self._names)
-        return [record for record in found if queue is None or queue in record.queues]
-
-    async def get(self, name: str) -> WorkerRecord:
-        """The worker that the registry has under `name`, or else the only one that calls itself so. WorkerNotFound
-        when there is none, or more than one."""
-        found = await self.list()
-        matches = [record for record in found if record.key == name] or [r for r in found if r.name == name]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            keys = ", ".join(record.key for record in matches)
-            raise WorkerNotFound(f"several workers are named {name!r}", hint=f"name one of {keys}")
-        raise WorkerNotFound(f"there is no worker {name!r}", hint="jetjobs workers list")
-
-    async def quiet(self, name: str, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
-        """Let it take no new work. It finishes what runs, and stays until it is stopped. Its answer."""
-        return await self.ask(name, "quiet", {}, timeout_s=timeout_s)
-
-    async def stop(self, name: str, *, now: bool = False, timeout_s: float = ANSWER_S) -> dict[str, Any]:
-        """Let it end as by a signal: in order, or at once with `now`. Its answer, given before it has ended."""
-        return await self.ask(name, "stop", {"now": now}, timeout_s=timeout_s)
-
-    async def ask(
-        self, name: str, word: str, body: Mapping[str, Any] = _NOTHING, *, timeout_s: float = ANSWER_S
-    ) -> dict[str, Any]:
-        """The answer of one worker. WorkerNotFound when it is gone, WorkerSilent when none came."""
-        key = (await self.get(name)).key
-        request = json.dumps({**body, "do": word}).encode()
-        try:
-            reply = await self._connection.ask(self._names.control_worker(key), request, None, timeout_s)
-        except BrokerUnavailable as error:
-            if error.code == 503:
-                raise WorkerNotFound(f"worker {key} is gone", hint="jetjobs workers list") from error
-            if not self._connection.connected:
-                raise
-            raise WorkerSilent(
-                f"worker {key} has not answered within {timeout_s:g} s",
-                hint="its event loop is blocked or it has just died: jetjobs workers show tells",
-            ) from error
-        return _read(reply) or {"worker": key, "ok": False, "error": "an answer that is no JSON object"}
-
-    async def ask_all(
-        self, word: str, body: Mapping[str, Any] = _NOTHING, *, timeout_s: float = ANSWER_S
-    ) -> Answers:
-        """Ask every worker something, and gather the answers."""
-        return await ask_all(self._connection, self._names, word, body, timeout_s=timeout_s)
 
 
 class Watching:

@@ -73,7 +73,7 @@ class DeadLetter(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LetterGroup:
+class DeadLetterGroup:
     """Letters that died of the same: how many, and when the first and the last of them."""
 
     queue: str
@@ -86,7 +86,7 @@ class LetterGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Which letters are meant. What is not given matches all."""
 
     queue: str | None = None
@@ -111,7 +111,7 @@ class LetterFilter:
         )
 
 
-class Replayed(StrEnum):
+class ReplayOutcome(StrEnum):
     """What became of one replay."""
 
     REPLAYED = "replayed"
@@ -129,11 +129,11 @@ class ReplayAnswer(NamedTuple):
     """The outcome of one replay, with the reason where nothing was done."""
 
     letter: DeadLetter
-    outcome: Replayed
+    outcome: ReplayOutcome
     why: str = ""
 
 
-class ReplayOrder(NamedTuple):
+class ReplayOptions(NamedTuple):
     """How to replay: who asks and why, on another queue, with other arguments."""
 
     by: str = ""
@@ -157,7 +157,7 @@ def run_of(letter: DeadLetter) -> str:
     return "r" + hashlib.sha256(f"{letter.run}:{letter.sequence}".encode()).hexdigest()[:12]
 
 
-def provenance(letter: DeadLetter, order: ReplayOrder, now: float) -> str:
+def provenance(letter: DeadLetter, order: ReplayOptions, now: float) -> str:
     """The header that says who replayed the job, when, why, how often, what it had died of, and in which life."""
     entry = {
         "by": order.by,

@@ -18,7 +18,7 @@ LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING
 MAX_LIMIT = 10_000
 
 
-class Listed(NamedTuple):
+class ListedJob(NamedTuple):
     """One job of a list: its status, and its arguments where they stand in the message."""
 
     status: JobStatus
@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 class JobPage(NamedTuple):
     """A part of a list."""
 
-    items: list[Listed]
+    items: list[ListedJob]
     cursor: str | None
     """Where the list goes on; None at its end."""
     scanned: int
