@@ -21,7 +21,8 @@ from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.execution.executor import RunConfig, Runner
 from jetjobs.worker.execution.pipeline import Processing
 from jetjobs.worker.execution.settlement import Settlement
-from jetjobs.worker.fleet.control import Telling, cancel_here
+from jetjobs.worker.fleet.control import handle_cancel
+from jetjobs.worker.fleet.event_publisher import EventPublisher
 from jetjobs.worker.fleet.worker_record import queue_slots
 from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
@@ -60,7 +61,7 @@ class Worker:
         self.options = options
         self._jetstream = jetstream
         self._settings = settings
-        self._observe = observe = self.telling = Telling(jetstream, self.name, observe)
+        self._observe = observe = self.event_publisher = EventPublisher(jetstream, self.name, observe)
         lease_s = settings.queues.lease.total_seconds()
         self.slots = Slots(options.slots, options.queues)
         self.leases = Leases(jetstream, self.name, lease_s, observe)
@@ -79,8 +80,8 @@ class Worker:
         self.control.on("ping", lambda request: {"phase": str(self.phase)})
         self.control.on("quiet", lambda request: self.hush())
         self.control.on("stop", self._asked_to_stop)
-        self.control.on("cancel", lambda request: cancel_here(self.leases, self.registry, request))
-        self.control.on(WATCH, self.telling.hear)
+        self.control.on("cancel", lambda request: handle_cancel(self.leases, self.registry, request))
+        self.control.on(WATCH, self.event_publisher.on_watch)
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
         self._stop_now = asyncio.Event()

@@ -16,7 +16,7 @@ from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolic
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.fleet import control
+from jetjobs.worker.fleet import event_publisher
 from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.roles import GuardedServer
@@ -105,8 +105,8 @@ async def test_of_jobs_nothing_is_published_while_nobody_watches(
     async with running(worker):
         await until_ready(worker)
         await (await work.enqueue()).result(SOON)
-        monkeypatch.setattr(control, "WATCHED_S", 0.05)
-        worker.telling.hear({})
+        monkeypatch.setattr(event_publisher, "WATCHED_S", 0.05)
+        worker.event_publisher.on_watch({})
         await eventually(lambda: _is_unwatched(worker))
         for handle in [await work.enqueue() for _ in range(20)]:
             await handle.result(SOON)
@@ -121,7 +121,7 @@ async def _includes(heard: list[tuple[str, dict[str, Any]]], subject: str) -> bo
 
 
 async def _is_unwatched(worker: Worker) -> bool:
-    return not worker.telling.watched
+    return not worker.event_publisher.watched
 
 
 async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> None:
@@ -222,12 +222,12 @@ async def test_of_a_busy_task_events_are_skipped_and_counted_and_a_rare_task_is_
     @opened.task
     async def rare() -> None: ...
 
-    monkeypatch.setattr(control, "MOST_A_SECOND", 2)
+    monkeypatch.setattr(event_publisher, "MAX_PER_SECOND", 2)
     worker, work = opened.worker(slots=1), opened.tasks["work"]
     await opened.enqueue_many([*[work.bind() for _ in range(100)], rare.bind(), work.bind("badly")])
     async with watching(opened) as watcher, running(worker):
         await watcher.has("worker.ready")
-        worker.telling.hear({})
+        worker.event_publisher.on_watch({})
         await watcher.has("job.dead_lettered")  # a rare kind of the busy task
         assert (await watcher.has("job.succeeded", watcher.of("rare"))).skipped == 0
 
@@ -244,26 +244,26 @@ async def test_a_new_watcher_does_not_inherit_what_was_skipped_for_others(
 ) -> None:
     told: list[LiveEvent] = []
     worker = opened.worker()
-    monkeypatch.setattr(worker.telling, "_publish", told.append)
-    monkeypatch.setattr(control, "MOST_A_SECOND", 0)
-    worker.telling.hear({})
-    worker.telling(JobStarted("default", "work", "j1", 1, 1, 0.0))
-    monkeypatch.setattr(control, "WATCHED_S", 0.0)
-    worker.telling.hear({})
-    worker.telling(JobStarted("default", "work", "j2", 1, 1, 0.0))
-    monkeypatch.setattr(control, "WATCHED_S", 10.0)
-    monkeypatch.setattr(control, "MOST_A_SECOND", 10)
-    worker.telling.hear({})
-    worker.telling(JobStarted("default", "work", "j3", 1, 1, 0.0))
+    monkeypatch.setattr(worker.event_publisher, "_publish", told.append)
+    monkeypatch.setattr(event_publisher, "MAX_PER_SECOND", 0)
+    worker.event_publisher.on_watch({})
+    worker.event_publisher(JobStarted("default", "work", "j1", 1, 1, 0.0))
+    monkeypatch.setattr(event_publisher, "WATCHED_S", 0.0)
+    worker.event_publisher.on_watch({})
+    worker.event_publisher(JobStarted("default", "work", "j2", 1, 1, 0.0))
+    monkeypatch.setattr(event_publisher, "WATCHED_S", 10.0)
+    monkeypatch.setattr(event_publisher, "MAX_PER_SECOND", 10)
+    worker.event_publisher.on_watch({})
+    worker.event_publisher(JobStarted("default", "work", "j3", 1, 1, 0.0))
     assert [(event.job_id, event.skipped) for event in told] == [("j3", 0)]
 
 
 async def test_names_of_tasks_do_not_fill_the_memory_of_a_worker(opened: JetJobs) -> None:
     worker = opened.worker()
-    worker.telling.hear({})
-    for number in range(2 * control.MOST_COUNTED + 1):
-        worker.telling(JobStarted("default", f"t{number}", "j1", 1, 1, 0.0))
-    assert len(worker.telling._counts) <= control.MOST_COUNTED
+    worker.event_publisher.on_watch({})
+    for number in range(2 * event_publisher.MAX_COUNTERS + 1):
+        worker.event_publisher(JobStarted("default", f"t{number}", "j1", 1, 1, 0.0))
+    assert len(worker.event_publisher._counters) <= event_publisher.MAX_COUNTERS
 
 
 async def test_wrong_wishes_are_refused_at_once(opened: JetJobs) -> None:

@@ -1,1 +1,1 @@
-"""The worker among other workers: its record, control requests and live events."""
+"""This worker as one of many: its record in the registry, control requests and live events."""

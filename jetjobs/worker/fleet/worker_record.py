@@ -1,4 +1,7 @@
-"""A worker tells the registry of itself, from the keeper's thread: a blocked loop shows as lag, not as death."""
+"""The record a worker keeps in the registry: what it contains and when it is written.
+
+The heartbeat thread writes it, so that a worker with a blocked event loop shows up as lagging, not as dead.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.lease_table import Leases
 
-MOST_RUNNING = 100
-"""A record is written every few seconds: it names so many jobs at most."""
+MAX_RUNNING = 100
+"""Running jobs listed in a record. It is written every few seconds and must stay small."""
 
 _log = logging.getLogger("jetjobs.worker")
 
 
-class Presence:
-    """The record of one worker. Made on the worker's loop; `look` and `leave` are the keeper's."""
+class RecordWriter:
+    """Writes the record of one worker. Created on the worker's event loop, used by the heartbeat thread."""
 
     def __init__(
         self,
@@ -57,21 +60,21 @@ class Presence:
         self._version = _version()
         self._host, self._started_at = socket.gethostname(), time.time()
         self._beat_at = 0.0
-        self._told_phase = ""
+        self._written_phase = ""
         self._writing: asyncio.Task[None] | None = None
         self._warned = False
         self.registered = threading.Event()
-        """Set after the first try, however it went."""
+        """Set after the first attempt to write the record, whether it succeeded or not."""
 
-    # In the keeper's thread
+    # In the heartbeat thread
 
-    def look(self, now: float, connection: Connection) -> None:
-        """Called at every tick: write the record when a beat is due, or the phase has changed."""
+    def write_if_due(self, now: float, connection: Connection) -> None:
+        """Write the record if its interval has passed or the phase has changed. Called at every tick."""
         phase = self._phase()
         if self._writing is not None and not self._writing.done():
             return
-        if phase != self._told_phase or now - self._beat_at >= BEAT_S:
-            self._beat_at, self._told_phase = now, phase
+        if phase != self._written_phase or now - self._beat_at >= BEAT_S:
+            self._beat_at, self._written_phase = now, phase
             self._writing = asyncio.get_running_loop().create_task(self._write(connection))
 
     async def _write(self, connection: Connection) -> None:
@@ -81,14 +84,14 @@ class Presence:
             if not self._warned:
                 self._warned = True
                 extra = {"event": "worker.unregistered", "error": str(error)}
-                _log.warning("the worker is not in the registry; its work goes on", extra=extra)
+                _log.warning("the worker could not register; it keeps working", extra=extra)
         else:
             self._warned = False
         finally:
             self.registered.set()
 
-    async def leave(self, connection: Connection) -> None:
-        """Take the record away."""
+    async def remove(self, connection: Connection) -> None:
+        """Remove the record."""
         if self._writing is not None:
             await asyncio.wait({self._writing}, timeout=1.0)
         if connection.connected:
@@ -96,7 +99,7 @@ class Presence:
                 await deregister(connection, self._names, self._key)
 
     def record(self) -> WorkerRecord:
-        """What is true now, as far as it can be seen from another thread."""
+        """The current state, as far as another thread can see it."""
         now, wall = time.monotonic(), time.time()
         running = []
         for attempt in self._leases.held:
@@ -117,7 +120,7 @@ class Presence:
             tasks=self._tasks,
             busy=self._slots.busy,
             total=self._slots.total,
-            running=tuple(running[:MOST_RUNNING]),
+            running=tuple(running[:MAX_RUNNING]),
             lag_s=self._leases.lag_s,
             memory_bytes=memory_bytes(),
             started_at=self._started_at,
@@ -125,13 +128,13 @@ class Presence:
 
 
 def queue_slots(queues: Mapping[str, int | None], slots: Slots, leases: Leases) -> dict[str, QueueSlots]:
-    """By queue: how many of its jobs have a slot, and how many may at once. Queues share slots: this is no sum."""
+    """By queue: how many of its jobs hold a slot and how many may at once. Queues share slots: not a sum."""
     busy = Counter(attempt.queue for attempt in leases.held if attempt.runner is not None)
     return {q: QueueSlots(busy[q], min(cap or slots.total, slots.total)) for q, cap in queues.items()}
 
 
 def memory_bytes() -> int:
-    """Memory in use by this process; where the system does not say, the most it ever was."""
+    """Memory used by this process, or its peak where the system does not report current use."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

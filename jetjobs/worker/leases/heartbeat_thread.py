@@ -15,7 +15,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.workers.registry import new_key
 from jetjobs.model.errors import BrokerError
 from jetjobs.worker.fleet.control import Control, Spawn
-from jetjobs.worker.fleet.worker_record import Presence
+from jetjobs.worker.fleet.worker_record import RecordWriter
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.lease_table import TICK_S, Leases
 
@@ -35,7 +35,7 @@ class LeaseKeeper:
     It beats only while the worker's own connection lives: a worker that cannot settle must not keep its jobs.
     """
 
-    def __init__(self, jetstream: JetStreamClient, leases: Leases, presence: Presence) -> None:
+    def __init__(self, jetstream: JetStreamClient, leases: Leases, presence: RecordWriter) -> None:
         self._jetstream = jetstream
         self._leases = leases
         self._presence = presence
@@ -83,7 +83,7 @@ class LeaseKeeper:
             self._woken.clear()
         with contextlib.suppress(Exception):  # whoever stops has settled everything
             if self._connection is not None:
-                await self._presence.leave(self._connection)
+                await self._presence.remove(self._connection)
                 await self._connection.close()
         # Heartbeats that were under way have failed with the connection: let them end on their own loop.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -98,7 +98,7 @@ class LeaseKeeper:
             self._connection = None
         self._watch_loop()
         if connection is not None and connection.connected:
-            self._presence.look(now, connection)
+            self._presence.write_if_due(now, connection)
 
     async def _connect(self) -> Connection | None:
         connection = self._jetstream.beside("keeper")
@@ -148,7 +148,9 @@ class Membership:
         phase: Callable[[], str],
     ) -> None:
         """Until the stack is closed: then the record goes first, and nothing is answered any more."""
-        presence = Presence(self._jetstream, self._key, self._name, registry, queues, slots, self._leases, phase)
+        presence = RecordWriter(
+            self._jetstream, self._key, self._name, registry, queues, slots, self._leases, phase
+        )
         stack.push_async_callback(self.control.close)
         await self.control.open()
         self._keeper = LeaseKeeper(self._jetstream, self._leases, presence)
