@@ -12,6 +12,7 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
 from tests.support.shell import Shell
+from tests.support.workers import provisioned
 
 
 @pytest.fixture
@@ -24,8 +25,7 @@ def journal(tmp_path: Path) -> Path:
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
     journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
-    async with journal_tasks.app as opened:
-        await opened.provision()
+    async with provisioned(journal_tasks.app) as opened:
         yield opened
 
 

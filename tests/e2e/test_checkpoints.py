@@ -17,6 +17,7 @@ from tests.e2e import stepping_tasks
 from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
 APP = "tests.e2e.stepping_tasks:app"
@@ -40,8 +41,7 @@ async def test_a_job_of_a_thousand_steps_killed_three_times_repeats_at_most_one_
     # Somewhere in each third, at any moment of a step: before, in or after its checkpoint.
     kill_at = [random.randrange(begin, begin + 250) for begin in (50, 350, 650)]
     after_s = [random.uniform(0, 0.01) for _ in kill_at]
-    async with stepping_tasks.app as app:
-        await app.provision()
+    async with provisioned(stepping_tasks.app):
         handle = await stepping_tasks.add_up.enqueue(STEPS, kill_at, after_s)
         for _ in kill_at:
             with Process(["worker", APP, "--log-format", "json"], ROOT, env) as worker:

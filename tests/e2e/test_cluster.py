@@ -15,10 +15,10 @@ from jetjobs.jetstream import client
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.worker import running
 from tests.support.cluster import Cluster
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=30)
 
@@ -43,8 +43,7 @@ async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_lead
         ran[n] += 1
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         truth = await Truth.connect(cluster.nodes[0].url)
         info = await truth.api("STREAM.INFO.jobs-work-default")
         assert info["config"]["num_replicas"] == 3
@@ -85,8 +84,7 @@ async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leader
     async def work(text: str) -> str:
         return text
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         clients = []
         for node in cluster.nodes:
             settings = build_settings({"nats": {"url": node.url}})
@@ -135,8 +133,7 @@ async def test_a_worker_goes_on_when_the_leader_of_its_lane_dies_with_a_job_in_h
     async def work(n: int) -> int:
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker(slots=10)
         async with running(worker):
             held = await hold.enqueue()

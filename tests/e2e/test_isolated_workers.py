@@ -19,6 +19,7 @@ from tests.support.pids import gone, is_gone, pids_in
 from tests.support.probe import eventually
 from tests.support.processes import Process, run
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
 SOON = timedelta(seconds=40)
@@ -28,8 +29,7 @@ SOON = timedelta(seconds=40)
 async def app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
     tasks.app.configure(settings_for())
     tasks.app._observers.clear()
-    async with tasks.app as opened:
-        await opened.provision()
+    async with provisioned(tasks.app) as opened:
         yield opened
 
 

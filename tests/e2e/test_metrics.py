@@ -21,6 +21,7 @@ from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.promtool import check_metrics
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
 SOON = timedelta(seconds=30)
@@ -58,8 +59,7 @@ FROM_THE_LEADER = {
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
     metric_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
-    async with metric_tasks.app as opened:
-        await opened.provision()
+    async with provisioned(metric_tasks.app) as opened:
         yield opened
 
 

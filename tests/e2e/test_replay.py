@@ -18,6 +18,7 @@ from tests.support.letters import bury, letter_of
 from tests.support.probe import eventually
 from tests.support.processes import Process, run
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
 APP = "tests.e2e.journal_tasks:app"
@@ -61,8 +62,7 @@ async def test_ten_thousand_letters_replayed_through_a_kill_9_run_once_each(
         return len(ran(journal)) == MANY and await truth.jobs() == []
 
     journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
-    async with journal_tasks.app as app:
-        await app.provision()
+    async with provisioned(journal_tasks.app) as app:
         kept = await bury(app, "effect", [b'{"n":%d}' % n for n in range(MANY // 2)])
         quiet = await bury(app, "quiet_effect", [b'{"n":%d}' % n for n in range(MANY // 2)])
         with Process(["worker", APP, "--log-level", "warning"], ROOT, env) as worker:

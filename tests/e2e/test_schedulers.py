@@ -33,6 +33,7 @@ from tests.support.cluster import Cluster
 from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 SOAK = bool(os.environ.get("JETJOBS_SOAK"))
 SECOND = timedelta(seconds=1)
@@ -212,8 +213,7 @@ async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_stre
             @app.task
             async def tick() -> None: ...
 
-        async with apps[0], apps[1]:
-            await apps[0].provision()
+        async with provisioned(apps[0]), apps[1]:
             for number in range(1, 6):
                 await apps[0].schedules.put(f"s{number}", "tick", every=number * SECOND, misfire="all")
             # Both believe that they lead.

@@ -15,9 +15,9 @@ from nats.aio.msg import Msg
 
 from jetjobs import JetJobs, JobState, current_job
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=40)
 
@@ -67,8 +67,7 @@ async def test_a_job_that_blocks_the_loop_is_shown_as_running(
     async def blocking() -> bool:
         return listener.told.wait(20)  # nothing else turns meanwhile
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with listener.listening():
             async with running(app.worker()):
                 handle = await blocking.enqueue()
@@ -92,8 +91,7 @@ async def test_progress_of_a_job_that_blocks_the_loop_is_told(app: JetJobs, serv
         current_job().progress(0.5, "half")
         return listener.told.wait(20)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with listener.listening():
             async with running(app.worker()):
                 assert await (await blocking.enqueue()).result(SOON)

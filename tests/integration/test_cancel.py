@@ -21,10 +21,10 @@ from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.model.errors import JobNotFound, ResultNotReady, TopologyMissing
 from jetjobs.model.events import JobStarted
 from jetjobs.model.wire.ids import place_id
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, provisioned_worker, running
 
 SOON = timedelta(seconds=20)
 HOUR = timedelta(hours=1)
@@ -35,8 +35,7 @@ async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Tr
     async def work(n: int) -> int:
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = [await work.enqueue(1), await work.options(delay=HOUR, key="k").enqueue(2)]
         for handle in handles:
             answer = await app.jobs.cancel(handle.id, by="ada", reason="no longer needed")
@@ -60,8 +59,7 @@ async def test_a_job_whose_worker_stands_still_is_not_said_to_be_cancelled(app: 
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         # As if a worker had begun it and was then frozen, until the registry has given it up.
         lane = await truth.js.pull_subscribe_bind("normal", "jobs-work-default")
@@ -83,8 +81,7 @@ async def test_a_bucket_of_marks_that_is_gone_is_named_at_once(app: JetJobs, tru
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker(queues={"default": None})):  # it listens there: somebody does
             handle = await work.options(delay=HOUR).enqueue()
             await truth.js.delete_stream("KV_jobs-cancelled")
@@ -105,8 +102,7 @@ async def test_a_running_async_job_stops_within_a_second(app: JetJobs, truth: Tr
         finally:
             cleaned.append(current_job().id)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await work.enqueue()
             await begun.wait()
@@ -133,8 +129,7 @@ async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: 
         go_on.wait(30)
         raise RuntimeError("would be retried")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await work.enqueue()
             await asyncio.to_thread(begun.wait, 20)
@@ -162,16 +157,14 @@ async def test_a_job_that_catches_it_and_goes_on_is_told_of_as_stopping(app: Jet
             await end.wait()
         return "finished all the same"
 
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            handle = await stubborn.enqueue()
-            await begun.wait()
-            answer = await app.jobs.cancel(handle.id, timeout=timedelta(milliseconds=300))
-            assert answer.outcome is CancelOutcome.STOPPING
-            end.set()
-            assert await handle.result(SOON) == "finished all the same"
-            assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.ENDED
+    async with provisioned_worker(app):
+        handle = await stubborn.enqueue()
+        await begun.wait()
+        answer = await app.jobs.cancel(handle.id, timeout=timedelta(milliseconds=300))
+        assert answer.outcome is CancelOutcome.STOPPING
+        end.set()
+        assert await handle.result(SOON) == "finished all the same"
+        assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.ENDED
 
 
 @pytest.mark.settings(queues={"lease": "1s"})
@@ -181,8 +174,7 @@ async def test_a_cancelled_job_does_not_run_after_a_restart_of_its_worker(
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         # Delivered to somebody who died with it: the message waits for its lease to end.
         inbox = truth.nc.new_inbox()
@@ -224,8 +216,7 @@ async def test_a_thousand_jobs_in_all_states_end_each_in_one_place_and_every_ans
         raise RuntimeError("no")
 
     draw = random.Random(7)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         tasks = (quick, slow, fragile)
         requests = [
             draw.choice(tasks)
@@ -274,8 +265,7 @@ async def test_a_job_published_without_an_id_is_found_and_cancelled_by_the_id_of
     async def send(n: int) -> int:
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for number in range(3):
             headers = {"Nats-Msg-Id": f"{named}{number}"} if named else None
             await truth.js.publish("jobs.work.default.normal.send", b'{"n": %d}' % number, headers=headers)
@@ -319,8 +309,7 @@ async def test_a_message_id_finds_the_job_while_it_runs_and_after_its_first_move
         begun.set()
         await asyncio.sleep(60)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for number in range(2):
             headers = {"Nats-Msg-Id": f"mine{number}"}
             await truth.js.publish("jobs.work.default.normal.send", b'{"n": %d}' % number, headers=headers)
@@ -361,8 +350,7 @@ async def test_a_job_seen_running_under_a_message_id_is_not_taken_for_ended_when
     async def seen() -> bool:
         return "mine0" in looked and (await app.jobs.get("mine1")).cancel is not None
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for number in range(2):
             headers = {"Nats-Msg-Id": f"mine{number}"}
             await truth.js.publish("jobs.work.default.normal.send", b'{"n": %d}' % number, headers=headers)
@@ -402,8 +390,7 @@ async def test_a_job_that_goes_on_when_cancelled_still_has_its_time_limit(app: J
         finally:
             ended.set()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await deaf.enqueue()
             await begun.wait()
@@ -429,8 +416,7 @@ async def test_jobs_of_one_id_in_two_queues_are_cancelled_each_for_itself(app: J
     @app.task
     async def other() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await work.options(job_id="twice").enqueue()
             await other.options(job_id="twice", delay=timedelta(hours=1)).enqueue()
@@ -457,12 +443,10 @@ async def test_a_cancel_leaves_what_another_job_of_that_id_has_kept(app: JetJobs
     @app.task
     async def other() -> None: ...
 
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            handle = await work.options(job_id="twice").enqueue()
-            await kept.wait()
-            await other.options(job_id="twice", delay=timedelta(hours=1)).enqueue()
-            assert (await app.jobs.cancel("twice", queue="default")).outcome is CancelOutcome.CANCELLED
-            go_on.set()
-            assert await handle.result(SOON) == 42
+    async with provisioned_worker(app):
+        handle = await work.options(job_id="twice").enqueue()
+        await kept.wait()
+        await other.options(job_id="twice", delay=timedelta(hours=1)).enqueue()
+        assert (await app.jobs.cancel("twice", queue="default")).outcome is CancelOutcome.CANCELLED
+        go_on.set()
+        assert await handle.result(SOON) == 42

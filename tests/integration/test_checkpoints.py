@@ -30,11 +30,11 @@ from jetjobs.jetstream.jobs.checkpoints import Kept, Outrun
 from jetjobs.model.errors import LeaseLost
 from jetjobs.model.events import JobFinished, LeaseLostEvent
 from jetjobs.model.job import Job
-from jetjobs.worker.worker import running
 from tests.integration import kept_tasks
 from tests.support.probe import Probe, eventually
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=40)
 QUICK = RetryPolicy(max_attempts=3, base=timedelta(milliseconds=10))
@@ -51,8 +51,7 @@ async def opened(app: JetJobs) -> AsyncIterator[JetJobs]:
 async def kept_app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
     kept_tasks.app.configure(settings_for())
     kept_tasks.app._observers.clear()
-    async with kept_tasks.app as opened:
-        await opened.provision()
+    async with provisioned(kept_tasks.app) as opened:
         yield opened
 
 

@@ -16,12 +16,13 @@ from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.worker.leader.duty_runner import Swept
 from jetjobs.worker.leader.maintenance import sweeps
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
-from jetjobs.worker.worker import Worker, running
+from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.support.letters import letter_of
 from tests.support.probe import Probe, eventually
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=20)
 STREAM = "jobs-work-default"
@@ -68,8 +69,7 @@ async def test_a_job_in_hand_at_two_crashes_runs_once_more_alone(app: JetJobs, p
         seen.append(1)
         return "innocent"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         await deliver(truth, times=2)
         async with running(app.worker()):
@@ -95,8 +95,7 @@ async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(app: JetJo
         ran.append(n)
         await asyncio.sleep(60)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = [await work.enqueue(n) for n in (1, 2)]
         await deliver(truth, times=4)
         for number in (1, 2):
@@ -147,8 +146,7 @@ async def test_a_suspect_is_not_charged_with_the_end_of_a_worker_that_only_held_
         if len(runs) == 1:
             await asyncio.sleep(60)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker(slots=2)
         life = asyncio.create_task(worker.run())
         await neighbour.enqueue()
@@ -176,8 +174,7 @@ async def test_a_suspect_that_is_released_on_stop_keeps_its_count_and_is_not_cha
     async def work(n: int) -> None:
         await gate.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await suspect(truth, 1)
         async with running(app.worker()) as worker:
             await probe.wait(JobStarted)
@@ -208,8 +205,7 @@ async def test_nothing_new_starts_beside_a_suspect(app: JetJobs, truth: Truth) -
         await asyncio.sleep(0.01)
         now.remove(str(n))
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await accused.enqueue()
         await deliver(truth, times=2)
         async with running(app.worker(slots=8)) as worker:
@@ -238,8 +234,7 @@ async def test_a_second_suspect_goes_back_with_its_count_and_runs_after_the_firs
         if n == 1:
             await asyncio.wait_for(gate.wait(), 20)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await suspect(truth, 0, crashes="0")  # from it the worker knows that there are more, and asks for both
         for n in (1, 2):
             await suspect(truth, n)
@@ -278,8 +273,7 @@ async def test_suspects_on_two_workers_run_alone_and_are_not_passed_to_and_fro(
         await asyncio.sleep(0.02)
         now[worker] -= 1
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for n in range(20):
             await suspect(truth, n)
         async with running(app.worker(name="a", slots=4)), running(app.worker(name="b", slots=4)):
@@ -295,8 +289,7 @@ async def test_a_count_of_crashes_that_is_no_number_is_a_dead_letter(app: JetJob
     @app.task
     async def work(n: int) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for n, crashes in enumerate(("two", "-3", "9" * 5000, "٢")):
             await suspect(truth, n, crashes)
         async with running(app.worker()):
@@ -316,8 +309,7 @@ async def test_what_the_server_gives_up_is_a_dead_letter_soon_after_its_advisory
     @app.task
     async def work(n: int) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(7)
         most = await deliver_to_the_end(truth)
         async with running(app.worker()):
@@ -342,8 +334,7 @@ async def test_a_forged_advisory_causes_a_look_and_nothing_else(app: JetJobs, pr
     async def work() -> None:
         await gate.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker(slots=1)):
             runs = await work.enqueue()
             await probe.wait(JobStarted)
@@ -410,8 +401,7 @@ async def test_the_sweep_finds_what_no_advisory_told_of_and_nothing_else(
         await gate.wait()
         return "ran through"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         sweep = StrandedJobs(app.jetstream, "tester", 0.1, lambda event: None)
         async with running(app.worker(slots=1)) as worker:
             running_job = await long.enqueue()

@@ -9,10 +9,10 @@ import pytest
 from jetjobs import JetJobs, RetryPolicy
 from jetjobs.model.errors import JobAmbiguous, TopologyMissing
 from jetjobs.model.views.dead_letter import DeadLetterFilter
-from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -37,8 +37,7 @@ async def kill(app: JetJobs, probe: Probe, count: int) -> list[str]:
 
 async def test_letters_are_listed_in_order_and_by_filter(app: JetJobs, truth: Truth, probe: Probe) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         ids = await kill(app, probe, 600)  # more than one page
         await app.tasks["elsewhere"].enqueue()
         async with running(app.worker()):
@@ -64,8 +63,7 @@ async def test_letters_are_listed_in_order_and_by_filter(app: JetJobs, truth: Tr
 
 async def test_the_status_of_a_dead_job_says_when_it_began(app: JetJobs, probe: Probe, truth: Truth) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         before = datetime.now(UTC)
         (job_id,) = await kill(app, probe, 1)
         status = await app.jobs.get(job_id)
@@ -101,8 +99,7 @@ async def test_pages_of_large_letters_are_read_whole_and_in_order(app: JetJobs) 
 
 async def test_letters_are_counted_by_what_they_died_of(app: JetJobs, probe: Probe) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await kill(app, probe, 5)
         groups = await app.dead.groups()
         assert [(g.task, g.reason, g.error_type, g.count) for g in groups] == [

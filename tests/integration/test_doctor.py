@@ -20,13 +20,13 @@ from jetjobs.dev_server import EmbeddedServer, announce
 from jetjobs.doctor.runner import CHECKS, examine
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.letters import bury
 from tests.support.probe import eventually
 from tests.support.proxy import Frames, Proxy
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 STREAM = "jobs-work-default"
 SOON = timedelta(seconds=40)
@@ -48,8 +48,7 @@ def declare(app: JetJobs) -> JetJobs:
 @pytest.fixture
 async def ready(app: JetJobs) -> AsyncIterator[JetJobs]:
     """An app that is set up and open."""
-    async with declare(app):
-        await app.provision()
+    async with provisioned(declare(app)):
         yield app
 
 
@@ -403,8 +402,7 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
             return declare(JetJobs("test", settings=build_settings({"nats": login})))
 
         app = user("all")
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             found = await app.doctor()
             assert bad(found) == [("payload_limit", "warn")], told(found)
             size = [("payload_limit", "warn")]
@@ -445,8 +443,7 @@ async def test_the_roles_of_the_example_are_well_as_far_as_each_may_look(tmp_pat
 
 
 async def test_a_queue_in_memory_is_found(make_app: MakeApp) -> None:
-    async with declare(make_app(queues={"storage": "memory"})) as app:
-        await app.provision()
+    async with provisioned(declare(make_app(queues={"storage": "memory"}))) as app:
         assert bad(await app.doctor()) == []
     found = await declare(make_app()).doctor()
     assert {check for check, _ in bad(found)} == {"durability"}, told(found)

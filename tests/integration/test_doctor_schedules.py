@@ -11,11 +11,11 @@ import pytest
 
 from jetjobs import Finding, JetJobs
 from jetjobs.doctor.runner import examine
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told, worker_record
 from tests.support.probe import eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, provisioned_worker
 
 Plant = Callable[[JetJobs, Truth], Awaitable[None]]
 
@@ -27,8 +27,7 @@ async def ready(app: JetJobs) -> AsyncIterator[JetJobs]:
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("yearly", work, cron="0 0 1 1 *", start=datetime(2090, 1, 1, tzinfo=UTC))
         yield app
 
@@ -50,19 +49,17 @@ async def test_nothing_is_found_where_all_is_well(app: JetJobs) -> None:
 
     work.every(timedelta(seconds=1))
     work.cron("0 0 * * *", name="nightly", tz="Europe/Berlin")
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
+    async with provisioned_worker(app):
 
-            async def stored() -> list[Finding] | None:
-                found = await looked_at(app)
-                return found if not bad(found) else None
+        async def stored() -> list[Finding] | None:
+            found = await looked_at(app)
+            return found if not bad(found) else None
 
-            found = await eventually(stored, 30)
-            assert {finding.level for finding in found} == {"ok"}, told(found)
-            assert {finding.check for finding in found} == {
-                "readable", "unknown_task", "missing_queue", "lead", "late", "declared",
-            }  # fmt: skip
+        found = await eventually(stored, 30)
+        assert {finding.level for finding in found} == {"ok"}, told(found)
+        assert {finding.check for finding in found} == {
+            "readable", "unknown_task", "missing_queue", "lead", "late", "declared",
+        }  # fmt: skip
 
 
 async def test_nothing_is_found_where_no_slot_has_come_yet(ready: JetJobs) -> None:

@@ -22,11 +22,11 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import client
 from jetjobs.model.events import ConnectionRestored
 from jetjobs.model.wire.ids import key_token
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Proxy
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=10)
 
@@ -35,8 +35,7 @@ async def test_a_job_is_one_message_with_its_arguments_by_name(app: JetJobs, tru
     @app.task(queue="mail")
     async def send(to: str, copies: int = 1) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await send.enqueue("ada@example.org", copies=2)
         assert await truth.jobs("mail") == [f"jobs.work.mail.normal.send.-.{handle.id}"]
         message = await truth.js.get_last_msg("jobs-work-mail", f"jobs.work.mail.normal.send.-.{handle.id}")
@@ -61,8 +60,7 @@ async def test_wrong_arguments_are_refused_and_nothing_is_stored(
     @app.task
     async def send(to: str, copies: int = 1) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with pytest.raises(InvalidArguments) as caught:
             await send.enqueue(**arguments)
         assert problem in {name for name, _ in caught.value.problems}
@@ -75,8 +73,7 @@ async def test_an_argument_without_a_json_form_is_named_before_anything_is_sent(
     @app.task
     async def send(fine: int, payload: Any) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with pytest.raises(InvalidArguments, match="'payload' cannot be written as JSON"):
             await send.enqueue(1, payload=object())
         await truth.until_empty()
@@ -86,8 +83,7 @@ async def test_a_job_over_64_mib_is_refused_before_anything_is_sent(app: JetJobs
     @app.task
     async def send(text: str) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         limit = 64 * 1024 * 1024
         with pytest.raises(
             JobTooLarge, match="the arguments are 67,108,865 bytes; the limit is 67,108,864"
@@ -105,8 +101,7 @@ async def test_headers_of_the_callers_own_travel_and_too_large_ones_are_refused(
     @app.task
     async def send() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await send.options(headers={"X-Tenant": "acme"}).enqueue()
         message = await truth.js.get_last_msg("jobs-work-default", f"jobs.work.default.normal.send.-.{handle.id}")
         assert (message.headers or {})["X-Tenant"] == "acme"
@@ -119,8 +114,7 @@ async def test_a_queue_or_lane_that_does_not_exist_is_refused_at_once(app: JetJo
     @app.task
     async def send() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with asyncio.timeout(3):
             with pytest.raises(QueueNotFound, match="nowhere"):
                 await send.options(queue="nowhere").enqueue()
@@ -141,8 +135,7 @@ async def test_tasks_of_included_routers_are_enqueued_through_the_app(app: JetJo
     async def build(day: str) -> None: ...
 
     app.include(router)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await build.enqueue("monday")
         assert await truth.jobs("reports") == [f"jobs.work.reports.normal.build.-.{handle.id}"]
 
@@ -165,8 +158,7 @@ async def test_a_key_blocks_while_its_job_is_scheduled_queued_running_and_retryi
             raise RuntimeError("once")
         return "paid"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         keyed = bill.options(key="order 7")
         first = await bill.options(key="order 7", delay=timedelta(milliseconds=700)).enqueue()
         assert (await first.status()).state is JobState.SCHEDULED
@@ -200,8 +192,7 @@ async def test_a_key_still_blocks_after_the_server_was_killed_and_restarted(
     async def bill() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first = await bill.options(key="a").enqueue()
         later = await bill.options(key="b", delay=timedelta(hours=1)).enqueue()
         soon = await bill.options(delay=timedelta(seconds=2)).enqueue()
@@ -219,8 +210,7 @@ async def test_sixteen_enqueues_of_one_key_at_once_store_one_job(app: JetJobs, t
     @app.task
     async def bill() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = await asyncio.gather(*(bill.options(key="k").enqueue() for _ in range(16)))
         assert len({handle.id for handle in handles}) == 1
         assert sum(not handle.duplicate for handle in handles) == 1
@@ -234,8 +224,7 @@ async def test_an_id_of_the_callers_own_is_stored_once_while_alive_and_again_aft
     async def bill(n: int) -> int:
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first = await bill.options(job_id="order-7").enqueue(1)
         again = await bill.options(job_id="order-7").enqueue(2)
         assert (first.id, again.id, again.duplicate) == ("order-7", "order-7", True)
@@ -259,8 +248,7 @@ async def test_a_delayed_job_stands_in_later_and_runs_when_due_on_the_servers_cl
     async def remind() -> None:
         ran_at.append(datetime.now(UTC))
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         due = datetime.now(UTC) + timedelta(seconds=1)
         handle = await remind.options(run_at=due).enqueue()
         assert await truth.jobs(lane="later") == [f"jobs.work.default.later.remind.-.{handle.id}"]
@@ -277,8 +265,7 @@ async def test_enqueue_many_stores_thousands_in_several_batches(app: JetJobs, tr
     @app.task
     async def send(n: int) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         report = await app.enqueue_many([send.bind(n) for n in range(2500)])
         assert report.refused == []
         assert [handle.id for handle in report.handles if handle] == [handle.id for handle in report.stored]
@@ -293,8 +280,7 @@ async def test_enqueue_many_says_what_was_stored_what_was_there_and_what_was_ref
     @app.task
     async def send(text: str) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         there = await send.options(key="taken").enqueue("before")
         keyed = send.options(key="new")
         requests = [
@@ -326,8 +312,7 @@ async def test_an_enqueue_outlasts_a_server_restart_and_is_stored_once(
     @app.task
     async def send(n: int) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         server.stop()
         enqueueing = asyncio.gather(*(send.enqueue(n) for n in range(20)))
         await asyncio.sleep(0)
@@ -347,8 +332,7 @@ async def test_without_confirmation_the_error_says_the_outcome_is_unknown_and_ho
     @app.task
     async def send() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         server.stop()
         with pytest.raises(EnqueueUnconfirmed, match="may or may not be stored") as caught:
             await send.enqueue()
@@ -371,8 +355,7 @@ async def test_a_lost_confirmation_leads_to_one_copy(
         @app.task
         async def send() -> None: ...
 
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             lost: list[bytes] = []
 
             def lose_one(data: bytes) -> bytes:
@@ -398,8 +381,7 @@ async def test_a_batch_whose_confirmation_is_lost_is_stored_once(
         @app.task
         async def send(n: int) -> None: ...
 
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             lost: list[bytes] = []
 
             def lose_commit(data: bytes) -> bytes:

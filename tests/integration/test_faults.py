@@ -21,11 +21,11 @@ from jetjobs.model.events import (
     LaneTrouble,
     LeaseLostEvent,
 )
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Frames, Proxy
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=30)
 ACK = r"\$JS\.ACK\.\S+"
@@ -79,8 +79,7 @@ async def test_after_a_server_restart_under_load_pulls_resume_within_five_second
         return stored
 
     enough = asyncio.Event()
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker(slots=10)):
             producing = asyncio.create_task(produce())
             await probe.finished(50, "succeeded", timeout=30)
@@ -108,8 +107,7 @@ async def test_a_server_killed_between_a_publish_and_its_confirmation_keeps_one_
     @app.task
     async def send() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         lost: list[bytes] = []
 
         def kill_before_the_answer(data: bytes) -> bytes:
@@ -137,8 +135,7 @@ async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_res
         ran.append(current_job().id)
         return len(ran)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         (subject,) = await truth.jobs()
         copy = await truth.js.get_last_msg("jobs-work-default", subject)
@@ -172,8 +169,7 @@ async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivere
         await asyncio.sleep(seconds)
 
     beats: asyncio.Queue[bytes] = asyncio.Queue()
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         queued_at = time.monotonic()
         await work.enqueue(5.0)
         await asyncio.sleep(queued_at + lease_s + 0.5 - time.monotonic())
@@ -210,8 +206,7 @@ async def test_a_network_gone_dark_is_noticed_within_thirty_seconds_and_the_work
     async def work() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker()
         async with running(worker):
             assert await (await work.enqueue()).result(SOON) == "done"
@@ -239,8 +234,7 @@ async def test_a_slow_network_loses_no_lease(make_app: MakeApp, proxy: Proxy, tr
         await asyncio.sleep(seconds)
         return seconds
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         proxy.delay = lambda: 0.2 + chance.uniform(-0.1, 0.1)
         async with running(app.worker(slots=20)):
             handles = [*(await app.enqueue_many([work.bind(0.0) for _ in range(100)])).stored]
@@ -264,8 +258,7 @@ async def test_a_pull_request_that_got_lost_is_missed_and_asked_again(
     async def work() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         lose = Frames(NEXT, r"[^\r]*", lambda: True)
         proxy.to_server = lose
         worker = app.worker()
@@ -306,8 +299,7 @@ async def test_a_connection_cut_while_a_job_is_acked_kept_or_recorded_costs_noth
         "heartbeat": (ACK, r"\+WPI"),
         "result": (r"\$KV\.jobs-done-default\.\S+", r"NATS/1\.0.*"),
     }[moment]
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         frames = Frames(subject, body, cut)
         proxy.to_server = frames
         async with running(app.worker()):
@@ -336,8 +328,7 @@ async def test_a_worker_in_the_dark_gives_a_job_up_when_its_lease_has_passed_una
 
     held = app.task(name="hold")(hold)
     dark_app.task(name="hold")(hold)
-    async with app, dark_app:
-        await app.provision()
+    async with provisioned(app), dark_app:
         async with running(dark_app.worker(name="dark")):
             handle = await held.enqueue()
             await in_the_dark.wait(JobStarted)
@@ -367,8 +358,7 @@ async def test_a_job_whose_lease_ran_out_while_it_was_looked_up_is_not_run(
             proxy.pass_on()
         return data
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await work.enqueue()
         # Handed out once and never heard of again, so that it is looked up when it comes to the worker.
         subject = "$JS.API.CONSUMER.MSG.NEXT.jobs-work-default.normal"

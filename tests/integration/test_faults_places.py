@@ -17,10 +17,11 @@ from jetjobs import JetJobs, JobState, RetryPolicy, current_job
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.errors import StorageFull
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LaneTrouble, LeaseLostEvent, SettleFailed
-from jetjobs.worker.worker import Worker, running
+from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=30)
 ONCE = RetryPolicy(max_attempts=1)
@@ -68,8 +69,7 @@ async def test_a_place_deleted_under_a_worker_turns_it_not_ready_is_told_once_an
     async def work() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker()
         async with running(worker):
             await (await work.enqueue()).result(SOON)
@@ -98,8 +98,7 @@ async def test_a_lane_deleted_under_a_worker_that_may_provision_is_made_again(
     async def work() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker()
         async with running(worker):
             await (await work.enqueue()).result(SOON)
@@ -122,8 +121,7 @@ async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
         await asyncio.sleep(1)  # long enough to be shown as running
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.js.delete_stream("KV_jobs-running")
         async with running(app.worker()):
             handle = await work.enqueue()
@@ -146,8 +144,7 @@ async def test_with_the_dead_stream_full_a_failed_job_is_kept_and_buried_once_th
     async def broken(n: int) -> None:
         raise RuntimeError(f"number {n}")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await change(truth, "jobs-dead", max_msgs=1, discard="new")
         worker = app.worker()
         async with running(worker):
@@ -212,8 +209,7 @@ async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_un
             raise RuntimeError("once")
         return "second"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         assert (await app.enqueue_many([fine.bind(n) for n in range(20)])).refused == []
         # Last in the lane, for pulling stops with it. Its retry needs more room than the successes set free.
         handle = await fragile.enqueue("x" * 200_000)
@@ -260,8 +256,7 @@ async def test_a_thousand_jobs_in_backoff_hold_nothing_and_others_flow(
     async def fine(n: int) -> int:
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         assert (await app.enqueue_many([broken.bind(n) for n in range(1_000)])).refused == []
         async with running(app.worker(slots=20)):
             await probe.finished(1_000, "retried", timeout=40)
@@ -293,8 +288,7 @@ async def test_jobs_that_fail_together_come_back_apart_and_none_in_a_hot_loop(
             raise ConnectionError("the dependency is down")
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = (await app.enqueue_many([call.bind(n) for n in range(200)])).stored
         began = time.monotonic()
         async with running(app.worker(slots=50)):

@@ -16,9 +16,9 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import ConnectionLost, JobStarted, LaneTrouble
 from jetjobs.model.settings import build_settings
 from jetjobs.model.wire import headers as h
-from jetjobs.worker.worker import running
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned_worker
 
 SOON = timedelta(seconds=30)
 PREFIX = b"jobs.work.default."
@@ -145,10 +145,8 @@ async def fuzzed(url: str) -> AsyncIterator[Fuzzed]:
         raise RuntimeError("no")
 
     truth = await Truth.connect(url)
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            yield Fuzzed(app, greet, probe, truth, url)
+    async with provisioned_worker(app):
+        yield Fuzzed(app, greet, probe, truth, url)
     await truth.close()
 
 

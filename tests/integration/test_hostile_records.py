@@ -14,9 +14,9 @@ from jetjobs.cli.command_tree import run
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound, ResultError
 from jetjobs.model.wire.subjects import kv_subject
-from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 FORGED = "x 0\r\n\r\nPUB pwned.here 5\r\nhello\r\nPUB junk"
 NESTED = b"[" * 100_000
@@ -29,8 +29,7 @@ async def test_a_forged_running_record_makes_its_reader_publish_nothing(app: Jet
         heard.append("pwned")
 
     await truth.nc.subscribe("pwned.>", cb=on_message)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         record = {"id": "j1", "run": "r", "task": "send", "queue": FORGED, "worker": "w", "started_at": "x"}
         await truth.js.publish(kv_subject("jobs-running", "j1"), json.dumps(record).encode())
         for call in (app.jobs.get, app.jobs.cancel, app.jobs.run_now):
@@ -53,8 +52,7 @@ async def test_nested_brackets_in_the_registry_and_on_the_control_subject(
     @app.task
     async def fine() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.js.publish(kv_subject("jobs-workers", "odd"), NESTED)
         await truth.js.publish(kv_subject("jobs-running", "odd"), NESTED)
         async with running(app.worker()):
@@ -81,8 +79,7 @@ async def test_no_record_steers_the_terminal_of_its_reader(
     async def broken() -> None:
         raise RuntimeError(escape)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await broken.enqueue()
         async with running(app.worker()):
             with pytest.raises(JobFailed):
@@ -198,8 +195,7 @@ async def test_a_count_of_one_has_the_right_noun(
         both = capsys.readouterr()
         return both.out + both.err
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await send.enqueue()
         assert "delete 1 job of queue default" in await printed("queues", "purge", "default")
         assert "1 queued job deleted" in await printed("queues", "purge", "default", "--yes")

@@ -17,12 +17,13 @@ from jetjobs.admin.cancel import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.outcome import ErrorInfo
-from jetjobs.worker.worker import Worker, running
+from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.integration import isolated_tasks as tasks
 from tests.support.pids import gone, is_gone, noted, pids_in
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=40)
 
@@ -31,8 +32,7 @@ SOON = timedelta(seconds=40)
 async def app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
     tasks.app.configure(settings_for())
     tasks.app._observers.clear()
-    async with tasks.app as opened:
-        await opened.provision()
+    async with provisioned(tasks.app) as opened:
         yield opened
 
 
@@ -495,8 +495,7 @@ async def test_an_app_that_no_module_has_by_name_is_refused_at_the_start(make_ap
     @app.task(isolation="process")
     def local() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with pytest.raises(DefinitionError, match="cannot find the app"):
             await asyncio.wait_for(app.worker().run(), 40)
 

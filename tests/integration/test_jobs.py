@@ -28,9 +28,9 @@ from jetjobs.model.events import JobStarted
 from jetjobs.model.job import JobStatus
 from jetjobs.model.views.job_query import JobQuery
 from jetjobs.testing import Clock
-from jetjobs.worker.worker import running
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, provisioned_worker, running
 
 SOON = timedelta(seconds=20)
 HOUR = timedelta(hours=1)
@@ -65,8 +65,7 @@ class Zoo:
 
 async def test_a_job_is_found_by_its_id_alone_in_every_state(app: JetJobs, probe: Probe) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         queued = await zoo.fine.enqueue(1)
         assert (await app.jobs.get(queued.id)).state is JobState.QUEUED
         scheduled = await zoo.fine.options(delay=HOUR, key="k").enqueue(2)
@@ -96,8 +95,7 @@ async def test_a_job_is_found_by_its_id_alone_in_every_state(app: JetJobs, probe
 
 async def test_what_is_nowhere_or_no_id_or_twice_is_said_so(app: JetJobs) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with pytest.raises(JobNotFound, match="no job is found by the id"):
             await app.jobs.get("nosuch")
         with pytest.raises(JobNotFound, match="is no job id"):
@@ -112,8 +110,7 @@ async def test_what_is_nowhere_or_no_id_or_twice_is_said_so(app: JetJobs) -> Non
 
 async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         report = await app.enqueue_many([zoo.fine.bind(n) for n in range(30)])
         await zoo.hold.enqueue(99)
         ids = [handle.id for handle in report.stored]
@@ -167,8 +164,7 @@ async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe
 
 async def test_a_list_of_running_jobs_does_not_read_those_that_wait(app: JetJobs, probe: Probe) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         query = JobQuery(JobState.RUNNING)
         held = [await zoo.hold.enqueue(n) for n in range(2)]
         async with running(app.worker(slots=2)):
@@ -195,8 +191,7 @@ async def test_a_list_of_running_jobs_does_not_read_those_that_wait(app: JetJobs
 
 async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many([zoo.fine.bind(n) for n in range(50)])
         before = await truth.consumer()
         assert len((await app.jobs.page(limit=100)).items) == 50
@@ -212,8 +207,7 @@ async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None
 
 async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)
         two = await zoo.fine.options(delay=HOUR, key="k").enqueue(2)
         due = datetime.now(UTC) + timedelta(days=2)
@@ -235,8 +229,7 @@ async def test_a_job_for_later_published_without_jetjobs_is_moved_shown_and_canc
 ) -> None:
     Zoo(app)
     due = datetime.now(UTC).replace(microsecond=0) + HOUR
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for rest in ("fine.-.one", "fine.-.two", "fine"):
             target = f"jobs.work.default.normal.{rest}"
             headers = {"Nats-Schedule": f"@at {due.isoformat()}", "Nats-Schedule-Target": target}
@@ -260,8 +253,7 @@ async def test_a_job_is_not_rescheduled_to_a_time_that_the_server_cannot_hold(
     app: JetJobs, truth: Truth, year: int
 ) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)
         before = await one.status()
         with pytest.raises(DefinitionError, match="1970 to 2261"):
@@ -271,8 +263,7 @@ async def test_a_job_is_not_rescheduled_to_a_time_that_the_server_cannot_hold(
 
 async def test_a_job_that_is_due_within_two_seconds_is_not_moved(app: JetJobs, truth: Truth) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         one = await zoo.fine.options(delay=timedelta(seconds=1.5)).enqueue(1)
         before = await truth.jobs()
         answer = await app.jobs.reschedule(one.id, datetime.now(UTC) + HOUR)
@@ -284,8 +275,7 @@ async def test_a_job_that_is_due_within_two_seconds_is_not_moved(app: JetJobs, t
 
 async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth: Truth) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         queued = await zoo.fine.enqueue(1)
         later = await zoo.fine.options(delay=HOUR).enqueue(2)
         assert (await app.jobs.set_priority(queued.id, "high")).outcome is MoveOutcome.MOVED
@@ -307,8 +297,7 @@ async def test_a_change_of_priority_whose_confirmation_is_lost_is_made_once(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         one = await zoo.fine.enqueue(1)
         ask = app.jetstream.connection.ask
         lost: list[str] = []
@@ -338,8 +327,7 @@ async def test_a_job_that_was_delivered_waits_in_lane_retry_and_is_handled_like_
         begun.add(n)
         raise Snooze(HOUR)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = [await not_now.options(key=f"k{n}").enqueue(n) for n in range(4)]
         run, moved, cancelled, waiting = handles
         async with running(app.worker()):
@@ -368,8 +356,7 @@ async def test_a_job_that_was_delivered_waits_in_lane_retry_and_is_handled_like_
 
 async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)
         assert (await one.status()).priority == "normal"
         assert (await app.jobs.set_priority(one.id, "high")).outcome is MoveOutcome.MOVED
@@ -384,8 +371,7 @@ async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
 
 async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) -> None:
     zoo = Zoo(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)
         assert (await app.jobs.get(one.id)).cancel is None
         marks = app.jetstream.cancel_marks
@@ -416,27 +402,25 @@ async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs
     async def trunk() -> list[str]:
         return await (await branch.enqueue()).result(SOON)
 
-    async with app:
-        await app.provision()
-        async with running(app.worker(slots=4)):
-            root = await trunk.enqueue()
-            middle, later, dead = await root.result(SOON)
+    async with provisioned_worker(app, slots=4):
+        root = await trunk.enqueue()
+        middle, later, dead = await root.result(SOON)
 
-            async def line_of(job_id: str, state: JobState) -> tuple[str | None, str | None] | None:
-                status = await app.jobs.get(job_id)
-                return (status.parent, status.root) if status.state is state else None
+        async def line_of(job_id: str, state: JobState) -> tuple[str | None, str | None] | None:
+            status = await app.jobs.get(job_id)
+            return (status.parent, status.root) if status.state is state else None
 
-            assert await line_of(root.id, JobState.SUCCEEDED) == (None, None)
-            assert await line_of(middle, JobState.SUCCEEDED) == (root.id, root.id)
-            assert await line_of(later, JobState.SCHEDULED) == (middle, root.id)
-            assert await eventually(lambda: line_of(dead, JobState.DEAD)) == (middle, root.id)
-            broken.clear()
-            letter = await app.dead.get(dead)
-            assert letter is not None
-            await app.dead.replay(letter)
-            assert await eventually(lambda: line_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
-            await app.jobs.cancel(later)
-            assert await line_of(later, JobState.CANCELLED) == (middle, root.id)
+        assert await line_of(root.id, JobState.SUCCEEDED) == (None, None)
+        assert await line_of(middle, JobState.SUCCEEDED) == (root.id, root.id)
+        assert await line_of(later, JobState.SCHEDULED) == (middle, root.id)
+        assert await eventually(lambda: line_of(dead, JobState.DEAD)) == (middle, root.id)
+        broken.clear()
+        letter = await app.dead.get(dead)
+        assert letter is not None
+        await app.dead.replay(letter)
+        assert await eventually(lambda: line_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
+        await app.jobs.cancel(later)
+        assert await line_of(later, JobState.CANCELLED) == (middle, root.id)
 
 
 class Polled:
@@ -460,12 +444,10 @@ async def test_what_an_object_of_the_app_enqueues_is_no_child_of_the_job_that_ma
         return await polled.polling
 
     Polled.enqueue = leaf.enqueue
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            handle = await first.enqueue()
-            enqueued = await handle.result(SOON)
-            assert (await app.jobs.get(enqueued)).parent is None
+    async with provisioned_worker(app):
+        handle = await first.enqueue()
+        enqueued = await handle.result(SOON)
+        assert (await app.jobs.get(enqueued)).parent is None
 
 
 @pytest.mark.parametrize(
@@ -490,8 +472,7 @@ async def test_a_line_that_somebody_wrote_by_hand_counts_as_far_as_it_is_ids(
         child = await leaf.options(delay=HOUR).enqueue()
         return [job.parent_id, job.root_id, child.id]
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.jetstream.connection.nc.publish("jobs.work.default.normal.branch", b"{}", headers=written)
         status = await eventually(lambda: _first(app))
         assert (status.parent, status.root) == (parent, root)
@@ -532,10 +513,8 @@ async def test_a_plain_function_enqueues_on_the_loop_and_is_the_parent(app: JetJ
             thread.join()
         return made
 
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            handle = await parent.enqueue()
-            made = await handle.result(SOON)
-            parents = [await (await app.job(job_id)).result(SOON) for job_id in made]
+    async with provisioned_worker(app):
+        handle = await parent.enqueue()
+        made = await handle.result(SOON)
+        parents = [await (await app.job(job_id)).result(SOON) for job_id in made]
     assert parents == [handle.id, handle.id, None]

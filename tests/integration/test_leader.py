@@ -16,9 +16,9 @@ from jetjobs.jetstream.messages.get import parse_time
 from jetjobs.model.errors import StorageFull
 from jetjobs.worker.leader.duty_runner import Duty, Leader, Swept
 from jetjobs.worker.leader.maintenance import sweep_overdue
-from jetjobs.worker.worker import running
 from tests.support.probe import background, eventually
 from tests.support.server import Truth, server_of
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=20)
 
@@ -29,8 +29,7 @@ def lock(app: JetJobs, name: str = "a") -> LeaderLock:
 
 
 async def test_one_of_many_holds_the_lock_and_renews_it(app: JetJobs, truth: Truth) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         many = [lock(app) for _ in range(8)]  # all of one name
         got = await asyncio.gather(*(one.try_lock() for one in many))
         assert sum(got) == sum(one.held for one in many) == 1
@@ -46,8 +45,7 @@ async def test_it_is_free_at_once_when_it_is_released_and_after_its_ttl_when_not
     app: JetJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_module, "TTL_S", 2.0)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first, second = lock(app, "a"), lock(app, "b")
         assert await first.try_lock()
         await first.release()
@@ -65,8 +63,7 @@ async def test_it_is_free_at_once_when_it_is_released_and_after_its_ttl_when_not
 async def test_a_holder_whose_key_has_expired_must_win_it_again(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first, second = lock(app, "a"), lock(app, "b")
         assert await first.try_lock()
         await truth.js.purge_stream("KV_jobs-locks", subject="$KV.jobs-locks.leader")
@@ -86,8 +83,7 @@ async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -
         duty = Duty("work", 3600.0, work)
         return Leader(lock(app, name), [duty])
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first, second = leader("a"), leader("b")
 
         async def worked(name: str) -> bool:
@@ -112,8 +108,7 @@ async def test_a_duty_that_fails_is_done_again_and_costs_nothing_else(app: JetJo
         calls.append("sound")
         return Swept(0)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         leader = Leader(lock(app), [Duty("broken", 3600.0, broken), Duty("sound", 3600.0, sound)])
 
         async def often() -> bool:
@@ -132,8 +127,7 @@ async def test_jobs_that_fell_due_while_storage_was_full_are_fired_by_the_sweep(
         async def work(n: int) -> int:
             return n
 
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             await truth.api(
                 "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
             )

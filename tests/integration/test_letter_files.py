@@ -12,6 +12,7 @@ from jetjobs import JetJobs
 from jetjobs.model.views.dead_letter import DeadLetterFilter
 from tests.support.letters import bury, letter_of
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 
 async def test_letters_go_out_to_a_file_and_come_back_whole(app: JetJobs, truth: Truth) -> None:
@@ -58,8 +59,7 @@ async def test_an_object_that_a_live_job_uses_is_not_written_over(app: JetJobs, 
     @app.task
     async def work(text: str) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.jetstream.payloads.put("large", b'{"text":"new"}', {})
         await work.options(job_id="mine").enqueue("x")
         value = {

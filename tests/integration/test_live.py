@@ -17,10 +17,10 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.fleet import event_publisher
-from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=40)
 
@@ -81,8 +81,7 @@ async def opened(app: JetJobs) -> AsyncIterator[JetJobs]:
             raise Snooze(timedelta(hours=1))
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         yield app
 
 

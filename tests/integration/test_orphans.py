@@ -11,9 +11,9 @@ from jetjobs.admin.dead_letters import ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.leader.maintenance import sweep_orphans
-from jetjobs.worker.worker import running
 from tests.support.probe import Probe
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 ONCE = RetryPolicy(max_attempts=1)
 BIG = "x" * 1_200_000
@@ -32,8 +32,7 @@ async def test_the_sweep_removes_orphans_and_nothing_else(app: JetJobs, truth: T
             raise RuntimeError("dead")
         return text
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         jetstream = app.jetstream
         dead = await work.options(job_id="dead").enqueue(BIG + "die")
         done = await work.options(job_id="done").enqueue(BIG)
@@ -80,8 +79,7 @@ async def test_an_aged_out_dead_letter_takes_its_body_along(app: JetJobs, truth:
     async def work(text: str) -> None:
         raise RuntimeError("dead")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await work.enqueue(BIG)
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered", timeout=30)
@@ -118,8 +116,7 @@ async def test_jobs_that_die_and_are_replayed_under_a_sweep_keep_their_bodies(tm
                 assert await sweep_orphans(app.jetstream, ANY_AGE) == 0
                 await asyncio.sleep(0.01)
 
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             await app.enqueue_many([work.bind("x" * 30_000) for _ in range(20)])
             async with running(app.worker()):
                 await probe.finished(20, "dead_lettered", timeout=30)

@@ -27,11 +27,11 @@ from jetjobs.jetstream.messages import payloads as payloads_module
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob, StorageFull
 from jetjobs.model.events import ConnectionLost, JobFinished
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Proxy
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=30)
 MB = 1_000_000
@@ -210,8 +210,7 @@ async def test_a_20_mb_argument_and_a_20_mb_result_make_the_round_trip(
         return text[::-1]
 
     text = text_of(20 * MB)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await turn.enqueue(text)
         assert set(await truth.objects()) == {f"{handle.id}.{handle.run}"}
         (subject,) = await truth.jobs()
@@ -233,8 +232,7 @@ async def test_a_large_result_has_the_life_of_its_record(app: JetJobs, truth: Tr
     async def work() -> str:
         return text_of(2 * MB)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await work.enqueue()
             # A second look, without the push: by the record alone.
@@ -261,8 +259,7 @@ async def test_the_first_record_of_a_run_stays_and_a_second_large_result_is_drop
         await may_end.wait()
         return text_of(2 * MB)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await work.enqueue()
 
@@ -286,8 +283,7 @@ async def test_enqueue_many_takes_small_and_large_jobs_together(app: JetJobs, tr
         seen[n] = hashlib.sha256(text.encode()).hexdigest()
 
     texts = [text_of(1_500_000 + n) if n % 5 == 0 else text_of(10 + n) for n in range(30)]
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         requests = [work.bind(n, text) for n, text in enumerate(texts)]
         keyed = work.options(key="k", delay=timedelta(hours=1))
         requests += [keyed.bind(30, texts[0]), keyed.bind(31, texts[0])]  # either may be the first
@@ -307,8 +303,7 @@ async def test_a_taken_key_leaves_no_object_of_the_second_job(app: JetJobs, trut
     @app.task
     async def work(text: str) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = await asyncio.gather(*(work.options(key="k").enqueue(text_of(1_500_000 + n)) for n in range(6)))
         assert len({handle.id for handle in handles}) == 1
         (first,) = [handle for handle in handles if not handle.duplicate]
@@ -321,8 +316,7 @@ async def test_a_refused_message_leaves_no_object(app: JetJobs, truth: Truth) ->
     @app.task
     async def work(text: str) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         chosen: tuple[dict[str, Any], ...] = ({}, {"key": "k"}, {"delay": timedelta(hours=1)})
         for options in chosen:
             with pytest.raises(QueueNotFound):
@@ -365,8 +359,7 @@ async def test_a_retried_large_job_keeps_its_one_object_until_it_succeeds(
         if len(sizes) < 3:
             raise RuntimeError("not yet")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(2 * MB))
         async with running(app.worker()):
             await probe.finished(1, "succeeded", timeout=30)
@@ -385,8 +378,7 @@ async def test_a_missing_object_makes_its_job_dead_with_the_cause(
     async def small() -> str:
         return "fine"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(2 * MB))
         (name,) = await truth.objects()
         await app.jetstream.payloads.delete(name)
@@ -407,8 +399,7 @@ async def test_a_second_copy_of_a_job_that_has_ended_is_let_go_though_its_body_i
     async def work(text: str) -> int:
         return len(text)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(2 * MB))
         (subject,) = await truth.jobs()
         message = await truth.js.get_last_msg("jobs-work-default", subject)
@@ -465,8 +456,7 @@ async def test_a_store_that_is_away_puts_the_job_off_and_spends_nothing(
     async def work(text: str) -> int:
         return len(text)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(2 * MB))
         (name,) = await truth.objects()
         body = await app.jetstream.payloads.get(name)
@@ -489,8 +479,7 @@ async def test_a_reused_id_does_not_touch_the_body_of_a_dead_job(app: JetJobs, t
             raise RuntimeError("dead")
         return len(text)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         named = work.options(job_id="same")
         first = await named.enqueue(text_of(2 * MB) + "die")
         async with running(app.worker()):
@@ -519,8 +508,7 @@ async def test_a_large_dead_letter_is_shown_carried_off_brought_back_and_replaye
         if len(sizes) == 1:
             raise RuntimeError("not yet")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(2 * MB))
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered", timeout=30)
@@ -558,8 +546,7 @@ async def test_a_replay_takes_the_object_over_and_an_interrupted_one_is_finished
             raise RuntimeError("not yet")
         return len(text)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(2 * MB))
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered", timeout=30)
@@ -596,8 +583,7 @@ async def test_edited_arguments_may_be_large_and_another_queue_gets_a_body_of_it
     @app.task(queue="other")
     async def elsewhere() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(text_of(MB + 400_000))
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered", timeout=30)
@@ -653,8 +639,7 @@ async def test_bodies_and_results_around_every_limit_make_the_round_trip_and_clo
         return text
 
     truth = await Truth.connect(small.url)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         assert app.jetstream.connection.inline_limit == 20_000
         sizes = [at + d for at in (19_000, 20_000, 39_900, 40_000, 80_000, 131_072) for d in range(-700, 701, 175)]
         async with running(app.worker()):
@@ -685,8 +670,7 @@ async def test_hand_made_jobs_around_the_servers_limit_fail_twice_die_and_are_re
 
     truth = await Truth.connect(small.url)
     expected = {}
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for short_by in (0, 1, 50, 100, 400, 900, 2000, 5000, 12_000, 19_999):
             bare = json.dumps({"name": f"j{short_by}", "text": ""})
             text = text_of(40_000 - short_by - len(bare))
@@ -726,8 +710,7 @@ async def test_full_storage_refuses_a_large_job_and_keeps_nothing_of_it(tmp_path
             return text_of(8 * MB)
 
         truth = await Truth.connect(tight.url)
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             with pytest.raises(StorageFull, match="store 8,000,011 bytes in jobs-payloads"):
                 await work.enqueue(text_of(8 * MB))
             assert await nothing_stored(truth)

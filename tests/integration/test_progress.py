@@ -14,10 +14,10 @@ import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, JobStatus, RetryPolicy, Settings, current_job
 from jetjobs.worker.leases.lease_table import TICK_S
-from jetjobs.worker.worker import running
 from tests.integration import kept_tasks
 from tests.support.probe import eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=40)
 
@@ -32,8 +32,7 @@ async def opened(app: JetJobs) -> AsyncIterator[JetJobs]:
 async def kept_app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
     kept_tasks.app.configure(settings_for())
     kept_tasks.app._observers.clear()
-    async with kept_tasks.app as opened:
-        await opened.provision()
+    async with provisioned(kept_tasks.app) as opened:
         yield opened
 
 

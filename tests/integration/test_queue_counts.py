@@ -10,11 +10,12 @@ import pytest
 
 from jetjobs import JetJobs, RetryPolicy
 from jetjobs.worker.leader import leadership as leading
-from jetjobs.worker.worker import Worker, running
+from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.support.probe import eventually
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
+from tests.support.workers import provisioned_worker, running
 
 LATER = timedelta(hours=1)
 
@@ -101,11 +102,9 @@ async def test_a_queue_that_cannot_be_counted_is_left_out_and_counts_as_an_error
 
 async def test_nothing_is_counted_where_nobody_asks(app: JetJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tasks(app)
-    async with app:
-        await app.provision()
-        async with running(app.worker()) as worker:
-            assert worker.queue_states == []
-            assert worker.count_errors == 0
+    async with provisioned_worker(app) as worker:
+        assert worker.queue_states == []
+        assert worker.count_errors == 0
 
 
 async def test_the_worker_of_the_example_configuration_may_count(

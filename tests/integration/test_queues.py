@@ -15,10 +15,10 @@ from jetjobs import DefinitionError, JetJobs, JobState, QueueNotFound, QueueStat
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.events import JobFinished
 from jetjobs.model.wire.subjects import PULLED
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 HALF_A_MINUTE = timedelta(seconds=30)
 
@@ -55,8 +55,7 @@ async def opened(app: JetJobs) -> AsyncIterator[JetJobs]:
     async def broken() -> None:
         raise ValueError("on purpose")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         yield app
 
 
@@ -216,8 +215,7 @@ async def test_a_pause_survives_restarts_updates_and_a_lane_that_was_deleted(
     async def quick() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.queues.pause("default", reason="why")
     server.stop()
     server.start()
@@ -338,8 +336,7 @@ async def test_beside_a_worker_a_purge_takes_what_waits_never_what_runs_and_what
     async def some_ran() -> bool:
         return len(ran) > 50
 
-    async with app, operator:
-        await app.provision()
+    async with provisioned(app), operator:
         old, newer = itertools.count(), itertools.count(10_000)
         for priority in ("high", "normal", "low"):
             await app.enqueue_many([note.options(priority=priority).bind(n=next(old)) for _ in range(3000)])
@@ -362,8 +359,7 @@ async def test_beside_a_worker_a_purge_takes_what_waits_never_what_runs_and_what
 async def test_a_lane_whose_workers_hold_all_they_may_is_purged_too(make_app: MakeApp, truth: Truth) -> None:
     app = make_app(queues={"max_running": 2})
     gate = Gate(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             held = [await gate.hold.enqueue() for _ in range(12)]
             await gate.holds(2)
@@ -382,8 +378,7 @@ async def test_a_purge_takes_what_a_dead_worker_held_besides_all_that_waits(
     @app.task
     async def quick(n: int) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         # The first lane has more to come, the second is full, the last has nothing that waits.
         for lane, waiting, held in (("high", 30, 5), ("normal", 30, 10), ("low", 0, 3)):
             task = quick.options(priority=lane)
@@ -420,8 +415,7 @@ async def test_a_list_is_quick_with_two_hundred_thousand_jobs(make_app: MakeApp)
         @app.task(name=f"work_{queue}", queue=queue)
         async def work(n: int) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for queue in queues:
             task = app.tasks[f"work_{queue}"]
             for _ in range(3):

@@ -20,11 +20,12 @@ from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.worker.leader.maintenance import sweeps
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.options import Phase
-from jetjobs.worker.worker import Worker, running
+from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 KV = "KV_jobs-workers"
 
@@ -58,8 +59,7 @@ async def test_a_worker_describes_itself_while_it_lives(app: JetJobs, truth: Tru
     @app.task
     async def other() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         assert await app.workers.list() == []
         handle = await send.enqueue(user=1)
         async with running(app.worker(slots=4, queues={"mail": 2, "default": None}, name="web.1")):
@@ -103,16 +103,19 @@ async def test_workers_of_one_name_have_keys_of_their_own(make_app: MakeApp) -> 
         @one.task
         async def nothing() -> None: ...
 
-    async with first, second:
-        await first.provision()
-        async with running(first.worker(name="twin")) as a, running(second.worker(name="twin")) as b:
-            keys = [record.key for record in await registered(first, 2)]
-            assert all(key.startswith("twin-") for key in keys)
-            await first.workers.quiet(keys[1])
-            await until_phase(first, keys[1], "quiet")
-            assert {a.phase, b.phase} == {Phase.READY, Phase.QUIET}
-            with pytest.raises(WorkerNotFound, match="several"):
-                await first.workers.get("twin")
+    async with (
+        provisioned(first),
+        second,
+        running(first.worker(name="twin")) as a,
+        running(second.worker(name="twin")) as b,
+    ):
+        keys = [record.key for record in await registered(first, 2)]
+        assert all(key.startswith("twin-") for key in keys)
+        await first.workers.quiet(keys[1])
+        await until_phase(first, keys[1], "quiet")
+        assert {a.phase, b.phase} == {Phase.READY, Phase.QUIET}
+        with pytest.raises(WorkerNotFound, match="several"):
+            await first.workers.get("twin")
 
 
 async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth: Truth) -> None:
@@ -145,8 +148,7 @@ async def test_a_quiet_worker_takes_nothing_and_stays_until_it_is_stopped(app: J
     async def quick() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker(name="w")
         life = asyncio.create_task(worker.run())
         handle = await hold.enqueue()
@@ -177,8 +179,7 @@ async def test_stop_now_gives_back_what_runs(app: JetJobs, probe: Probe, truth: 
         entered.set()
         await asyncio.Event().wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker(name="w")
         life = asyncio.create_task(worker.run())
         await hold.enqueue()
@@ -207,8 +208,7 @@ async def test_every_request_gets_an_answer(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def nothing() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker, life = await started(app, "w")
 
         async def echo(request: dict[str, object]) -> dict[str, object]:
@@ -241,8 +241,7 @@ async def test_all_workers_are_asked_and_the_silent_are_named(app: JetJobs, trut
     @app.task
     async def nothing() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         connection, names = app.jetstream.connection, app.jetstream.names
         nobody = await ask_all(connection, names, "ping", timeout_s=30)
         assert (nobody.by_worker, nobody.silent) == ({}, [])
@@ -271,8 +270,7 @@ async def test_a_worker_works_without_a_registry(app: JetJobs, truth: Truth) -> 
     async def quick() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.js.delete_stream(KV)
         async with running(app.worker()):
             assert await (await quick.enqueue()).result(timedelta(seconds=30)) == "done"

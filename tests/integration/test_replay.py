@@ -17,10 +17,10 @@ from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.outcome import ErrorInfo, Retried
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.execution.settlement import Settlement
-from jetjobs.worker.worker import running
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SOON = timedelta(seconds=10)
 ONCE = RetryPolicy(max_attempts=1)
@@ -43,8 +43,7 @@ async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from
 ) -> None:
     global broken
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await app.tasks["work"].options(key="k", priority="high", headers={"X-Tenant": "acme"}).enqueue(3)
         async with running(app.worker()):
             with pytest.raises(JobFailed):
@@ -71,8 +70,7 @@ async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         (job_id,) = await bury(app, "work", [b'{"n":1}'])
         async with running(app.worker()):
             for number in (1, 2):
@@ -90,8 +88,7 @@ async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
 ) -> None:
     global broken
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.nc.publish("jobs.work.default.normal.nobody", b"{}", headers={"Nats-Msg-Id": "unknown-1"})
         await truth.nc.publish(
             "jobs.work.default.normal.work", b'{"n": "x"}', headers={"Nats-Msg-Id": "invalid-1"}
@@ -116,8 +113,7 @@ async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
 
 async def test_a_letter_whose_key_is_alive_is_not_replayed(app: JetJobs, truth: Truth, probe: Probe) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         keyed = app.tasks["work"].options(key="k")
         first = await keyed.enqueue(1)
         async with running(app.worker()):
@@ -140,8 +136,7 @@ async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
         if len(sizes) <= 2:
             raise RuntimeError("not yet")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         filling = "x" * (truth.nc.max_payload - len(b'{"text":""}') - 100)
         await truth.nc.publish("jobs.work.default.normal.swallow", f'{{"text":"{filling}"}}'.encode())
         async with running(app.worker()):
@@ -166,8 +161,7 @@ async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
     async def swallow(text: str) -> None:
         seen.append(text)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         filling = "x" * (truth.nc.max_payload - 10_000)
         (job_id,) = await bury(app, "swallow", [f'{{"text":"{filling}"}}'.encode()])
         letter = await letter_of(app, job_id)
@@ -186,8 +180,7 @@ async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
 
 async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: Truth) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         (job_id,) = await bury(app, "work", [b'{"n":1}'])
         letter = await letter_of(app, job_id)
         for by, reason in (("x" * 501, ""), ("", "x" * 70_000)):
@@ -213,8 +206,7 @@ async def test_a_late_retry_of_a_job_that_has_died_and_was_replayed_does_not_liv
             raise LookupError("no")
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         subject = f"jobs.work.default.normal.work.-.{handle.id}"
         stored = await last_on(app.jetstream.connection, "jobs-work-default", subject)

@@ -11,12 +11,12 @@ import pytest
 from jetjobs import DeadLetterFilter, DefinitionError, JetJobs, QueueNotFound, ReplayOutcome, RetryPolicy
 from jetjobs.admin.dead_letters import ReplayAnswer
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Proxy
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 PUB_ACK = b'{"stream":"jobs-work-default"'
 
@@ -71,8 +71,7 @@ async def shorten_memory(truth: Truth) -> None:
 
 async def test_many_letters_are_replayed_and_each_runs_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
     effects = Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, "work", bodies(50))
         await bury(app, "nobody", [b"{}"] * 3)
         await bury(app, "work", [b'{"n":"x"}'] * 2)
@@ -97,8 +96,7 @@ async def test_cut_short_before_the_letters_are_removed_and_repeated_after_the_j
     app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     effects = Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, task, bodies(40))
         with monkeypatch.context() as patched:
             die_at(patched, app.jetstream.dead, "remove")
@@ -121,8 +119,7 @@ async def test_cut_short_and_dead_again_is_a_new_letter_with_a_past(
 ) -> None:
     effects = Effects(app)
     effects.broken = True
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         (job_id,) = await bury(app, "quiet", bodies(1))
         letter = await letter_of(app, job_id)
         with monkeypatch.context() as patched:
@@ -145,8 +142,7 @@ async def test_cut_short_and_dead_again_is_a_new_letter_with_a_past(
 
 async def test_two_replays_of_the_same_letters_at_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
     effects = Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, "quiet", bodies(200))
         async with running(app.worker()):
             first, second = await asyncio.gather(replay_all(app), replay_all(app))
@@ -173,8 +169,7 @@ async def test_a_replay_whose_answer_was_lost_is_stored_once(
     async with proxy.running():
         app = make_app(nats={"url": proxy.url})
         Effects(app)
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             ids = await bury(app, "work", bodies(10))
             proxy.to_client = lose_one
             replaying = asyncio.create_task(replay_all(app))
@@ -188,8 +183,7 @@ async def test_a_replay_whose_answer_was_lost_is_stored_once(
 
 async def test_one_of_two_letters_of_one_key_is_replayed(app: JetJobs, truth: Truth) -> None:
     Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         key = "k" + "a" * 26
         await bury(app, "work", bodies(2), ids=[f"{key}-one", f"{key}-two"])
         await bury(app, "work", bodies(3))
@@ -203,8 +197,7 @@ async def test_jobs_that_die_again_meanwhile_are_not_taken_up_twice(
 ) -> None:
     effects = Effects(app)
     effects.broken = True
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, "work", bodies(100))
         async with running(app.worker()):
             assert await replay_all(app) == {ReplayOutcome.REPLAYED: 100}
@@ -223,8 +216,7 @@ async def test_a_cancelled_replay_answers_for_what_was_under_way(app: JetJobs, t
             if len(answers) == 20:
                 task.cancel()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, "work", bodies(100))
         task = asyncio.create_task(replay())
         with pytest.raises(asyncio.CancelledError):
@@ -238,8 +230,7 @@ async def test_a_cancelled_replay_answers_for_what_was_under_way(app: JetJobs, t
 
 async def test_who_stops_listening_leaves_nothing_half_done(app: JetJobs, truth: Truth) -> None:
     Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, "work", bodies(40))
         listening = app.dead.replay_many(app.dead.list())
         async for _ in listening:
@@ -250,8 +241,7 @@ async def test_who_stops_listening_leaves_nothing_half_done(app: JetJobs, truth:
 
 async def test_a_rate_is_kept_one_letter_after_the_other(app: JetJobs) -> None:
     Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await bury(app, "work", bodies(6))
         started = asyncio.get_running_loop().time()
         assert await replay_all(app, rate=20) == {ReplayOutcome.REPLAYED: 6}
@@ -265,8 +255,7 @@ async def test_an_order_that_cannot_be_carried_out_changes_nothing(
     app: JetJobs, truth: Truth, options: dict[str, Any]
 ) -> None:
     Effects(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         (job_id,) = await bury(app, "work", bodies(1))
         with pytest.raises((QueueNotFound, DefinitionError)):
             await replay_all(app, **options)

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from jetjobs import JetJobs, JobFailed, JobState, ResultError, ResultExpired, ResultNotReady, RetryPolicy
 from jetjobs.model.events import JobStarted
-from jetjobs.worker.worker import running
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, provisioned_worker, running
 
 SOON = timedelta(seconds=10)
 
@@ -35,11 +35,9 @@ async def test_a_result_comes_back_as_its_type(app: JetJobs) -> None:
     async def raw() -> bytes:
         return b"\x00\xff"
 
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            assert await (await bill.enqueue(7)).result(SOON) == Invoice(number=7, due=due)
-            assert await (await raw.enqueue()).result(SOON) == b"\x00\xff"
+    async with provisioned_worker(app):
+        assert await (await bill.enqueue(7)).result(SOON) == Invoice(number=7, due=due)
+        assert await (await raw.enqueue()).result(SOON) == b"\x00\xff"
 
 
 async def test_a_result_is_pushed_and_not_polled_for(app: JetJobs, truth: Truth) -> None:
@@ -48,8 +46,7 @@ async def test_a_result_is_pushed_and_not_polled_for(app: JetJobs, truth: Truth)
         await asyncio.sleep(0.3)
         return time.time()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         reads = 0
 
         async def count(message: Msg) -> None:
@@ -70,8 +67,7 @@ async def test_many_waiters_of_a_batch_get_their_own_results(app: JetJobs) -> No
     async def square(n: int) -> int:
         return n * n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         report = await app.enqueue_many([square.bind(n) for n in range(200)])
         async with running(app.worker(slots=50)):
             results = await asyncio.gather(*(handle.result(SOON) for handle in report.stored))
@@ -84,20 +80,17 @@ async def test_two_waiters_of_one_job_both_get_the_result(app: JetJobs, probe: P
         await asyncio.sleep(0.2)
         return 1
 
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            handle = await work.enqueue()
-            both = await asyncio.gather(handle.result(SOON), handle.result(SOON))
-            assert list(both) == [1, 1]
+    async with provisioned_worker(app):
+        handle = await work.enqueue()
+        both = await asyncio.gather(handle.result(SOON), handle.result(SOON))
+        assert list(both) == [1, 1]
 
 
 async def test_waiting_ends_with_not_ready_when_time_is_up(app: JetJobs) -> None:
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         with pytest.raises(ResultNotReady, match=handle.id):
             await handle.result(timedelta(milliseconds=200))
@@ -108,8 +101,7 @@ async def test_a_failure_is_told_to_who_waits_with_its_remote_type_text_and_trac
     async def work() -> None:
         raise LookupError("nothing there\nsecond line")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         async with running(app.worker()):
             with pytest.raises(JobFailed) as caught:
@@ -133,8 +125,7 @@ async def test_a_record_is_gone_after_its_ttl_and_the_answer_says_so(
     async def work() -> int:
         return 1
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         async with running(app.worker()):
             assert await handle.result(SOON) == 1
@@ -155,8 +146,7 @@ async def test_a_task_that_stores_no_result_leaves_nothing_behind(
     async def work() -> int:
         return 1
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         async with running(app.worker()):
             await probe.finished(1, "succeeded")
@@ -177,8 +167,7 @@ async def test_a_result_over_64_mib_is_not_kept_and_makes_its_job_dead_without_a
     async def small() -> str:
         return "fine"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await big.enqueue()
             with pytest.raises(JobFailed, match="too large") as caught:
@@ -194,8 +183,7 @@ async def test_a_result_that_does_not_fit_the_annotation_is_an_error_for_the_cal
     async def work() -> int:
         return "seven"  # type: ignore[return-value]
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         async with running(app.worker()):
             with pytest.raises(ResultError, match="does not fit"):
@@ -207,8 +195,7 @@ async def test_a_reply_that_is_no_inbox_is_not_published_to(app: JetJobs, truth:
     async def work() -> int:
         return 1
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         heard: list[str] = []
 
         async def hear(message: object) -> None:
@@ -233,8 +220,7 @@ async def test_status_follows_a_job_through_its_places(app: JetJobs, truth: Trut
     async def work() -> None:
         await go_on.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.options(delay=timedelta(seconds=1), priority="high").enqueue()
         scheduled = await handle.status()
         assert (scheduled.state, scheduled.lane) == (JobState.SCHEDULED, "later")
@@ -263,8 +249,7 @@ async def test_short_jobs_write_no_running_record(app: JetJobs, truth: Truth, pr
     @app.task(store_result=False)
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many([work.bind() for _ in range(200)])
         async with running(app.worker()):
             await probe.finished(200, "succeeded")

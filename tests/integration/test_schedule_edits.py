@@ -24,7 +24,6 @@ from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick
 from jetjobs.model.schedule.schedule import time_of_token, time_token
 from jetjobs.worker.scheduling.planner import Planner
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.integration.test_schedules import (
     HOUR,
@@ -41,6 +40,7 @@ from tests.integration.test_schedules import (
 )
 from tests.support.probe import Probe, background, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 QUEUES = ("default", "b", "c")
 SELDOM = timedelta(days=3000)
@@ -193,8 +193,7 @@ async def test_delete_takes_back_what_was_planned_but_no_tick_that_is_retried(
     async def fails() -> None:
         raise RuntimeError("no")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("s", "fails", every=2 * SECOND)
         await app.schedules.put("stays", "fails", every=SELDOM)
         async with running(app.worker(schedules=False)), planning(app):

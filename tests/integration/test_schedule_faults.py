@@ -19,6 +19,7 @@ from jetjobs.worker.scheduling.planner import Planner
 from tests.integration.test_leader import lock
 from tests.support.probe import background, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 SECOND = timedelta(seconds=1)
 NO_NAMES = ("_pin", "z" * 80, "a.b", "Ä")
@@ -63,8 +64,7 @@ async def test_traces_under_names_that_no_schedule_may_have_are_passed_over(
     app: JetJobs, work: Any, truth: Truth, caplog: pytest.LogCaptureFixture
 ) -> None:
     deleted = {"KV-Operation": "DEL"}
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with leading(app):
             await app.schedules.put("first", work, every=SECOND)
             await eventually(lambda: planned(truth, "first"), 30)
@@ -89,8 +89,7 @@ async def test_foreign_messages_among_the_marks_go_away(
         found = await truth.subjects("jobs-work-default", "jobs.work.default.mark.>")
         return set(found) == {"jobs.work.default.mark._pin", "jobs.work.default.mark.schedule.s"}
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("s", work, every=SECOND)
         for name in ("z" * 80, "a=b", "nobodys"):
             body = json.dumps({"by": "hand"}).encode()
@@ -113,8 +112,7 @@ async def test_a_bucket_that_is_deleted_and_made_again_at_once_has_what_the_code
     async def back() -> bool:
         return [info.schedule.name for info in await app.schedules.list()] == ["declared"]
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("put", work, every=SECOND)
         async with leading(app):
             await eventually(lambda: planned(truth, "declared"), 30)
@@ -141,17 +139,15 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
     async def tried_again() -> bool:
         return told(caplog, logging.DEBUG).count("schedule.unknown") >= 4
 
-    async with app:
+    async with provisioned(app), leading(app):
+        await eventually(lambda: planned(truth, "s"), 30)
+        await truth.api("STREAM.DELETE.KV_jobs-schedules")
+        await eventually(tried_again, 30)
+        told_while_gone = told(caplog)
+        ticked = told(caplog, logging.DEBUG)
+        assert "schedule.ticked" not in ticked[ticked.index("schedule.unknown") :]
         await app.provision()
-        async with leading(app):
-            await eventually(lambda: planned(truth, "s"), 30)
-            await truth.api("STREAM.DELETE.KV_jobs-schedules")
-            await eventually(tried_again, 30)
-            told_while_gone = told(caplog)
-            ticked = told(caplog, logging.DEBUG)
-            assert "schedule.ticked" not in ticked[ticked.index("schedule.unknown") :]
-            await app.provision()
-            await eventually(lambda: stored(app, "s"), 30)
+        await eventually(lambda: stored(app, "s"), 30)
     assert told_while_gone == told(caplog) == ["schedule.unknown"]
 
 
@@ -160,16 +156,14 @@ async def test_a_bucket_that_somebody_has_emptied_has_again_what_the_code_declar
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
     work.every(SECOND, name="s")
-    async with app:
-        await app.provision()
-        async with leading(app) as planner:
+    async with provisioned(app), leading(app) as planner:
 
-            async def known() -> bool:
-                return "s" in planner.lateness()
+        async def known() -> bool:
+            return "s" in planner.lateness()
 
-            await eventually(known, 30)
-            await truth.js.purge_stream("KV_jobs-schedules")
-            await eventually(lambda: stored(app, "s"), 30)
+        await eventually(known, 30)
+        await truth.js.purge_stream("KV_jobs-schedules")
+        await eventually(lambda: stored(app, "s"), 30)
 
 
 async def stored(app: JetJobs, name: str) -> bool:
@@ -182,23 +176,20 @@ async def stored(app: JetJobs, name: str) -> bool:
 async def test_a_bucket_of_locks_that_is_gone_is_told_once_and_when_it_is_back(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with app:
+    async with provisioned(app), trying(app, monkeypatch, caplog) as candidate:
+        await eventually(lambda: leads(candidate))
+        await truth.api("STREAM.DELETE.KV_jobs-locks")
+        await eventually(lambda: asked(caplog, 4), 30)
+        assert told(caplog) == ["leader.unknown"]
         await app.provision()
-        async with trying(app, monkeypatch, caplog) as candidate:
-            await eventually(lambda: leads(candidate))
-            await truth.api("STREAM.DELETE.KV_jobs-locks")
-            await eventually(lambda: asked(caplog, 4), 30)
-            assert told(caplog) == ["leader.unknown"]
-            await app.provision()
-            await eventually(lambda: is_told(caplog, "leader.known"))
+        await eventually(lambda: is_told(caplog, "leader.known"))
     assert told(caplog) == ["leader.unknown", "leader.known"]
 
 
 async def test_a_lock_that_never_ends_is_told_with_the_way_to_end_it(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.js.publish("$KV.jobs-locks.leader", b'{"holder": "ghost"}')
         async with trying(app, monkeypatch, caplog) as candidate:
             await eventually(lambda: asked(caplog, 8))
@@ -213,8 +204,7 @@ async def test_a_lock_that_never_ends_is_told_with_the_way_to_end_it(
 async def test_a_lock_that_another_holds_is_no_cause_to_speak(
     app: JetJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         assert await lock(app, "other").try_lock()
         tried = 0
         async with trying(app, monkeypatch, caplog) as candidate:

@@ -12,10 +12,10 @@ from jetjobs import JetJobs, Snooze, current_job
 from jetjobs.jetstream.schedules.ticks import tick_job
 from jetjobs.model.events import JobStarted
 from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
@@ -52,8 +52,7 @@ async def test_a_tick_that_has_snoozed_gives_way_to_nobody(app: JetJobs, probe: 
         else:
             later_is_back.set()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first, second = await place_two(app, "work", -SECOND)
         async with running(app.worker(schedules=False)):
             await probe.wait(JobStarted, 1, lambda event: event.job_id == second)
@@ -79,8 +78,7 @@ async def test_a_tick_that_was_given_back_at_a_stop_gives_way_to_nobody(make_app
             later_is_back.set()
         await later_is_back.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first, second = await place_two(app, "work", -SECOND)
         async with running(app.worker(schedules=False)):
             await probe.wait(JobStarted, 1, lambda event: event.job_id == second)
@@ -103,8 +101,7 @@ async def test_a_tick_that_was_only_moved_gives_way(app: JetJobs, probe: Probe) 
         assert current_job().id == first
         await later_is_gone.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         first, second = await place_two(app, "work", HOUR)
         async with running(app.worker(schedules=False)):
             await app.jobs.run_now(first)

@@ -12,9 +12,9 @@ import pytest
 from jetjobs import AccessDenied, JetJobs
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
-from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.roles import roles_config
+from tests.support.workers import running
 
 AppOf = Callable[[str], JetJobs]
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 from jetjobs import JetJobs, JobState, JobStatus, RetryPolicy
 from jetjobs.model.views.job_query import JobQuery
-from jetjobs.worker.worker import running
 from tests.support.probe import eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 
 async def status_of(app: JetJobs, job_id: str, state: JobState) -> JobStatus:
@@ -34,8 +34,7 @@ async def test_a_tick_says_its_schedule_and_slot_in_every_state(app: JetJobs, tr
     @app.task
     async def plain() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for task in (good, bad):
             await app.schedules.put(f"s-{task.name}", task, every=timedelta(days=1))
         before = datetime.now(UTC) - timedelta(minutes=1)
@@ -70,8 +69,7 @@ async def test_a_tick_for_later_and_one_made_by_hand(app: JetJobs, truth: Truth)
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("soon", work, every=timedelta(seconds=50))
         async with running(app.worker()):
 

@@ -16,6 +16,7 @@ from tests.integration.test_doctor import bad, told
 from tests.integration.test_schedules import placed, planning
 from tests.support.probe import eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 BY_HAND = ("H.12", "_pin", "Ä/ö=", "a.b.c")
 
@@ -38,8 +39,7 @@ async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: M
     async def known() -> None: ...
 
     work.cron("@daily", name="left")
-    async with gone:
-        await gone.provision()
+    async with provisioned(gone):
         await sync_declared(gone.jetstream, "gone", gone.schedules_declared)
     async with other:
         (finding,) = [f for f in await other.doctor(only=["schedules"]) if f.check == "unknown_task"]
@@ -67,8 +67,7 @@ async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_i
         async def work() -> None: ...
 
         work.cron("@daily", name="both")
-    async with first:
-        await first.provision()
+    async with provisioned(first):
         await sync_declared(first.jetstream, "first", first.schedules_declared)
     async with second:
         (finding,) = [f for f in await second.doctor(only=["schedules"]) if f.check == "declared"]
@@ -79,8 +78,7 @@ async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_i
 async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("sound", work, cron="@daily")
         for name in BY_HAND:
             await truth.js.publish(f"$KV.jobs-schedules.{name}", b"no JSON")
@@ -103,8 +101,7 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
 async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         # The jitter keeps most of the ticks for later while the test looks.
         await app.schedules.put("s", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
         async with planning(app):
@@ -120,8 +117,7 @@ async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(
 
 @pytest.mark.parametrize("revision", [-1, "x", 1.5, 1.0, True, b"1"])
 async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, work: Any, revision: Any) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with pytest.raises(ConfigError, match="a revision is a whole number from 0 on"):
             await app.schedules.put("s", work, cron="@daily", revision=revision)
         assert await app.schedules.list() == []
@@ -130,8 +126,7 @@ async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, work: Any, revis
 async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwhile(
     app: JetJobs, work: Any
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         stored = await asyncio.gather(
             *(app.schedules.put("s", work, cron="@daily", args={"n": number}) for number in range(3))
         )
@@ -144,8 +139,7 @@ async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: J
     now = datetime.now(UTC)
     work.every(timedelta(minutes=1), name="old", end=datetime(2020, 1, 1, tzinfo=UTC))
     work.every(timedelta(minutes=1), name="to-come", start=now + timedelta(days=1), end=now + timedelta(days=2))
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for end in (now - timedelta(days=1), now + timedelta(seconds=1)):
             with pytest.raises(
                 DefinitionError, match="it would never run: there is no scheduled time from now until its end"
@@ -164,8 +158,7 @@ async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: J
 async def test_what_is_to_begin_long_after_it_was_stored_is_not_called_on(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         info = await app.schedules.put("s", work, every=timedelta(minutes=1))
         for name, away in {"far": timedelta(days=9), "near": timedelta(minutes=30)}.items():
             since = datetime.now(UTC) + away

@@ -34,11 +34,11 @@ from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick, plan, step
 from jetjobs.model.schedule.schedule import Schedule, make_schedule, time_of_token, time_token
 from jetjobs.worker.scheduling.declared import sync_declared
 from jetjobs.worker.scheduling.planner import Planner
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.integration.test_leader import fill
 from tests.support.probe import Probe, background, eventually
 from tests.support.server import Truth, server_of
+from tests.support.workers import provisioned, provisioned_worker, running
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -118,8 +118,7 @@ def gaps(scheduled_times: list[str]) -> set[timedelta]:
 
 
 async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs, work: Any, truth: Truth) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("often", work, every=SECOND)
         async with planning(app):
             await eventually(lambda: placed(truth, 50), 30)
@@ -154,8 +153,7 @@ async def test_two_leaders_at_once_place_every_tick_once(make_app: MakeApp, trut
         @app.task
         async def work() -> None: ...
 
-    async with first, second:
-        await first.provision()
+    async with provisioned(first), second:
         for number in range(1, 6):
             await first.schedules.put(f"s{number}", "work", every=number * SECOND)
         async with planning(first, second):
@@ -177,8 +175,7 @@ async def test_two_leaders_at_once_place_every_tick_once(make_app: MakeApp, trut
 async def test_a_stale_leader_is_refused_even_after_a_restart(
     app: JetJobs, work: Any, server: EmbeddedServer, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         schedule = (await app.schedules.put("s", work, every=10 * SECOND)).schedule
         now = await now_of(app)
         one = step(schedule, Mark(), plan(schedule, Mark(), now), now)
@@ -201,8 +198,7 @@ async def connected(app: JetJobs) -> bool:
 async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         schedule, now = (await app.schedules.put("s", work, every=20 * SECOND)).schedule, await now_of(app)
         tick = plan(schedule, Mark(), now).ticks[0]
         job = stage(app.jetstream.ticks._job(schedule, tick, now))
@@ -271,8 +267,7 @@ async def test_marks_that_were_forged_or_lost_run_nothing_again_and_lose_nothing
         keys = {name: make_schedule({"name": name, "task": "t", "every": SECOND}).key for name in names}
         return {name: slots_of([s for s in subjects if s.split(".")[5] == key]) for name, key in keys.items()}
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for name in names:
             await app.schedules.put(name, work, every=SECOND, misfire="all")
         async with planning(app):
@@ -297,8 +292,7 @@ async def test_marks_that_were_forged_or_lost_run_nothing_again_and_lose_nothing
 
 
 async def test_two_who_edit_one_schedule_one_wins_and_the_other_is_told(app: JetJobs, work: Any) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         seen = await app.schedules.put("s", work, every=MINUTE)
         answers = await asyncio.gather(
             app.schedules.put("s", work, every=2 * MINUTE, revision=seen.revision),
@@ -318,8 +312,7 @@ async def test_two_who_edit_one_schedule_one_wins_and_the_other_is_told(app: Jet
 
 
 async def test_bad_input_is_refused_before_anything_is_stored(app: JetJobs, work: Any, truth: Truth) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         bad: list[tuple[type[Exception], dict[str, Any]]] = [
             (DefinitionError, {"cron": "not a cron"}),
             (InvalidArguments, {"every": MINUTE, "args": {"n": "many"}}),
@@ -354,8 +347,7 @@ async def test_what_the_code_declares_is_stored_and_what_it_drops_is_deleted(
         return app
 
     first = version("a", "b")
-    async with first:
-        await first.provision()
+    async with provisioned(first):
         await first.schedules.put("by-hand", "work", every=HOUR)
         await sync_declared(first.jetstream, "billing", first.schedules_declared)
         assert [info.schedule.name for info in await first.schedules.list()] == ["a", "b", "by-hand"]
@@ -393,12 +385,10 @@ async def test_a_worker_stores_what_its_code_declares_and_runs_it(
         scheduled_times.append((scheduled_time, f"{region} {tick.name}"))
 
     report.every(SECOND, args={"region": "eu"})
-    async with app:
-        await app.provision()
-        async with running(app.worker()):
-            await probe.finished(3, "succeeded", 30)
-            extra = await app.schedules.run_now("report")
-            await extra.result(SOON)
+    async with provisioned_worker(app):
+        await probe.finished(3, "succeeded", 30)
+        extra = await app.schedules.run_now("report")
+        await extra.result(SOON)
     assert {text for _, text in scheduled_times} == {"eu report"}
     times = [scheduled_time for scheduled_time, _ in scheduled_times]
     assert all(
@@ -418,8 +408,7 @@ async def test_a_worker_stores_what_its_code_declares_and_runs_it(
 async def test_after_three_days_without_a_leader(
     app: JetJobs, work: Any, truth: Truth, misfire: Any, expected: int
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("s", work, every=HOUR, misfire=misfire)
         # The last scheduled time counts as half an hour old, whatever the time is.
         now = (await now_of(app)).replace(microsecond=0)
@@ -453,8 +442,7 @@ async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_aliv
         ran.append(current_job().id)
         await release.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("s", slow, every=SECOND, overlap="skip")
         async with running(app.worker(schedules=False)), planning(app):
             cancelled = await probe.finished(2, "cancelled", 30)
@@ -472,8 +460,7 @@ async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_aliv
 async def test_with_overlap_skip_an_earlier_tick_that_only_waits_for_its_jitter_is_not_alive(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         schedule = (await app.schedules.put("s", work, every=SECOND, overlap="skip", jitter=HOUR)).schedule
         now = (await now_of(app)).replace(microsecond=0)
         ticks = app.jetstream.ticks
@@ -500,8 +487,7 @@ async def test_with_overlap_allow_ticks_run_beside_each_other(app: JetJobs, prob
             most.set()
         await most.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.schedules.put("s", slow, every=SECOND)
         async with running(app.worker(schedules=False)), planning(app):
             await probe.finished(2, "succeeded", 30)
@@ -513,8 +499,7 @@ async def test_with_overlap_allow_ticks_run_beside_each_other(app: JetJobs, prob
 async def test_a_definition_that_cannot_be_read_keeps_no_other_from_its_ticks(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for name, body in {"broken": b"{", "other": b'{"name": "x", "task": "t", "every": "PT1M"}'}.items():
             await truth.js.publish(f"$KV.jobs-schedules.{name}", body)
         await app.schedules.put("sound", work, every=SECOND)
@@ -538,8 +523,7 @@ async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path)
         @app.task
         async def work() -> None: ...
 
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             await truth.api(
                 "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
             )
@@ -564,8 +548,7 @@ async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: P
         @app.task
         async def work(text: str = "") -> None: ...
 
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             with pytest.raises(JobTooLarge):
                 await app.schedules.put("large", work, every=SECOND, args={"text": "x" * 65_400})
             # By hand, as no check of ours would let it.
@@ -589,8 +572,7 @@ async def test_the_time_is_the_servers_whatever_this_machine_says(
     jumps = itertools.cycle((3600.0, -3600.0))
     clock = types.SimpleNamespace(time=lambda: time.time() + next(jumps), monotonic=time.monotonic)
     monkeypatch.setattr("jetjobs.jetstream.transport.server_clock.time", clock)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         info = await truth.api("STREAM.INFO.KV_jobs-schedules")
         assert abs(await now_of(app) - datetime.fromisoformat(info["ts"])) < 5 * SECOND
         await app.schedules.put("s", work, every=5 * SECOND)

@@ -16,10 +16,10 @@ from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy, Secret
 from jetjobs.cli.command_tree import run as run_command
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.observe.logs import log_event
-from jetjobs.worker.worker import running
 from tests.support.probe import Probe
 from tests.support.processes import run
 from tests.support.server import Truth
+from tests.support.workers import provisioned, running
 
 HUSH = "hunter2-hush"
 SOON = timedelta(seconds=30)
@@ -52,8 +52,7 @@ async def test_the_task_gets_the_values_and_the_message_names_the_fields(
     app: JetJobs, probe: Probe, truth: Truth
 ) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.tasks["log_in"].enqueue(**arguments(1))
         await app.enqueue_many([app.tasks["log_in"].bind(**arguments(1))])
         await app.tasks["log_in"].options(key="k").enqueue(**arguments(1))
@@ -81,8 +80,7 @@ async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_
     by_hand = json.dumps({"login": {"user": "ada", "token": HUSH}, "password": HUSH, "n": 2}).encode()
     odd = json.dumps({"login": HUSH, "password": [HUSH], "n": 2}).encode()
     with caplog.at_level(logging.DEBUG):
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             handle = await app.tasks["log_in"].enqueue(**arguments(2))
             await truth.js.publish("jobs.work.default.normal.log_in", by_hand, headers={"Nats-Msg-Id": "hand"})
             await truth.js.publish("jobs.work.default.normal.log_in", odd, headers={"Nats-Msg-Id": "odd"})
@@ -122,8 +120,7 @@ async def test_lists_of_jobs_show_them_masked_and_cannot_be_asked_for_them(
     app: JetJobs, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.tasks["log_in"].options(delay=timedelta(hours=1)).enqueue(**arguments(1))
         listing = ["jobs", "list", "--state", "scheduled", "--json"]
         shown = await asyncio.to_thread(run, listing, tmp_path, 120, {"NATS_URL": server.url})
@@ -161,8 +158,7 @@ async def test_what_is_secret_in_a_result_is_given_to_the_caller_and_shown_to_no
     async def large() -> list[Grant]:
         return [Grant(user="a" * 1_100_000, token=HUSH)]
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             handle = await grant.enqueue()
             assert await handle.result(SOON) == Grant(user="ada", token=HUSH)

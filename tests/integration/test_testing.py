@@ -29,6 +29,7 @@ from jetjobs.testing import (
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 HOUR = timedelta(hours=1)
 
@@ -65,8 +66,7 @@ class Shop:
 async def shop(app: JetJobs) -> AsyncIterator[Shop]:
     """Open, with its queues."""
     shop = Shop(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         yield shop
 
 
@@ -227,8 +227,7 @@ def test_the_app_need_not_be_open_and_the_test_need_not_be_async(app: JetJobs) -
     shop = Shop(app)
 
     async def enqueue() -> None:
-        async with app:
-            await app.provision()
+        async with provisioned(app):
             await shop.greet.options(delay=HOUR).enqueue("Ada")
 
     asyncio.run(enqueue())
@@ -254,8 +253,7 @@ async def test_drain_runs_what_is_ready_and_what_that_enqueues_and_nothing_for_l
     async def parent(depth: int) -> None:
         await child.enqueue(depth)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await parent.enqueue(3)
         await parent.options(delay=HOUR).enqueue(0)
         ran = await drain(app)
@@ -317,8 +315,7 @@ async def test_with_retries_a_backoff_of_a_moment_is_waited_for(app: JetJobs) ->
             raise ConnectionError
         return current_job().attempt
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await flaky.enqueue()
         ran = await drain(app, retries=True)
         assert len(ran.retried) == 2
@@ -330,8 +327,7 @@ async def test_a_snoozed_job_is_reported_and_left_waiting(app: JetJobs) -> None:
     async def not_now() -> None:
         raise Snooze(HOUR)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await not_now.enqueue()
         ran = await drain(app, retries=True)
         assert len(ran.snoozed) == 1
@@ -343,8 +339,7 @@ async def test_a_drain_that_does_not_end_says_what_is_left(app: JetJobs, truth: 
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await hang.enqueue()
         with pytest.raises(AssertionError, match=rf"not drained within 500 ms: hang {handle.id}"):
             await drain(app, timeout="500ms")
@@ -460,8 +455,7 @@ async def test_a_worker_that_cannot_start_says_so_at_once(app: JetJobs) -> None:
     def broken() -> Any:
         raise RuntimeError("no database")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         with pytest.raises(RuntimeError, match="no database"):
             async with working(app.worker()):
                 raise AssertionError("entered")
@@ -476,8 +470,7 @@ async def test_a_worker_beside_a_failing_test_gives_its_job_back_at_once(make_ap
         started.set()
         await asyncio.Event().wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await hang.enqueue()
 
         async def fail() -> None:
@@ -520,8 +513,7 @@ async def test_messages_and_reprs_show_no_secret(app: JetJobs, truth: Truth) -> 
     @app.task
     async def log_in(login: Login, password: Annotated[str, Secret()] = hush) -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await log_in.enqueue(Login(user="ada", token=hush), hush)
         await truth.js.publish(
             "jobs.work.default.normal.log_in", b'{"login": {"user": "ada", "token": "%b"}}' % hush.encode()

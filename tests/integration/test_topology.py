@@ -17,6 +17,7 @@ from jetjobs.model.settings import build_settings
 from tests.conftest import MakeApp
 from tests.support.proxy import Proxy
 from tests.support.server import Truth
+from tests.support.workers import provisioned
 
 
 def with_task(app: JetJobs, queue: str = "default") -> JetJobs:
@@ -68,8 +69,7 @@ async def test_a_changed_setting_is_shown_as_a_difference_and_applied_to_the_lan
 
 async def test_what_an_operator_set_beside_is_left_alone(app: JetJobs, truth: Truth) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         config = (await truth.api("STREAM.INFO.jobs-dead"))["config"]
         await truth.api("STREAM.UPDATE.jobs-dead", {**config, "max_bytes": 10_000_000})
         assert {change.action for change in await app.plan()} == {"none"}
@@ -79,8 +79,7 @@ async def test_what_an_operator_set_beside_is_left_alone(app: JetJobs, truth: Tr
 
 async def test_verify_refuses_what_is_missing_and_creates_nothing(app: JetJobs, truth: Truth) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.js.delete_stream("jobs-work-default")
         with pytest.raises(TopologyMissing, match="jobs-work-default"):
             await app.verify()
@@ -89,8 +88,7 @@ async def test_verify_refuses_what_is_missing_and_creates_nothing(app: JetJobs, 
 
 async def test_verify_refuses_drift(app: JetJobs, truth: Truth) -> None:
     with_task(app)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         config = (await truth.api("STREAM.INFO.jobs-work-default"))["config"]
         config["subjects"] = [subject for subject in config["subjects"] if ".low." not in subject]
         await truth.js.delete_consumer("jobs-work-default", "low")

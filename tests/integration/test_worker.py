@@ -42,10 +42,10 @@ from jetjobs.model.events import (
     SettleFailed,
     WorkerChanged,
 )
-from jetjobs.worker.worker import running
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
+from tests.support.workers import provisioned, provisioned_worker, running
 
 SOON = timedelta(seconds=10)
 ONCE = RetryPolicy(max_attempts=1)
@@ -64,8 +64,7 @@ async def test_a_job_published_by_hand_with_a_subject_and_a_json_object_runs_and
         seen.append((current_job().id, user))
         return user
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.nc.publish("jobs.work.default.normal.greet", b'{"user": 7}')
         await truth.nc.publish("jobs.work.default.normal.greet", b'{"user": 8}')
         async with running(app.worker()):
@@ -84,8 +83,7 @@ async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_
     async def greet(user: int) -> int:
         return user
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for _ in range(2):
             await truth.nc.publish(
                 "jobs.work.default.normal.greet", b'{"user": 7}', headers={"Nats-Msg-Id": "visit-7"}
@@ -112,8 +110,7 @@ async def test_a_failing_hand_made_job_keeps_its_id_through_retries(
         ids.append(current_job().id)
         raise RuntimeError("no")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.nc.publish("jobs.work.default.low.fragile", b"{}")
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
@@ -149,8 +146,7 @@ async def test_what_cannot_run_is_dead_lettered_with_its_cause_and_others_keep_f
     async def greet(user: int) -> int:
         return user
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         headers = {"Jetjobs-Attempt": "many"} if body == b'{"user": 1}' else None
         await truth.nc.publish(f"jobs.work.default.{subject}", body, headers=headers)
         handle = await greet.enqueue(5)
@@ -173,8 +169,7 @@ async def test_a_subject_that_is_no_utf8_ends_neither_worker_nor_connection(
     async def greet() -> str:
         return "hello"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         port = int(server.url.rsplit(":", 1)[1])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b'CONNECT {"verbose":false}\r\nPUB jobs.work.default.normal.\xff\xfe 2\r\n{}\r\nPING\r\n')
@@ -196,8 +191,7 @@ async def test_a_plain_function_runs_in_a_thread_and_sees_its_job(app: JetJobs) 
     def where() -> list[str]:
         return [threading.current_thread().name, current_job().task]
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await where.enqueue()
         async with running(app.worker()):
             thread, task = await handle.result(SOON)
@@ -251,8 +245,7 @@ async def test_whatever_a_task_raises_or_returns_is_a_failed_attempt_and_the_wor
     async def fine() -> str:
         return "fine"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         bad = await (odd_plain if plain else odd).enqueue()
         async with running(app.worker(slots=1)):
             with pytest.raises(JobFailed) as caught:
@@ -282,8 +275,7 @@ async def test_a_task_over_its_timeout_is_stopped_and_fails(app: JetJobs, truth:
     def stuck() -> None:
         let_go.wait(30)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = [await slow.enqueue(), await stuck.enqueue()]
         async with running(app.worker()):
             for handle in handles:
@@ -305,8 +297,7 @@ async def test_a_failing_job_is_retried_from_lane_retry_with_its_history_and_the
         attempts.append(current_job().attempt)
         raise ValueError(f"attempt {current_job().attempt}")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await fragile.options(headers={"X-Tenant": "acme"}, priority="high").enqueue(1)
         async with running(app.worker()):
             await probe.finished(1, "retried")
@@ -336,8 +327,7 @@ async def test_a_job_past_its_deadline_is_dead_lettered_unrun(app: JetJobs, trut
     @app.task
     async def late() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await late.options(deadline=datetime.now(UTC) - timedelta(seconds=1)).enqueue()
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
@@ -364,8 +354,7 @@ async def test_a_job_whose_worker_died_runs_again_as_the_same_attempt(
     async def work() -> list[int]:
         return [current_job().attempt, current_job().delivery]
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         await _hold(truth, 1)
         async with running(app.worker()):
@@ -379,8 +368,7 @@ async def test_a_job_that_killed_its_workers_too_often_is_dead_lettered_unrun(
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         await _hold(truth, 1)
         async with running(app.worker()):
@@ -397,8 +385,7 @@ async def test_a_redelivered_job_that_has_moved_on_is_acked_and_not_run(
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         await _hold(truth, 1)
         headers = {"Jetjobs-Run": handle.run, "Jetjobs-Hop": "1"}
@@ -427,8 +414,7 @@ async def test_a_record_of_another_run_does_not_stop_a_redelivered_job(make_app:
     async def work() -> str:
         return "new"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.options(job_id="mine").enqueue()
         old = json.dumps({"state": "succeeded", "run": "another", "result": "old"}).encode()
         await truth.js.publish("$KV.jobs-done-default.work.mine", old)
@@ -446,8 +432,7 @@ async def test_a_job_longer_than_its_lease_runs_once(app: JetJobs, truth: Truth,
     async def long() -> None:
         await asyncio.sleep(2.5)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await long.enqueue()
         async with running(app.worker()), running(app.worker(name="second")):
             await probe.finished(1, "succeeded")
@@ -474,8 +459,7 @@ async def test_a_lease_that_runs_out_cancels_the_task_and_touches_nothing(
             cancelled.set()
         return "first"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await long.enqueue()
         async with running(app.worker()):
             await probe.wait(JobStarted)
@@ -532,8 +516,7 @@ async def test_lifespan_middleware_and_dependencies_surround_the_attempt_in_orde
         log.append("task")
         return session
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = [await work.enqueue(), await work.enqueue()]
         async with running(app.worker(slots=1)):
             assert [await handle.result(SOON) for handle in handles] == ["<session on db>"] * 2
@@ -561,8 +544,7 @@ async def test_context_variables_of_one_job_are_not_seen_by_the_next(app: JetJob
         marked.set("dirty")
         return before
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = [await work.enqueue() for _ in range(3)]
         async with running(app.worker(slots=1)):
             assert [await handle.result(SOON) for handle in handles] == ["clean"] * 3
@@ -577,8 +559,7 @@ async def test_a_task_may_enqueue_another(app: JetJobs) -> None:
     async def parent(n: int) -> int:
         return await (await child.enqueue(n)).result(SOON)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await parent.enqueue(1)
         async with running(app.worker()):
             assert await handle.result(SOON) == 2
@@ -603,8 +584,7 @@ async def test_no_more_jobs_run_at_once_than_there_are_slots_and_queue_limits_ho
 
     wide = app.task(queue="wide", name="wide")(work)
     narrow = app.task(queue="narrow", name="narrow")(work)
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many([task.bind() for task in (wide, narrow) for _ in range(60)])
         async with running(app.worker(slots=6, queues={"wide": None, "narrow": 2})):
             await probe.finished(120, "succeeded", timeout=30)
@@ -620,8 +600,7 @@ async def test_low_priority_is_served_beside_a_backlog_of_high(app: JetJobs, pro
         order.append(lane)
         await asyncio.sleep(0.001)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many(
             [work.options(priority=lane).bind(lane) for lane in ("low", "normal", "high") for _ in range(300)]
         )
@@ -643,20 +622,18 @@ async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
     @app.task
     async def quick() -> None: ...
 
-    async with app:
-        await app.provision()
-        async with running(app.worker(slots=1)):
-            await block.enqueue()
-            await probe.wait(JobStarted)
-            # The other lanes still have a request open: this one is delivered, and finds no slot.
-            handle = await quick.options(priority="high").enqueue()
-            await probe.finished(1, "released")
-            assert (await handle.status()).state is JobState.QUEUED
-            await truth.until_idle("high")
-            async with running(app.worker(slots=1, name="second")):
-                await handle.result(SOON)
-            go_on.set()
-            await probe.finished(2, "succeeded")
+    async with provisioned_worker(app, slots=1):
+        await block.enqueue()
+        await probe.wait(JobStarted)
+        # The other lanes still have a request open: this one is delivered, and finds no slot.
+        handle = await quick.options(priority="high").enqueue()
+        await probe.finished(1, "released")
+        assert (await handle.status()).state is JobState.QUEUED
+        await truth.until_idle("high")
+        async with running(app.worker(slots=1, name="second")):
+            await handle.result(SOON)
+        go_on.set()
+        await probe.finished(2, "succeeded")
 
 
 # Life
@@ -671,8 +648,7 @@ async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(
     async def work() -> None:
         await go_on.wait()
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many([work.bind() for _ in range(10)])
         worker = app.worker(slots=4)
         async with running(worker):
@@ -697,8 +673,7 @@ async def test_jobs_that_do_not_finish_in_time_are_released_with_their_attempt(
             await asyncio.sleep(60)
         return current_job().attempt
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue()
         worker = app.worker()
         async with running(worker):
@@ -717,8 +692,7 @@ async def test_a_burst_worker_ends_when_the_queues_are_empty(app: JetJobs, truth
     async def work() -> None:
         await asyncio.sleep(0.01)
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many([work.bind() for _ in range(50)])
         await work.options(delay=timedelta(hours=1)).enqueue()
         async with asyncio.timeout(20):
@@ -731,8 +705,7 @@ async def test_a_worker_ends_after_its_number_of_jobs(app: JetJobs, truth: Truth
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await app.enqueue_many([work.bind() for _ in range(50)])
         async with asyncio.timeout(20):
             await app.worker(max_jobs=7, slots=1).run()
@@ -750,8 +723,7 @@ async def test_an_idle_worker_starts_a_job_at_once_after_a_server_restart(
     async def work() -> str:
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             assert await (await work.enqueue()).result(SOON) == "done"
             server.kill()
@@ -767,8 +739,7 @@ async def test_a_hand_made_job_with_huge_headers_is_dead_lettered_with_all_of_th
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         big = {f"X-{n}": "ü" * 5000 for n in range(6)}
         await truth.nc.publish("jobs.work.default.normal.work", b"{}", headers=big)
         async with running(app.worker()):
@@ -790,8 +761,7 @@ async def test_a_task_that_blocks_the_loop_past_its_lease_keeps_it_and_is_named(
         time.sleep(3)  # noqa: ASYNC251 - the fault under test
         return "done"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await rude.enqueue()
         async with running(app.worker()):
             assert await handle.result(SOON) == "done"
@@ -835,8 +805,7 @@ async def test_a_task_that_snoozes_five_times_within_the_duplicate_window_still_
             raise Snooze(timedelta(milliseconds=50))
         return "at last"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await patient.enqueue()
         async with running(app.worker()):
             assert await handle.result(SOON) == "at last"
@@ -868,8 +837,7 @@ async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
             raise Reject("never mind")
         raise {"busy": Busy, "gone": Gone, "other": ValueError}[kind]("x")
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handles = {kind: await work.enqueue(kind) for kind in ("retry", "reject", "busy", "gone", "other")}
         own = work.options(retry=RetryPolicy(base=timedelta(milliseconds=50), jitter=False))
         handles["own policy"] = await own.enqueue("other")
@@ -895,17 +863,15 @@ async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
     async def work() -> str:
         return "done"
 
-    async with app:
+    async with provisioned_worker(app):
+        await (await work.enqueue()).result(SOON)
+        for lane in ("high", "normal", "low"):
+            await truth.js.delete_consumer("jobs-work-default", lane)
+        # Refused again and again while they are away: no refusal may be the last word.
+        await probe.wait(LaneTrouble, 3)
+        await probe.wait(LaneTrouble, 6, where=lambda e: "503" in e.error or "409" in e.error, timeout=20)
         await app.provision()
-        async with running(app.worker()):
-            await (await work.enqueue()).result(SOON)
-            for lane in ("high", "normal", "low"):
-                await truth.js.delete_consumer("jobs-work-default", lane)
-            # Refused again and again while they are away: no refusal may be the last word.
-            await probe.wait(LaneTrouble, 3)
-            await probe.wait(LaneTrouble, 6, where=lambda e: "503" in e.error or "409" in e.error, timeout=20)
-            await app.provision()
-            assert await (await work.enqueue()).result(timedelta(seconds=20)) == "done"
+        assert await (await work.enqueue()).result(timedelta(seconds=20)) == "done"
 
 
 async def test_results_of_hand_made_jobs_are_kept_apart_when_the_stream_was_made_anew(
@@ -915,8 +881,7 @@ async def test_results_of_hand_made_jobs_are_kept_apart_when_the_stream_was_made
     async def greet(name: str) -> str:
         return name
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         async with running(app.worker()):
             for name in ("old 1", "old 2"):
                 await truth.nc.publish("jobs.work.default.normal.greet", json.dumps({"name": name}).encode())
@@ -934,8 +899,7 @@ async def test_a_reply_too_long_for_the_protocol_ends_no_worker(app: JetJobs, tr
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         reply = {"Jetjobs-Reply": "_INBOX." + "x" * 4100}
         await truth.js.publish("jobs.work.default.normal.work", b"{}", headers=reply)
         async with running(app.worker()):
@@ -953,8 +917,7 @@ async def test_two_hand_made_jobs_of_one_id_are_both_kept_when_they_fail(
             raise RuntimeError("once")
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         for n in (1, 2):
             await truth.js.publish("jobs.work.default.normal.work.-.same", json.dumps({"n": n}).encode())
         async with running(app.worker()):
@@ -975,8 +938,7 @@ async def test_a_move_whose_message_id_somebody_used_before_is_made_all_the_same
             raise RuntimeError("once")
         return n
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         handle = await work.enqueue(7)
         forged = {"Nats-Msg-Id": f"{handle.id}.{handle.run}.1"}
         await truth.js.publish("jobs.work.default.normal.work", b'{"n": 1}', headers=forged)
@@ -992,8 +954,7 @@ async def test_a_job_whose_outcome_cannot_be_stored_is_kept_and_counted_as_no_cr
     async def work() -> str:
         return "kept"
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         await truth.js.delete_stream("KV_jobs-done-default")
         handle = await work.enqueue()
         worker = app.worker()
@@ -1013,8 +974,7 @@ async def test_an_app_opened_on_another_loop_says_so(make_app: MakeApp) -> None:
     @app.task
     async def work() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
 
         def elsewhere() -> None:
             asyncio.run(work.enqueue())
@@ -1040,8 +1000,7 @@ async def test_a_worker_told_to_stop_while_it_starts_never_becomes_ready(app: Je
     @app.task
     async def fine() -> None: ...
 
-    async with app:
-        await app.provision()
+    async with provisioned(app):
         worker = app.worker()
         life = asyncio.create_task(worker.run())
         await entered.wait()
