@@ -28,7 +28,7 @@ DEV_FILE = Path(".jetjobs") / "dev.json"
 _NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CHILD_PORT", "JETJOBS_CONFIG", "JETJOBS_DEV"})
 
 
-class Loaded(NamedTuple):
+class LoadedSettings(NamedTuple):
     """Settings, and for each dotted key the source of its value."""
 
     settings: Settings
@@ -48,7 +48,7 @@ def load_settings(
     context: str | None = None,
     dotenv: bool = False,
     start: Path | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """Settings from every source. ConfigError names the source of what is wrong."""
     where = start or Path.cwd()
     dotenv = dotenv or bool(os.environ.get("JETJOBS_DEV"))
@@ -72,7 +72,7 @@ def load_settings(
         for key, value in layer.items():
             _put(values, key, value)
             sources[key] = source
-    return Loaded(build_settings(values, sources), sources)
+    return LoadedSettings(build_settings(values, sources), sources)
 
 
 def find_dev_server(start: Path) -> dict[str, Any] | None:

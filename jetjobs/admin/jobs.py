@@ -163,9 +163,9 @@ class Jobs:
         all_shelves = [*shelves(self._jetstream.names, queues, query, running, delivered)]
         if position is not None:
             keys = [shelf.key for shelf in all_shelves]
-            if position.shelf not in keys:
+            if position.source not in keys:
                 raise ConfigError("the cursor stands in a queue that is gone", hint="begin the list anew")
-            all_shelves = all_shelves[keys.index(position.shelf) :]
+            all_shelves = all_shelves[keys.index(position.source) :]
         return await _Lister(self._jetstream, query, limit).fill(all_shelves, position)
 
     async def _delivered(self, queues: Iterable[str]) -> dict[tuple[str, str], int]:
@@ -222,7 +222,7 @@ class _Lister:
 
     async def fill(self, all_shelves: list[Shelf], position: Position | None) -> JobPage:
         for shelf in all_shelves:
-            start = position.sequence if position is not None and position.shelf == shelf.key else 1
+            start = position.sequence if position is not None and position.source == shelf.key else 1
             reached = await self._read(shelf, start)
             if reached is not None:
                 return self._page(write_cursor(self._query, Position(shelf.key, reached)))

@@ -12,7 +12,7 @@ from jetjobs.cli.terminal.output import Output
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
-    from jetjobs.config import Loaded
+    from jetjobs.config import LoadedSettings
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class State:
     """Whether the server was found by `.jetjobs/dev.json`."""
     out: Output = field(default_factory=Output)
 
-    def settings(self, flags: dict[str, Any] | None = None, *, dotenv: bool = False) -> Loaded:
+    def settings(self, flags: dict[str, Any] | None = None, *, dotenv: bool = False) -> LoadedSettings:
         """Settings with flags on top, of this command and global."""
         from datetime import timedelta
 
@@ -52,7 +52,7 @@ class State:
             self.out.note(f"using the dev server at {loaded.settings.nats.url} (.jetjobs/dev.json)")
         return loaded
 
-    def load_app(self, name: str | None, loaded: Loaded) -> JetJobs:
+    def load_app(self, name: str | None, loaded: LoadedSettings) -> JetJobs:
         """The user's app, configured."""
         from jetjobs.cli.app_discovery import find_app
 

@@ -15,32 +15,32 @@ from pydantic import TypeAdapter
 
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
-from jetjobs.model.job import Job, line_of
+from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.wire.headers import OF_SCHEDULE, SCHEDULED_TIME
-from jetjobs.model.wire.lenient_json import at
+from jetjobs.model.wire.lenient_json import as_time
 
 T = TypeVar("T")
 
 _log = logging.getLogger("jetjobs.task")
 
 
-class Desk(Protocol):
+class AttemptServices(Protocol):
     """What a running job may tell its worker, and ask of it: the worker has one, and so have its child processes.
 
-    `held` is what the worker knows the job by; values are JSON."""
+    `attempt` is the object by which the worker knows the attempt; values are JSON."""
 
-    def report(self, held: Any, fraction: float, message: str | None) -> None: ...
+    def report(self, attempt: Any, fraction: float, message: str | None) -> None: ...
 
-    def save(self, held: Any, value: bytes) -> Awaitable[None]: ...
+    def save(self, attempt: Any, value: bytes) -> Awaitable[None]: ...
 
-    def save_sync(self, held: Any, value: bytes) -> None: ...
+    def save_sync(self, attempt: Any, value: bytes) -> None: ...
 
-    def load(self, held: Any) -> Awaitable[bytes | None]: ...
+    def load(self, attempt: Any) -> Awaitable[bytes | None]: ...
 
-    def load_sync(self, held: Any) -> bytes | None: ...
+    def load_sync(self, attempt: Any) -> bytes | None: ...
 
 
-class TickOf(NamedTuple):
+class ScheduledRun(NamedTuple):
     """Which tick of which schedule a job is."""
 
     name: str
@@ -58,7 +58,7 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """The job that runs here. Obtained by `current_job()`; valid until the task returns."""
 
-    __slots__ = ("_deadline", "_desk", "_held", "delivery", "fence", "job", "worker")
+    __slots__ = ("_attempt", "_deadline", "_services", "delivery", "fence", "job", "worker")
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Context:
         fence: int,
         delivery: int,
         deadline: float,
-        desk: Desk | None = None,
-        held: Any = None,
+        services: AttemptServices | None = None,
+        attempt: Any = None,
     ) -> None:
         self.job = job
         self.worker = worker
@@ -77,8 +77,8 @@ class Context:
         self.delivery = delivery
         """How often the server has handed out this message; above 1 after a crash."""
         self._deadline = deadline
-        self._desk = desk
-        self._held = held
+        self._services = services
+        self._attempt = attempt
 
     @property
     def id(self) -> str:
@@ -104,26 +104,26 @@ class Context:
 
     @property
     def enqueued_at(self) -> datetime | None:
-        return at(self.job.enqueued_at)
+        return as_time(self.job.enqueued_at)
 
     @property
     def parent_id(self) -> str | None:
         """The job that enqueued this one from within its task; None for any other."""
-        return line_of(self.job.headers)[0]
+        return lineage_of(self.job.headers)[0]
 
     @property
     def root_id(self) -> str:
         """The first job of the line that this one descends from; its own id where nothing enqueued it."""
-        return line_of(self.job.headers)[1] or self.job.id
+        return lineage_of(self.job.headers)[1] or self.job.id
 
     @property
-    def schedule(self) -> TickOf | None:
+    def schedule(self) -> ScheduledRun | None:
         """The schedule that this job is a tick of, and its scheduled time; None for any other job."""
         name, scheduled_time = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SCHEDULED_TIME)
         if not name or not scheduled_time:
             return None
         try:
-            return TickOf(name, datetime.fromisoformat(scheduled_time))
+            return ScheduledRun(name, datetime.fromisoformat(scheduled_time))
         except ValueError:
             return None  # written by hand
 
@@ -162,8 +162,8 @@ class Context:
         few times a second.
         """
         fraction = check_progress(fraction, message)
-        if self._desk is not None:
-            self._desk.report(self._held, fraction, message)
+        if self._services is not None:
+            self._services.report(self._attempt, fraction, message)
 
     def checkpoint(self, value: Any) -> Awaitable[None]:
         """Keep `value` for the next run of this job, if there is one. Await it: then it is stored.
@@ -172,12 +172,12 @@ class Context:
         what cannot be kept, LeaseLost when the job is another worker's by now.
         """
         _expect_loop(True, "checkpoint", "checkpoint_sync")
-        return self._its_desk().save(self._held, encode(value))
+        return self._required_services().save(self._attempt, encode(value))
 
     def checkpoint_sync(self, value: Any) -> None:
         """`checkpoint` for plain functions: stored when it returns."""
         _expect_loop(False, "checkpoint", "checkpoint_sync")
-        self._its_desk().save_sync(self._held, encode(value))
+        self._required_services().save_sync(self._attempt, encode(value))
 
     @overload
     def resume(self) -> Awaitable[Any]: ...
@@ -200,17 +200,17 @@ class Context:
     def resume_sync(self, kind: Any = Any) -> Any:
         """`resume` for plain functions."""
         _expect_loop(False, "resume", "resume_sync")
-        data = self._its_desk().load_sync(self._held)
+        data = self._required_services().load_sync(self._attempt)
         return None if data is None else decode(data, kind)
 
     async def _resume(self, kind: Any) -> Any:
-        data = await self._its_desk().load(self._held)
+        data = await self._required_services().load(self._attempt)
         return None if data is None else decode(data, kind)
 
-    def _its_desk(self) -> Desk:
-        if self._desk is None:
+    def _required_services(self) -> AttemptServices:
+        if self._services is None:
             raise JetJobsError("nothing keeps checkpoints here", hint="checkpoints work in a job run by a worker")
-        return self._desk
+        return self._services
 
 
 def _expect_loop(wanted: bool, awaited: str, plain: str) -> None:

@@ -11,7 +11,7 @@ from jetjobs.model.job import JobStatus
 R = TypeVar("R")
 
 
-class Lookup(Protocol):
+class JobLookup(Protocol):
     """What a handle needs of the server."""
 
     def result(
@@ -47,10 +47,10 @@ class JobHandle(Generic[R]):
         """Tells this life of the id from others; empty where it is not known."""
         self.stores_result = stores_result
         self.duplicate = duplicate
-        self._lookup: Lookup | None = None
+        self._lookup: JobLookup | None = None
         self._decode: Callable[[bytes], Any] | None = None
 
-    def attach(self, lookup: Lookup, decode: Callable[[bytes], Any]) -> JobHandle[R]:
+    def attach(self, lookup: JobLookup, decode: Callable[[bytes], Any]) -> JobHandle[R]:
         """Give the handle its connection. Called by the app."""
         self._lookup = lookup
         self._decode = decode

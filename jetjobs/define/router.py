@@ -38,7 +38,7 @@ class Router:
     def __init__(self, *, queue: str = "default") -> None:
         self.default_queue = check_token("queue", queue)
         self.tasks: dict[str, Task[Any, Any]] = {}
-        self.schedules_declared: dict[str, Schedule] = {}
+        self.declared_schedules: dict[str, Schedule] = {}
         self._outlet: Send | None = None
         self._parents: list[Router] = []
 
@@ -77,10 +77,10 @@ class Router:
         """
         if router in self._upward():
             raise DefinitionError("a router cannot include itself, nor one that includes it")
-        self._check_schedules(*router.schedules_declared)
+        self._check_schedules(*router.declared_schedules)
         self._add(*router.tasks.values())
         for each in self._upward():
-            each.schedules_declared.update(router.schedules_declared)
+            each.declared_schedules.update(router.declared_schedules)
         router._parents.append(self)
         router._outlet = self._send
 
@@ -95,7 +95,7 @@ class Router:
     @property
     def task_queues(self) -> list[str]:
         """The queues that the tasks and their schedules are declared for."""
-        schedules = self.schedules_declared.values()
+        schedules = self.declared_schedules.values()
         return sorted({task.queue for task in self.tasks.values()} | {schedule.queue for schedule in schedules})
 
     def _add(self, *tasks: Task[Any, Any]) -> None:
@@ -115,11 +115,11 @@ class Router:
         schedule = schedule_of(task, task.name, options)
         self._check_schedules(schedule.name)
         for router in self._upward():
-            router.schedules_declared[schedule.name] = schedule
+            router.declared_schedules[schedule.name] = schedule
 
     def _check_schedules(self, *names: str) -> None:
         for name in names:
-            if any(name in router.schedules_declared for router in self._upward()):
+            if any(name in router.declared_schedules for router in self._upward()):
                 raise DefinitionError(
                     f"schedule {name!r} is declared twice",
                     hint="give one of them another name: cron(..., name=...)",

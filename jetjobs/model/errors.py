@@ -149,7 +149,7 @@ class InvalidArguments(EnqueueError, DeliveryError):
 class AttemptError(JetJobsError):
     """How a run broke, when the task itself did not raise."""
 
-    told: object = None
+    child_error: object = None
     """What a child process said of the error, where it was raised there."""
 
 
@@ -168,9 +168,9 @@ class ChildDied(AttemptError):
 class ChildRaised(AttemptError):
     """Internal: the task raised in its child process, where its class is known and it was judged."""
 
-    def __init__(self, message: str, *, told: object, transient: bool, after_s: float | None) -> None:
+    def __init__(self, message: str, *, child_error: object, transient: bool, after_s: float | None) -> None:
         super().__init__(message)
-        self.told = told
+        self.child_error = child_error
         self.transient = transient
         self.after_s = after_s
 
@@ -241,7 +241,7 @@ class WorkerSilent(JetJobsError):
 class Signal(Exception):
     """Raised by a task to say what is to follow. Not an error: it is not caught by `except JetJobsError`."""
 
-    told: object = None
+    child_error: object = None
     """What a child process said of the signal, where it was raised there."""
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.wire.headers import OWN_PREFIXES, PARENT, ROOT
 from jetjobs.model.wire.ids import NO_KEY, is_id
-from jetjobs.model.wire.lenient_json import at
+from jetjobs.model.wire.lenient_json import as_time
 
 
 class JobState(StrEnum):
@@ -140,7 +140,7 @@ class JobStatus(NamedTuple):
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
 
 
-def line_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
+def lineage_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
     """The job that enqueued the one with these headers, and the first of that line; None twice for most. What is
     no id counts as none: anybody may write a header."""
     parent = headers.get(PARENT)
@@ -161,7 +161,7 @@ def running_status(job_id: str, record: Mapping[str, Any]) -> JobStatus:
         str(record.get("queue", "")),
         str(record.get("task", "")),
         attempt=record.get("attempt", 0),
-        started_at=at(record.get("started_at")),
+        started_at=as_time(record.get("started_at")),
         worker=record.get("worker"),
         run=str(record.get("run", "")),
         progress=record.get("progress"),

@@ -89,10 +89,10 @@ def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
     return mask(value, read_paths(headers.get(h.SECRET, "")))
 
 
-def hides(place: Sequence[str], paths: Iterable[Path]) -> bool:
+def covers_secret(place: Sequence[str], paths: Iterable[Path]) -> bool:
     """Whether one of the secrets is at that place, around it or in it.
 
-    >>> hides(["user"], [("user", "token")]), hides(["user", "name"], [("user", "token")])
+    >>> covers_secret(["user"], [("user", "token")]), covers_secret(["user", "name"], [("user", "token")])
     (True, False)
     """
     return any(all(a in (b, "*") for a, b in zip(path, place, strict=False)) for path in paths)

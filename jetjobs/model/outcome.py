@@ -101,14 +101,14 @@ class DeadLettered(NamedTuple):
     name: str = "dead_lettered"
 
 
-class LetGo(NamedTuple):
+class Abandoned(NamedTuple):
     """Nothing is published. `ack` when the job already stands in its next place; not when the lease is lost."""
 
     ack: bool
     name: str = "let_go"
 
 
-Outcome = Succeeded | Retried | Snoozed | Released | Suspected | Cancelled | DeadLettered | LetGo
+Outcome = Succeeded | Retried | Snoozed | Released | Suspected | Cancelled | DeadLettered | Abandoned
 
 
 def refuse(error: DeliveryError) -> DeadLettered:
@@ -123,7 +123,7 @@ def decide(
     if isinstance(error, Snooze):
         return _snooze(job, error, now)
     info = describe(error)
-    if not worth_another(error, policy, verdict):
+    if not is_retryable(error, policy, verdict):
         return DeadLettered(DeadReason.PERMANENT, info)
     if job.attempt >= (job.max_attempts or policy.max_attempts):
         return DeadLettered(DeadReason.EXHAUSTED, info)
@@ -138,7 +138,7 @@ def decide(
     return Retried(wait, info)
 
 
-def worth_another(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
+def is_retryable(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
     """The task's own lists go before the app's verdict; a task that asks for a retry gets it."""
     # A result that cannot be kept: another run would do the work twice and return the same.
     if isinstance(error, (Reject, UnstorableValue)):
@@ -175,8 +175,8 @@ _REASONS: dict[type[BaseException], DeadReason] = {
 
 def describe(error: BaseException) -> ErrorInfo:
     """The error as capped text."""
-    if isinstance(error, AttemptError | Signal) and isinstance(error.told, ErrorInfo):
-        return error.told
+    if isinstance(error, AttemptError | Signal) and isinstance(error.child_error, ErrorInfo):
+        return error.child_error
     kind = type(error)
     name = (
         kind.__qualname__

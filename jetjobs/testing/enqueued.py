@@ -19,7 +19,7 @@ from jetjobs.model.job import Job, JobState
 from jetjobs.model.masking import read_paths
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import at, read_json
+from jetjobs.model.wire.lenient_json import as_time, read_json
 from jetjobs.testing.matching import Wanted, differences, effective_arguments, shown_argument, want
 from jetjobs.testing.sync_bridge import ask
 
@@ -153,7 +153,7 @@ def _shown(app: JetJobs, job: Job, lane: str) -> EnqueuedJob:
     if task is not None and task.own_headers:  # a hand-made job does not say what is secret in it
         job = job._replace(headers={**job.headers, **task.own_headers})
     return EnqueuedJob(
-        job.id, job.task, job.queue, state, arguments, job.lane, job.attempt, at(job.due_at), job.carried, job
+        job.id, job.task, job.queue, state, arguments, job.lane, job.attempt, as_time(job.due_at), job.carried, job
     )
 
 

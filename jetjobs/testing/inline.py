@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from jetjobs.app import JetJobs
 from jetjobs.define.checkpoint import encode
-from jetjobs.define.context import Context, Desk, enter_job
+from jetjobs.define.context import AttemptServices, Context, enter_job
 from jetjobs.define.dependencies import Scope
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.router import Router
@@ -121,7 +121,7 @@ def _app_of(task: Task[Any, Any]) -> JetJobs:
 
 
 async def _attempt(
-    app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, desk: Desk, given: Mapping[str, Any]
+    app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, desk: AttemptServices, given: Mapping[str, Any]
 ) -> Any:
     limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
     if job.deadline:

@@ -72,7 +72,7 @@ class Worker:
         self._overdue = OverdueCall(jetstream)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
-        sync = functools.partial(sync_declared, jetstream, options.app, registry.schedules_declared)
+        sync = functools.partial(sync_declared, jetstream, options.app, registry.declared_schedules)
         self._leadership = Leadership(jetstream, self.name, lease_s, observe, sync)
         self._membership = Membership(jetstream, self.name, self.leases, self._spawn)
         self.control = self._membership.control

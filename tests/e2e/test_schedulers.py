@@ -132,7 +132,7 @@ async def fired(app: JetJobs, queues: tuple[str, ...] = ("default",)) -> dict[st
     for queue in queues:
         stream, lane = names.work_stream(queue), names.lane_filter(queue, "normal")
         async for message in scan(app.jetstream.connection, stream, lane):
-            scheduled_time = datetime.fromisoformat(message.headers["Jetjobs-Slot"])
+            scheduled_time = datetime.fromisoformat(message.headers["Jetjobs-Scheduled-Time"])
             tick = Fired(scheduled_time, message.stored_at, json.loads(message.data).get("n"))
             found[message.headers["Jetjobs-Schedule"]].append(tick)
     return found

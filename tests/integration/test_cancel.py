@@ -20,7 +20,7 @@ from jetjobs.jetstream.jobs.locator import Places
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.model.errors import JobNotFound, ResultNotReady, TopologyMissing
 from jetjobs.model.events import JobStarted
-from jetjobs.model.wire.ids import place_id
+from jetjobs.model.wire.ids import anonymous_id
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
@@ -292,7 +292,7 @@ async def test_a_job_published_without_an_id_is_found_and_cancelled_by_the_id_of
         await truth.until_empty()
         pin = await at_sequence(app.jetstream.connection, "jobs-work-default", 1)
         assert pin is not None
-        for none in (place_id(pin.stored_at, 1), ids[0].replace("-", "-9")):
+        for none in (anonymous_id(pin.stored_at, 1), ids[0].replace("-", "-9")):
             with pytest.raises(JobNotFound):
                 await app.jobs.cancel(none)
 

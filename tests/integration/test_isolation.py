@@ -183,8 +183,8 @@ async def test_middleware_is_around_it_in_the_worker_and_sees_values_and_errors(
     assert isinstance(seen[0], tasks.Order)
     assert seen[1] == 5
     assert isinstance(seen[2], ChildRaised)
-    assert isinstance(seen[2].told, ErrorInfo)
-    assert seen[2].told.type == "tests.integration.isolated_tasks.Fatal"
+    assert isinstance(seen[2].child_error, ErrorInfo)
+    assert seen[2].child_error.type == "tests.integration.isolated_tasks.Fatal"
 
 
 async def test_what_a_task_prints_goes_where_the_worker_prints_and_breaks_nothing(

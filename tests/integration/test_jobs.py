@@ -406,21 +406,21 @@ async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs
         root = await trunk.enqueue()
         middle, later, dead = await root.result(SOON)
 
-        async def line_of(job_id: str, state: JobState) -> tuple[str | None, str | None] | None:
+        async def lineage_of(job_id: str, state: JobState) -> tuple[str | None, str | None] | None:
             status = await app.jobs.get(job_id)
             return (status.parent, status.root) if status.state is state else None
 
-        assert await line_of(root.id, JobState.SUCCEEDED) == (None, None)
-        assert await line_of(middle, JobState.SUCCEEDED) == (root.id, root.id)
-        assert await line_of(later, JobState.SCHEDULED) == (middle, root.id)
-        assert await eventually(lambda: line_of(dead, JobState.DEAD)) == (middle, root.id)
+        assert await lineage_of(root.id, JobState.SUCCEEDED) == (None, None)
+        assert await lineage_of(middle, JobState.SUCCEEDED) == (root.id, root.id)
+        assert await lineage_of(later, JobState.SCHEDULED) == (middle, root.id)
+        assert await eventually(lambda: lineage_of(dead, JobState.DEAD)) == (middle, root.id)
         broken.clear()
         letter = await app.dead.get(dead)
         assert letter is not None
         await app.dead.replay(letter)
-        assert await eventually(lambda: line_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
+        assert await eventually(lambda: lineage_of(dead, JobState.SUCCEEDED)) == (middle, root.id)
         await app.jobs.cancel(later)
-        assert await line_of(later, JobState.CANCELLED) == (middle, root.id)
+        assert await lineage_of(later, JobState.CANCELLED) == (middle, root.id)
 
 
 class Polled:

@@ -40,7 +40,7 @@ async def leading(app: JetJobs) -> AsyncIterator[Planner]:
     """A planner that stores what the code of the app declares."""
 
     async def sync() -> None:
-        await sync_declared(app.jetstream, "test", app.schedules_declared)
+        await sync_declared(app.jetstream, "test", app.declared_schedules)
 
     planner = Planner(app.jetstream, lambda: 1, sync)
     async with background(planner.run()):

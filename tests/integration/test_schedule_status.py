@@ -86,7 +86,7 @@ async def test_a_tick_for_later_and_one_made_by_hand(app: JetJobs, truth: Truth)
             (JobState.SUCCEEDED, "soon"),
         )
         assert status.scheduled_time in (info.next, info.last)
-        headers = {"Jetjobs-Schedule": "x", "Jetjobs-Slot": "yesterday", "Jetjobs-Run": "r"}
+        headers = {"Jetjobs-Schedule": "x", "Jetjobs-Scheduled-Time": "yesterday", "Jetjobs-Run": "r"}
         await truth.js.publish("jobs.work.default.normal.work.-.hand", b"{}", headers=headers)
         status = await app.jobs.get("hand")
         assert (status.schedule, status.scheduled_time) == ("x", None)

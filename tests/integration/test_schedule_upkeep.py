@@ -40,7 +40,7 @@ async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: M
 
     work.cron("@daily", name="left")
     async with provisioned(gone):
-        await sync_declared(gone.jetstream, "gone", gone.schedules_declared)
+        await sync_declared(gone.jetstream, "gone", gone.declared_schedules)
     async with other:
         (finding,) = [f for f in await other.doctor(only=["schedules"]) if f.check == "unknown_task"]
         assert finding.hint == "start its worker, or jetjobs schedules delete left --force"
@@ -68,7 +68,7 @@ async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_i
 
         work.cron("@daily", name="both")
     async with provisioned(first):
-        await sync_declared(first.jetstream, "first", first.schedules_declared)
+        await sync_declared(first.jetstream, "first", first.declared_schedules)
     async with second:
         (finding,) = [f for f in await second.doctor(only=["schedules"]) if f.check == "declared"]
     assert "belongs to app first" in finding.text
@@ -147,7 +147,7 @@ async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: J
                 await app.schedules.put("s", work, cron="0 0 29 2 *", end=end)
         with pytest.raises(DefinitionError, match="no scheduled time between its start and its end"):
             await app.schedules.put("s", work, cron="0 0 29 2 *", start=now, end=now + timedelta(seconds=1))
-        await sync_declared(app.jetstream, "test", app.schedules_declared)
+        await sync_declared(app.jetstream, "test", app.declared_schedules)
         found = {info.schedule.name: info for info in await app.schedules.list()}
         assert {name: info.state for name, info in found.items()} == {"old": "ended", "to-come": "on"}
         upcoming = found["to-come"].next

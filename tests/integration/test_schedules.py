@@ -133,7 +133,7 @@ async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs
             assert datetime.fromisoformat(stored["message"]["time"]) >= scheduled_time  # never before its time
         headers = message.headers or {}
         assert headers["Jetjobs-Schedule"] == "often"
-        assert time_token(datetime.fromisoformat(headers["Jetjobs-Slot"])) == fired[0].rsplit(".", 1)[1]
+        assert time_token(datetime.fromisoformat(headers["Jetjobs-Scheduled-Time"])) == fired[0].rsplit(".", 1)[1]
 
 
 async def placed(truth: Truth, count: int, queue: str = "default") -> list[str] | None:
@@ -349,11 +349,11 @@ async def test_what_the_code_declares_is_stored_and_what_it_drops_is_deleted(
     first = version("a", "b")
     async with provisioned(first):
         await first.schedules.put("by-hand", "work", every=HOUR)
-        await sync_declared(first.jetstream, "billing", first.schedules_declared)
+        await sync_declared(first.jetstream, "billing", first.declared_schedules)
         assert [info.schedule.name for info in await first.schedules.list()] == ["a", "b", "by-hand"]
         await first.schedules.pause("a")
         revisions = {info.schedule.name: info.revision for info in await first.schedules.list()}
-        await sync_declared(first.jetstream, "billing", first.schedules_declared)
+        await sync_declared(first.jetstream, "billing", first.declared_schedules)
         assert {info.schedule.name: info.revision for info in await first.schedules.list()} == revisions
         with pytest.raises(ScheduleConflict, match="declared in the code of app 'billing'"):
             await first.schedules.put("a", "work", every=HOUR)
@@ -361,7 +361,7 @@ async def test_what_the_code_declares_is_stored_and_what_it_drops_is_deleted(
             await first.schedules.delete("a")
     second = version("a", "c", "by-hand", every=2 * MINUTE)
     async with second:
-        await sync_declared(second.jetstream, "billing", second.schedules_declared)
+        await sync_declared(second.jetstream, "billing", second.declared_schedules)
         found = {info.schedule.name: info.schedule for info in await second.schedules.list()}
         assert found.keys() == {"a", "c", "by-hand"}
         assert found["a"].paused  # through the deploy

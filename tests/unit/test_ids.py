@@ -14,19 +14,19 @@ from jetjobs.model.errors import DefinitionError
 from jetjobs.model.wire.ids import (
     NO_KEY,
     JobId,
+    anonymous_id,
+    anonymous_sequence,
     check_job_id,
     is_id,
     key_token,
     new_run,
     new_uid,
     parse_id,
-    place_id,
-    sequence_in,
 )
 
 KEYED = re.compile(r"k[a-z2-7]{26}-.+", re.ASCII)
 OWN_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,100}", fullmatch=True).filter(lambda text: not KEYED.fullmatch(text))
-UIDS = OWN_IDS | st.builds(new_uid) | st.builds(place_id, st.floats(1, 9e9), st.integers(1, 2**63))
+UIDS = OWN_IDS | st.builds(new_uid) | st.builds(anonymous_id, st.floats(1, 9e9), st.integers(1, 2**63))
 KEYS = st.just(NO_KEY) | st.text(min_size=1, max_size=1024).map(key_token)
 
 
@@ -43,15 +43,15 @@ def test_a_job_with_a_key_and_an_id_of_its_own_has_a_usable_id(key: str, uid: st
 
 @given(st.integers(1, 4 * 10**15), st.integers(1, 10**19 - 1))
 def test_an_id_made_of_a_place_is_usable_and_names_the_sequence(micros: int, sequence: int) -> None:
-    made = place_id(micros / 1e6, sequence)
+    made = anonymous_id(micros / 1e6, sequence)
     assert is_id(made)
-    assert sequence_in(made) == sequence
-    assert made != place_id((micros + 1) / 1e6, sequence)
+    assert anonymous_sequence(made) == sequence
+    assert made != anonymous_id((micros + 1) / 1e6, sequence)
 
 
 @pytest.mark.parametrize("other", ["s0123456789-7", "s060a2418202240-0", "s060a2418202240", "x060a2418202240-1"])
 def test_an_id_of_another_form_names_no_sequence(other: str) -> None:
-    assert sequence_in(other) is None
+    assert anonymous_sequence(other) is None
 
 
 def test_a_uid_is_a_uuid_of_version_7() -> None:

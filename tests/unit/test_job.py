@@ -11,7 +11,7 @@ import pytest
 import jetjobs
 from jetjobs.model.job import FINAL, TRANSITIONS, Job, JobState, JobStatus
 from jetjobs.model.wire.ids import NO_KEY, key_token
-from jetjobs.model.wire.lenient_json import at
+from jetjobs.model.wire.lenient_json import as_time
 
 DOCUMENT = Path(jetjobs.__file__).parent.parent / "docs" / "reference" / "state-machine.md"
 
@@ -77,12 +77,12 @@ def test_a_job_cannot_be_changed() -> None:
 
 
 def test_times_are_aware_utc_and_zero_is_none() -> None:
-    assert at(0.0) is None
-    assert at(1.5) == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+    assert as_time(0.0) is None
+    assert as_time(1.5) == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
 
 
 def test_a_status_as_a_dict_holds_times_as_text() -> None:
-    status = JobStatus("u1", JobState.RUNNING, "mail", "greet", 2, started_at=at(1.0))
+    status = JobStatus("u1", JobState.RUNNING, "mail", "greet", 2, started_at=as_time(1.0))
     shown = status.as_dict()
     assert shown["state"] == "running"
     assert shown["started_at"] == "1970-01-01T00:00:01+00:00"

@@ -14,12 +14,12 @@ from jetjobs.model.schedule.plan import (
     GRACE,
     MARGIN,
     MAX_CATCH_UP,
-    MOST_COUNTED,
-    MOST_TAKEN,
+    MAX_COUNTED,
+    MAX_REMOVED,
     Mark,
+    PlacedTick,
     Plan,
     Step,
-    Waiting,
     begin,
     end,
     last_scheduled_time,
@@ -94,8 +94,8 @@ def test_of_the_slots_that_were_missed_the_policy_decides(every: int, away_s: fl
     else:
         kept = [scheduled_time for scheduled_time in due if now - scheduled_time <= GRACE]
     assert [scheduled_time for scheduled_time in scheduled_times(todo) if scheduled_time <= now] == kept
-    assert todo.missed == min(len(due) - len(kept), MOST_COUNTED)
-    if todo.missed and len(due) <= MOST_COUNTED:
+    assert todo.missed == min(len(due) - len(kept), MAX_COUNTED)
+    if todo.missed and len(due) <= MAX_COUNTED:
         assert todo.passed == [scheduled_time for scheduled_time in due if scheduled_time not in kept][-1]
 
 
@@ -114,7 +114,7 @@ def test_a_month_away_is_not_walked_through() -> None:
     assert (
         len([scheduled_time for scheduled_time in scheduled_times(todo) if scheduled_time <= now]) == MAX_CATCH_UP
     )
-    assert todo.missed == MOST_COUNTED
+    assert todo.missed == MAX_COUNTED
 
 
 def test_nothing_before_its_beginning_is_planned_whatever_the_mark_says() -> None:
@@ -192,10 +192,12 @@ def test_ten_seconds_late_is_not_missed(misfire: str) -> None:
 # Changes
 
 
-def waits(*seconds: float, jitter: float = 0.0) -> list[Waiting]:
+def waits(*seconds: float, jitter: float = 0.0) -> list[PlacedTick]:
     """Ticks of scheduled times so many seconds after T0."""
     times = [T0 + timedelta(seconds=s) for s in seconds]
-    return [Waiting(scheduled_time, scheduled_time + timedelta(seconds=jitter), "", 1) for scheduled_time in times]
+    return [
+        PlacedTick(scheduled_time, scheduled_time + timedelta(seconds=jitter), "", 1) for scheduled_time in times
+    ]
 
 
 def test_an_edit_takes_back_what_is_scheduled_in_more_than_two_seconds() -> None:
@@ -242,10 +244,10 @@ def test_what_was_planned_before_a_mark_that_cannot_be_read_or_is_gone_is_not_pl
 
 
 def test_more_ticks_than_one_batch_takes_back_need_another() -> None:
-    waiting = waits(*(-number for number in range(MOST_TAKEN + 1)), jitter=10_000)
+    waiting = waits(*(-number for number in range(MAX_REMOVED + 1)), jitter=10_000)
     first = end("s", Mark(7, T0), waiting, T0, "")
-    assert (len(first.taken), first.mark.revision, first.mark.moved_to) == (MOST_TAKEN, 7, None)
-    second = end("s", first.mark, waiting[MOST_TAKEN:], T0, "")
+    assert (len(first.taken), first.mark.revision, first.mark.moved_to) == (MAX_REMOVED, 7, None)
+    second = end("s", first.mark, waiting[MAX_REMOVED:], T0, "")
     assert (len(second.taken), second.mark.moved_to) == (1, "")
 
 
@@ -266,7 +268,7 @@ class World:
     def __init__(self) -> None:
         self.now = T0
         self.marks: dict[str, Mark] = {}
-        self.later: dict[tuple[str, datetime], Waiting] = {}
+        self.later: dict[tuple[str, datetime], PlacedTick] = {}
         self.fired: Counter[datetime] = Counter()
         self.sequence = 0
         self.revision = 0
@@ -276,7 +278,7 @@ class World:
         for key in [key for key, tick in self.later.items() if tick.due <= self.now]:
             self.fired[self.later.pop(key).scheduled_time] += 1
 
-    def waiting(self, queue: str) -> list[Waiting]:
+    def waiting(self, queue: str) -> list[PlacedTick]:
         return [tick for (where, _), tick in self.later.items() if where == queue]
 
     def store(self, queue: str, one: Step) -> bool:
@@ -290,7 +292,7 @@ class World:
         for scheduled_time, due in one.plan.ticks:
             assert (queue, scheduled_time) not in self.later, "placed on top of another"
             self.sequence += 1
-            self.later[queue, scheduled_time] = Waiting(scheduled_time, due, "", self.sequence)
+            self.later[queue, scheduled_time] = PlacedTick(scheduled_time, due, "", self.sequence)
         self.sequence += 1
         self.marks[queue] = one.mark._replace(sequence=self.sequence, written_at=self.now)
         return True

@@ -19,7 +19,7 @@ from jetjobs.model.job import JobState, running_status
 from jetjobs.model.views.job_query import JobQuery, Position, read_cursor, write_cursor
 from jetjobs.model.views.live_events import read_live
 from jetjobs.model.views.worker_info import read_worker
-from jetjobs.model.wire.lenient_json import at, number, read_json, read_running, seconds, whole
+from jetjobs.model.wire.lenient_json import as_float, as_int, as_seconds, as_time, read_json, read_running
 
 NESTED = "[" * 100_000
 FORGED = "x 0\r\n\r\nPUB pwned.here 5\r\nhello\r\nPUB junk"
@@ -48,15 +48,15 @@ def test_a_dev_file_of_nested_brackets_is_no_dev_server(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_an_odd_value_has_its_default(value: Any) -> None:
-    assert at(value) is None
-    assert seconds(value) == 0.0
-    assert whole(value) in (0, -1)
-    assert number(value, 7.0) in (7.0, -1.0, 1e300)
+    assert as_time(value) is None
+    assert as_seconds(value) == 0.0
+    assert as_int(value) in (0, -1)
+    assert as_float(value, 7.0) in (7.0, -1.0, 1e300)
 
 
 def test_a_good_value_is_taken() -> None:
-    assert at(1.5) == datetime.fromtimestamp(1.5, UTC)
-    assert (seconds(2), whole(3.7), number(4)) == (2.0, 3, 4.0)
+    assert as_time(1.5) == datetime.fromtimestamp(1.5, UTC)
+    assert (as_seconds(2), as_int(3.7), as_float(4)) == (2.0, 3, 4.0)
 
 
 @pytest.mark.parametrize("value", [FORGED, "", "a.b", "*", ">", 7, None, "a b", "a\tb", "a\n"])

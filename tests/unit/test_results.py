@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from jetjobs.jetstream.jobs.results import _INBOX, cancelled_record, read_record, success_record
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire.ids import key_token, place_id
+from jetjobs.model.wire.ids import anonymous_id, key_token
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 IDS = (
     st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True)
     | st.text().map(lambda key: f"{key_token(key)}-u1")
-    | st.integers(1, 2**63).map(lambda number: place_id(1.7e9, number))
+    | st.integers(1, 2**63).map(lambda number: anonymous_id(1.7e9, number))
 )
 
 

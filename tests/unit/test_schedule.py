@@ -41,7 +41,7 @@ def app_with_task() -> tuple[JetJobs, Any]:
 def test_a_schedule_takes_what_its_task_says() -> None:
     app, report = app_with_task()
     assert report.cron("0 9 * * 1-5", tz="Europe/Berlin", args={"region": "eu"}) is report
-    declared = app.schedules_declared["report"]
+    declared = app.declared_schedules["report"]
     assert (declared.task, declared.queue, declared.priority) == ("report", "mail", "low")
     assert (declared.args, declared.takes_scheduled_time) == ({"region": "eu"}, True)
 
@@ -49,8 +49,8 @@ def test_a_schedule_takes_what_its_task_says() -> None:
 def test_a_slot_of_ones_own_is_left_alone() -> None:
     app, report = app_with_task()
     report.every(MINUTE, args={"region": "eu", "scheduled_time": datetime(2026, 1, 1, tzinfo=UTC)})
-    assert not app.schedules_declared["report"].takes_scheduled_time
-    assert app.schedules_declared["report"].args["scheduled_time"].startswith("2026-01-01")
+    assert not app.declared_schedules["report"].takes_scheduled_time
+    assert app.declared_schedules["report"].args["scheduled_time"].startswith("2026-01-01")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_name_is_declared_once_over_all_routers() -> None:
     pong.every(MINUTE)
     app.include(other)
     pong.every(MINUTE, name="pong-again")
-    assert {"pong", "pong-again"} <= app.schedules_declared.keys()
+    assert {"pong", "pong-again"} <= app.declared_schedules.keys()
 
 
 @given(st.integers(1, 10**6), st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1)))
@@ -244,14 +244,14 @@ def test_a_slot_is_filled_in_where_a_time_fits(hint: Any, takes: bool) -> None:
     work.__annotations__["scheduled_time"] = hint
     app = JetJobs("test")
     app.task(work).every(MINUTE)
-    assert app.schedules_declared["work"].takes_scheduled_time is takes
+    assert app.declared_schedules["work"].takes_scheduled_time is takes
 
 
 def test_an_end_that_has_passed_is_fine_in_code_and_so_is_one_slot() -> None:
     app, report = app_with_task()
     new_year = datetime(2020, 1, 1, tzinfo=UTC)
     report.cron("0 0 1 1 *", args={"region": "eu"}, end=new_year)
-    assert app.schedules_declared["report"].after(new_year) is None
+    assert app.declared_schedules["report"].after(new_year) is None
     only = make_schedule({"name": "s", "task": "t", "cron": "0 0 1 1 *", "start": new_year, "end": new_year})
     assert only.after(EPOCH) == new_year
 

@@ -13,7 +13,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.state import STALE_DEV_FILE, state
 from jetjobs.cli.terminal.options import App
 from jetjobs.cli.terminal.output import DONE, FAILED, AppImportError, printable
-from jetjobs.config import Loaded
+from jetjobs.config import LoadedSettings
 from jetjobs.doctor.finding import Finding, count
 from jetjobs.doctor.runner import areas, examine
 from jetjobs.model.errors import ConfigError, JetJobsError
@@ -57,7 +57,7 @@ def _is_silence(finding: Finding) -> bool:
     return (finding.level, finding.check) == ("fail", "reach")
 
 
-def _find(name: str | None, loaded: Loaded) -> tuple[JetJobs | None, Finding | None]:
+def _find(name: str | None, loaded: LoadedSettings) -> tuple[JetJobs | None, Finding | None]:
     """The app, or why there is none. The server can be looked at without it."""
     try:
         return state.load_app(name, loaded), None

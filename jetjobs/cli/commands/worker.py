@@ -20,7 +20,7 @@ from jetjobs.cli.process.supervisor import supervise
 from jetjobs.cli.state import heeds_hangup, run_async, state
 from jetjobs.cli.terminal.options import App
 from jetjobs.cli.terminal.output import DONE, FAILED, RECYCLED, exit_code
-from jetjobs.config import Loaded
+from jetjobs.config import LoadedSettings
 from jetjobs.define.context import running_job
 from jetjobs.jetstream.topology import Change
 from jetjobs.model.errors import ConfigError, JetJobsError
@@ -99,7 +99,7 @@ def worker(
     return run_async(lambda: run_worker(target, options))
 
 
-def _find_app(name: str | None, loaded: Loaded) -> JetJobs:
+def _find_app(name: str | None, loaded: LoadedSettings) -> JetJobs:
     """The app; where none is to be found, one without tasks for a worker that takes no jobs."""
     try:
         return state.load_app(name, loaded)

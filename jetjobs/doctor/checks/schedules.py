@@ -93,7 +93,7 @@ async def late(look: Look) -> list[Answer]:
 
 async def declared(look: Look) -> list[Answer]:
     """What the code declares stands on the server, and is its own."""
-    wanted = look.router.schedules_declared if look.router is not None else {}
+    wanted = look.router.declared_schedules if look.router is not None else {}
     definitions = await _definitions(look)
     if definitions is None:
         return []

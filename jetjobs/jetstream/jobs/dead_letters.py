@@ -18,7 +18,7 @@ from jetjobs.model.views.dead_letter import DeadLetter
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import is_id
-from jetjobs.model.wire.lenient_json import at, read_json
+from jetjobs.model.wire.lenient_json import as_time, read_json
 from jetjobs.model.wire.subjects import PRIORITIES, Names
 
 HEADER_LIMIT = 63 * 1024
@@ -185,8 +185,8 @@ def read_letter(message: StoredMessage) -> DeadLetter:
         str(cause.get("text", "")),
         str(cause.get("traceback", "")),
         str(cause.get("worker", "")),
-        at(cause.get("at")) or at(message.stored_at),
-        at(header_number(headers, h.ENQUEUED_AT, 0)),
+        as_time(cause.get("at")) or as_time(message.stored_at),
+        as_time(header_number(headers, h.ENQUEUED_AT, 0)),
         int(header_number(headers, h.ATTEMPT, 1)) or 1,
         message.data,
         tuple(read_history(headers)),

@@ -20,7 +20,7 @@ from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.job import Job, JobStatus, running_status
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.ids import parse_id, sequence_in
+from jetjobs.model.wire.ids import anonymous_sequence, parse_id
 from jetjobs.model.wire.lenient_json import read_running
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
@@ -95,7 +95,7 @@ class Places:
 
     async def _first_message(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
         """The message whose stored time and sequence are the id of its job, or its run. The task may be `*`."""
-        sequence = sequence_in(job_id) or sequence_in(run)
+        sequence = anonymous_sequence(job_id) or anonymous_sequence(run)
         if sequence is None:
             return None
         try:
@@ -197,7 +197,9 @@ class Places:
     async def runs_unmoved(self, queue: str, task: str, job_id: str) -> dict[str, Any]:
         """The running record of a job whose id is in no subject yet, since it was published without jetjobs."""
         record = await self._running(job_id)
-        unmoved = record and (record["queue"], record["task"]) == (queue, task) and sequence_in(record["run"])
+        unmoved = (
+            record and (record["queue"], record["task"]) == (queue, task) and anonymous_sequence(record["run"])
+        )
         return record if unmoved else {}
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:

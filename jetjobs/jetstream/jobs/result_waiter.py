@@ -24,7 +24,7 @@ from jetjobs.model.errors import (
 from jetjobs.model.job import FINAL, JobState, JobStatus
 from jetjobs.model.masking import mask_result
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire.lenient_json import at, read_json, read_running
+from jetjobs.model.wire.lenient_json import as_time, read_json, read_running
 
 _LOOK_S = 1.0
 """Between looks at the bucket when a push is expected; it only makes up for a lost one."""
@@ -239,7 +239,7 @@ def _as_told(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
     return last._replace(
         state=JobState.RUNNING,
         attempt=event["attempt"] or last.attempt,
-        started_at=at(event["started_at"]),
+        started_at=as_time(event["started_at"]),
         worker=event["worker"],
         progress=event["progress"],
         message=event["message"],

@@ -12,7 +12,7 @@ from jetjobs.jetstream.messages.get import StoredMessage, last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import write_headers
-from jetjobs.model.job import Job, line_of
+from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
@@ -79,7 +79,7 @@ def cancelled_record(
         record["how"] = how
     if h.OF_SCHEDULE in job.headers:
         record |= {"schedule": job.headers[h.OF_SCHEDULE], "scheduled_time": job.headers.get(h.SCHEDULED_TIME, "")}
-    parent, root = line_of(job.headers)
+    parent, root = lineage_of(job.headers)
     if parent:
         record |= {"parent": parent, "root": root}
     return json.dumps(record).encode()
@@ -95,7 +95,7 @@ def _tick(headers: Mapping[str, str]) -> bytes:
 
 def _line(headers: Mapping[str, str]) -> bytes:
     """Which job enqueued it, and the first of that line."""
-    parent, root = line_of(headers)
+    parent, root = lineage_of(headers)
     return b'"parent":%b,"root":%b,' % (quote(parent), quote(root)) if parent and root else b""
 
 

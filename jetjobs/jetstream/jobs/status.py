@@ -14,12 +14,12 @@ from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.codec import decode, header_number, read_history, read_replays, run_of
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.model.errors import MalformedJob
-from jetjobs.model.job import JobState, JobStatus, line_of
+from jetjobs.model.job import JobState, JobStatus, lineage_of
 from jetjobs.model.masking import mask, mask_result, read_paths
 from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import at, read_json, text_or_none, whole
+from jetjobs.model.wire.lenient_json import as_int, as_time, read_json, text_or_none
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
@@ -40,16 +40,16 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
     """Of a message in a work stream, and the running record of its id, if any."""
     state, lane = live_state(live, running), live.subject.split(".")[3]
     shown = running if state is JobState.RUNNING else {}
-    parent, root = line_of(live.headers)
+    parent, root = lineage_of(live.headers)
     return JobStatus(
         job_id,
         state,
         queue,
         task,
         header_number(live.headers, h.ATTEMPT, 1),
-        due_at=at(header_number(live.headers, h.DUE_AT, 0) or due_time(live.headers)),
-        enqueued_at=at(header_number(live.headers, h.ENQUEUED_AT, 0) or live.stored_at),
-        started_at=at(shown.get("started_at")),
+        due_at=as_time(header_number(live.headers, h.DUE_AT, 0) or due_time(live.headers)),
+        enqueued_at=as_time(header_number(live.headers, h.ENQUEUED_AT, 0) or live.stored_at),
+        started_at=as_time(shown.get("started_at")),
         worker=shown.get("worker"),
         lane=lane,
         run=run_of(live),
@@ -95,10 +95,10 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         state,
         queue,
         task,
-        whole(record.get("attempt")),
-        enqueued_at=at(record.get("enqueued_at")),
-        started_at=at(record.get("started_at")),
-        ended_at=at(record.get("ended_at")),
+        as_int(record.get("attempt")),
+        enqueued_at=as_time(record.get("enqueued_at")),
+        started_at=as_time(record.get("started_at")),
+        ended_at=as_time(record.get("ended_at")),
         worker=text_or_none(record.get("worker")),
         reason=text_or_none(record.get("reason")),
         how=text_or_none(record.get("how")),
@@ -120,16 +120,16 @@ def _cancel_in(record: Mapping[str, Any]) -> dict[str, str]:
 def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
     """Of a dead letter."""
     cause = read_cause(letter.headers)
-    parent, root = line_of(letter.headers)
+    parent, root = lineage_of(letter.headers)
     return JobStatus(
         job_id,
         JobState.DEAD,
         queue,
         task,
         header_number(letter.headers, h.ATTEMPT, 1),
-        enqueued_at=at(header_number(letter.headers, h.ENQUEUED_AT, 0)),
-        started_at=at(cause.get("started_at")),
-        ended_at=at(cause.get("at")),
+        enqueued_at=as_time(header_number(letter.headers, h.ENQUEUED_AT, 0)),
+        started_at=as_time(cause.get("started_at")),
+        ended_at=as_time(cause.get("at")),
         worker=text_or_none(cause.get("worker")),
         reason=text_or_none(cause.get("reason")),
         error=f"{cause.get('type')}: {cause.get('text')}",

@@ -11,7 +11,7 @@ from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.ids import NO_KEY, is_id, parse_id, place_id
+from jetjobs.model.wire.ids import NO_KEY, anonymous_id, is_id, parse_id
 from jetjobs.model.wire.lenient_json import read_json
 
 MAX_HISTORY = 10
@@ -104,7 +104,7 @@ def decode(delivery: Wire) -> Job:
     get = headers.get
     run = get(h.RUN)
     if run is None:
-        run = place_id(delivery.stored_at, delivery.sequence)
+        run = anonymous_id(delivery.stored_at, delivery.sequence)
     elif not is_id(run):
         raise MalformedJob(f"header {h.RUN} is not usable: {run[:40]!r}")
     hop, attempt, most = get(h.HOP), get(h.ATTEMPT), get(h.MAX_ATTEMPTS)
@@ -135,7 +135,7 @@ def salvage(delivery: Wire, queue: str, lane: str) -> Job:
     """A job good enough to bury, made of a delivery that `decode` refused."""
     tokens = delivery.subject.split(".")
     task = tokens[4] if len(tokens) > 4 else "unknown"
-    place = place_id(delivery.stored_at, delivery.sequence)
+    place = anonymous_id(delivery.stored_at, delivery.sequence)
     return Job(
         place,
         task,
@@ -152,13 +152,13 @@ def salvage(delivery: Wire, queue: str, lane: str) -> Job:
 def identify(message: Wire) -> str:
     """The id of a job with none in its subject: its `Nats-Msg-Id` if that is usable, or else its place."""
     given = message.headers.get(h.MSG_ID, "")
-    return given if is_id(given) else place_id(message.stored_at, message.sequence)
+    return given if is_id(given) else anonymous_id(message.stored_at, message.sequence)
 
 
 def run_of(message: Wire) -> str:
     """The run of the job. One published without jetjobs names none: its place is another one for a reused id."""
     run = message.headers.get(h.RUN, "")
-    return run if is_id(run) else place_id(message.stored_at, message.sequence)
+    return run if is_id(run) else anonymous_id(message.stored_at, message.sequence)
 
 
 def _own_lane(headers: Mapping[str, str]) -> str:

@@ -17,11 +17,11 @@ from jetjobs.jetstream.messages.scan import count_on
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, QueueNotFound, TopologyMissing
-from jetjobs.model.views.queue_info import FOR_EVER_S, LaneState, Pause, QueueState, rates
+from jetjobs.model.views.queue_info import NO_END_S, LaneState, Pause, QueueState, rates
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import read_json, seconds
+from jetjobs.model.wire.lenient_json import as_seconds, read_json
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 _CENTURY_S = 100 * 365 * 86400.0
@@ -193,11 +193,11 @@ async def pause_of(connection: Connection, names: Names, queue: str, lanes: list
     lane = max(lanes, key=lambda lane: lane.paused_until, default=None)
     if lane is None or not lane.paused_until:
         return None
-    until = lane.paused_until if lane.paused_until - lane.at < FOR_EVER_S else 0.0
+    until = lane.paused_until if lane.paused_until - lane.at < NO_END_S else 0.0
     try:
         message = await last_on(connection, kv_stream(names.locks_bucket), _note(names, queue))
         note = read_json(message.data) if message is not None and message.data else {}
-        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), seconds(note.get("at")))
+        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), as_seconds(note.get("at")))
     except (BrokerError, ValueError, TypeError, AttributeError):
         return Pause(until)  # paused by other means than ours, or we may not read why
 

@@ -22,7 +22,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import header_lines
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.job import Job
-from jetjobs.model.schedule.plan import Mark, Step, Tick, Waiting
+from jetjobs.model.schedule.plan import Mark, PlacedTick, Step, Tick
 from jetjobs.model.schedule.schedule import Schedule, schedule_key, time_of_token, time_token
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -70,7 +70,7 @@ class Ticks:
                 found[name] = _read(message)
         return found
 
-    async def waiting(self, queue: str, schedule: str) -> tuple[list[Waiting], datetime]:
+    async def waiting(self, queue: str, schedule: str) -> tuple[list[PlacedTick], datetime]:
         """The ticks of a schedule that have not fired, and the time by the clock of the stream's leader, asked
         for after they were read: one that is due later has not fired unseen."""
         pattern = self._names.planned(queue, schedule_key(schedule))
@@ -137,7 +137,7 @@ class Ticks:
         self._publisher.check_size(message, self._connection.inline_limit)
         return message
 
-    def _take_back(self, queue: str, tick: Waiting) -> Staged:
+    def _take_back(self, queue: str, tick: PlacedTick) -> Staged:
         """Removes a tick, if it still stands."""
         headers = {
             h.SCHEDULER: tick.subject,
@@ -241,7 +241,7 @@ def _read(message: StoredMessage) -> Mark:
         return standing  # written by hand: the leader writes over it
 
 
-def _waiting(message: StoredMessage) -> Waiting | None:
+def _waiting(message: StoredMessage) -> PlacedTick | None:
     """None for what is no tick."""
     scheduled_time = time_of_token(message.subject.rsplit(".", 1)[1])
     if scheduled_time is None:
@@ -249,7 +249,7 @@ def _waiting(message: StoredMessage) -> Waiting | None:
     due = scheduled_time
     with contextlib.suppress(ValueError, OverflowError):
         due = max(scheduled_time, _moment(message.headers.get(h.SCHEDULE, "").removeprefix("@at ")))
-    return Waiting(scheduled_time, due, message.subject, message.sequence)
+    return PlacedTick(scheduled_time, due, message.subject, message.sequence)
 
 
 def _moment(text: object) -> datetime:

@@ -18,9 +18,9 @@ MARGIN = timedelta(seconds=2)
 """A tick this close to its time may already be firing: it is neither taken back nor placed again."""
 MAX_CATCH_UP = 100
 """With misfire="all": the newest scheduled times that were missed, at most this many."""
-MOST_COUNTED = 1000
+MAX_COUNTED = 1000
 """Of the scheduled times that were missed: a schedule of every second may have missed a million."""
-MOST_TAKEN = 900
+MAX_REMOVED = 900
 """Ticks that one batch takes back: the server's limit is a thousand messages."""
 _INSTANT = timedelta(microseconds=1)
 
@@ -51,7 +51,7 @@ class Tick(NamedTuple):
     due: datetime
 
 
-class Waiting(NamedTuple):
+class PlacedTick(NamedTuple):
     """A tick that was placed and has not fired."""
 
     scheduled_time: datetime
@@ -92,7 +92,7 @@ class Step(NamedTuple):
     mark: Mark
     """The mark to write, over the one of its sequence."""
     plan: Plan = Plan()
-    taken: tuple[Waiting, ...] = ()
+    taken: tuple[PlacedTick, ...] = ()
     schedule: Schedule | None = None
     """Whose ticks are placed; None where none are."""
 
@@ -103,7 +103,7 @@ def plan(schedule: Schedule, mark: Mark, now: datetime) -> Plan:
         return Plan()
     base = settled(schedule, mark)
     overdue = _Overdue.of(schedule, base, now)
-    coming = [*_slots(schedule, max(base, now), now + AHEAD)]
+    coming = [*_times_between(schedule, max(base, now), now + AHEAD)]
     ticks = tuple(
         Tick(scheduled_time, schedule.due(scheduled_time)) for scheduled_time in [*overdue.kept, *coming]
     )
@@ -132,10 +132,10 @@ def begin(
     schedule: Schedule,
     revision: int,
     mark: Mark,
-    waiting: Sequence[Waiting],
+    waiting: Sequence[PlacedTick],
     now: datetime,
     others: Iterable[Mark] = (),
-    most: int = MOST_COUNTED,
+    most: int = MAX_COUNTED,
 ) -> Step:
     """Bring a queue in line with a definition that its mark does not know, `most` ticks at once.
 
@@ -169,19 +169,19 @@ def to_end(marks: Mapping[str, Mark], home: str) -> dict[str, Mark]:
 
 
 def end(
-    name: str, mark: Mark, waiting: Sequence[Waiting], now: datetime, moved_to: str, *, at_once: bool = False
+    name: str, mark: Mark, waiting: Sequence[PlacedTick], now: datetime, moved_to: str, *, at_once: bool = False
 ) -> Step:
     """Plan no more in a queue: the schedule has moved to another, or is deleted (empty). `at_once`: ticks are
     taken back whose scheduled time has come too, while they wait for the end of their jitter."""
     return _stop(name, mark, waiting, now, mark._replace(moved_to=moved_to), at_once or not moved_to)
 
 
-def _stop(name: str, mark: Mark, waiting: Sequence[Waiting], now: datetime, ended: Mark, at_once: bool) -> Step:
+def _stop(name: str, mark: Mark, waiting: Sequence[PlacedTick], now: datetime, ended: Mark, at_once: bool) -> Step:
     cut = now + MARGIN
     until = min(mark.planned_until or cut, cut)
     taken = tuple(tick for tick in waiting if (tick.due if at_once else tick.scheduled_time) > cut)
-    if len(taken) > MOST_TAKEN:  # the rest in another batch: until then the mark keeps what it says
-        return Step(name, mark._replace(planned_until=until), taken=taken[:MOST_TAKEN])
+    if len(taken) > MAX_REMOVED:  # the rest in another batch: until then the mark keeps what it says
+        return Step(name, mark._replace(planned_until=until), taken=taken[:MAX_REMOVED])
     return Step(name, ended._replace(planned_until=until), taken=taken)
 
 
@@ -213,15 +213,15 @@ class _Overdue(NamedTuple):
         if first is None or last is None or first > now:
             return cls([])
         if now - first <= GRACE:
-            return cls([*_slots(schedule, base, now)], upto=last)
+            return cls([*_times_between(schedule, base, now)], upto=last)
         if schedule.misfire == "skip":
             kept = _newest(schedule, max(base, now - GRACE - _INSTANT), now, MAX_CATCH_UP)
         else:
             kept = _newest(schedule, base, now, MAX_CATCH_UP if schedule.misfire == "all" else 1)
         missed = itertools.takewhile(
-            lambda scheduled_time: not kept or scheduled_time < kept[0], _slots(schedule, base, now)
+            lambda scheduled_time: not kept or scheduled_time < kept[0], _times_between(schedule, base, now)
         )
-        count = sum(1 for _ in itertools.islice(missed, MOST_COUNTED))
+        count = sum(1 for _ in itertools.islice(missed, MAX_COUNTED))
         passed = schedule.before(kept[0] - _INSTANT) if kept else last
         return cls(kept, count, passed if count else None, last)
 
@@ -236,7 +236,7 @@ def _newest(schedule: Schedule, base: datetime, now: datetime, most: int) -> lis
     return found[::-1]
 
 
-def _slots(schedule: Schedule, base: datetime, upto: datetime) -> Iterator[datetime]:
+def _times_between(schedule: Schedule, base: datetime, upto: datetime) -> Iterator[datetime]:
     scheduled_time = schedule.after(base)
     while scheduled_time is not None and scheduled_time <= upto:
         yield scheduled_time

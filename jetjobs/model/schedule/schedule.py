@@ -33,7 +33,7 @@ _FIRST = EPOCH
 _LAST = datetime(2261, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _INSTANT = timedelta(microseconds=1)
-_SLOT_TOKEN = "%Y%m%dT%H%M%SZ"
+_TIME_TOKEN = "%Y%m%dT%H%M%SZ"
 
 Misfire = Literal["last", "all", "skip"]
 Overlap = Literal["allow", "skip"]
@@ -93,12 +93,12 @@ class Interval(NamedTuple):
     every: timedelta
 
     def after(self, moment: datetime) -> datetime | None:
-        return self._slot((moment - EPOCH) // self.every + 1)
+        return self._nth((moment - EPOCH) // self.every + 1)
 
     def before(self, moment: datetime) -> datetime | None:
-        return self._slot((moment - EPOCH) // self.every)
+        return self._nth((moment - EPOCH) // self.every)
 
-    def _slot(self, number: int) -> datetime | None:
+    def _nth(self, number: int) -> datetime | None:
         try:
             return EPOCH + number * self.every
         except OverflowError:
@@ -254,16 +254,16 @@ def schedule_key(name: str) -> str:
 def time_token(scheduled_time: datetime) -> str:
     """A scheduled time as the second part of a job's id: sorts by time.
 
-    >>> slot_token(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
+    >>> time_token(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
     '20260329T013000Z'
     """
-    return scheduled_time.strftime(_SLOT_TOKEN)
+    return scheduled_time.strftime(_TIME_TOKEN)
 
 
 def time_of_token(token: str) -> datetime | None:
     """The other way round; None for what is no such token."""
     try:
-        return datetime.strptime(token, _SLOT_TOKEN).replace(tzinfo=UTC)
+        return datetime.strptime(token, _TIME_TOKEN).replace(tzinfo=UTC)
     except ValueError:
         return None
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, JobStatus
-from jetjobs.model.masking import hides, read_paths
+from jetjobs.model.masking import covers_secret, read_paths
 from jetjobs.model.wire.lenient_json import read_json
 
 LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
@@ -72,7 +72,9 @@ class JobQuery:
     def hidden(self, secret: str) -> set[str]:
         """The arguments asked for that are secret in a job, by the header that says which are."""
         return (
-            {path for path, _ in self.where if hides(path.split(".")[1:], read_paths(secret))} if secret else set()
+            {path for path, _ in self.where if covers_secret(path.split(".")[1:], read_paths(secret))}
+            if secret
+            else set()
         )
 
     def missing(self, arguments: dict[str, Any] | None) -> set[str]:
@@ -118,9 +120,9 @@ def _equal(found: Any, wanted: str) -> bool:
 
 
 class Position(NamedTuple):
-    """Where a list stands: on which shelf, and before which sequence of it."""
+    """Where a list stands: on which source, and before which sequence of it."""
 
-    shelf: str
+    source: str
     sequence: int
 
 
@@ -133,10 +135,10 @@ def read_cursor(query: JobQuery, cursor: str) -> Position:
     """ConfigError when it is none, or one of another list."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        mark, shelf, sequence = read_json(base64.urlsafe_b64decode(padded.encode("ascii")))
+        mark, source, sequence = read_json(base64.urlsafe_b64decode(padded.encode("ascii")))
         if type(sequence) is not int or not 0 < sequence < 2**63:
             raise ValueError("no sequence of a stream")
-        position = Position(str(shelf), sequence)
+        position = Position(str(source), sequence)
     except (ValueError, TypeError, UnicodeEncodeError):
         raise ConfigError(f"{cursor[:40]!r} is no cursor", hint="use the one the last page gave") from None
     if mark != query.fingerprint:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.views.worker_info import iso
-from jetjobs.model.wire.lenient_json import number, read_json, seconds, whole
+from jetjobs.model.wire.lenient_json import as_float, as_int, as_seconds, read_json
 from jetjobs.model.wire.subjects import PROGRESS, Names
 from jetjobs.model.wire.validation import check_token
 
@@ -116,8 +116,8 @@ def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
     if kind == f"job.{PROGRESS}":
         told["job_id"] = told.get("id")
     fields: dict[str, Any] = {key: str(told[key]) for key in _TEXTS if told.get(key) is not None}
-    fields |= {key: seconds(told[key]) for key in _SPANS if told.get(key) is not None}
-    fraction = number(told.get("progress"), -1.0)
+    fields |= {key: as_seconds(told[key]) for key in _SPANS if told.get(key) is not None}
+    fraction = as_float(told.get("progress"), -1.0)
     fields["progress"] = fraction if 0.0 <= fraction <= 1.0 else None
-    fields |= {key: whole(told.get(key)) for key in ("attempt", "skipped")}
-    return LiveEvent(kind, seconds(told.get("at")) or now, **{"worker": "", **fields})
+    fields |= {key: as_int(told.get(key)) for key in ("attempt", "skipped")}
+    return LiveEvent(kind, as_seconds(told.get("at")) or now, **{"worker": "", **fields})

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.views.worker_info import iso
 
-FOR_EVER_S = 10 * 365 * 86400.0
+NO_END_S = 10 * 365 * 86400.0
 """A pause that ends later than this was given no end."""
 
 

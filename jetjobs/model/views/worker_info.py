@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from jetjobs.model.wire.lenient_json import seconds, whole
+from jetjobs.model.wire.lenient_json import as_int, as_seconds
 from jetjobs.model.wire.validation import is_token
 
 
@@ -109,25 +109,25 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
         key=key,
         name=str(value.get("name", key)),
         host=str(value.get("host", "")),
-        pid=whole(value.get("pid")),
+        pid=as_int(value.get("pid")),
         version=str(value.get("version", "")),
         python=str(value.get("python", "")),
         phase=str(value.get("phase", "")),
         queues={
-            queue: QueueSlots(whole(of.get("busy")), whole(of.get("total")))
+            queue: QueueSlots(as_int(of.get("busy")), as_int(of.get("total")))
             for queue, of in (value.get("queues") or {}).items()
             if is_token(queue)
         },
         tasks={str(task): str(digest) for task, digest in (value.get("tasks") or {}).items()},
-        busy=whole(slots.get("busy")),
-        total=whole(slots.get("total")),
+        busy=as_int(slots.get("busy")),
+        total=as_int(slots.get("total")),
         running=tuple(
-            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), seconds(job["since"]))
+            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), as_seconds(job["since"]))
             for job in value.get("running") or []
         ),
-        lag_s=seconds(value.get("lag_s")),
-        memory_bytes=whole(value.get("memory_bytes")),
-        started_at=seconds(value.get("started_at")),
+        lag_s=as_seconds(value.get("lag_s")),
+        memory_bytes=as_int(value.get("memory_bytes")),
+        started_at=as_seconds(value.get("started_at")),
         seen_at=seen_at,
     )
 

@@ -77,7 +77,7 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def place_id(stored_at: float, sequence: int) -> str:
+def anonymous_id(stored_at: float, sequence: int) -> str:
     """The id of a job published without an id: when, to the microsecond, and where its first message was stored.
 
     It is the same on every delivery, and another one in a stream that was deleted and created again.
@@ -85,7 +85,7 @@ def place_id(stored_at: float, sequence: int) -> str:
     return f"s{round(stored_at * 1e6):014x}-{sequence}"
 
 
-def sequence_in(job_id: str) -> int | None:
-    """The sequence in an id that `place_id` made; None in any other."""
+def anonymous_sequence(job_id: str) -> int | None:
+    """The sequence in an id that `anonymous_id` made; None in any other."""
     made = _PLACE.fullmatch(job_id)
     return int(made[1]) if made else None

@@ -28,13 +28,13 @@ def read_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def at(value: Any) -> datetime | None:
+def as_time(value: Any) -> datetime | None:
     """An aware UTC time; None for 0, and for what is no time."""
-    moment = seconds(value)
+    moment = as_seconds(value)
     return datetime.fromtimestamp(moment, UTC) if moment else None
 
 
-def number(value: Any, default: float = 0.0) -> float:
+def as_float(value: Any, default: float = 0.0) -> float:
     """The number, or the default for what is none, not finite, or a truth value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
@@ -45,15 +45,15 @@ def number(value: Any, default: float = 0.0) -> float:
     return found if math.isfinite(found) else default
 
 
-def whole(value: Any) -> int:
+def as_int(value: Any) -> int:
     """The number without its fraction; 0 for what is none, or is too large to mean anything."""
-    found = number(value)
+    found = as_float(value)
     return int(found) if abs(found) < 2**63 else 0
 
 
-def seconds(value: Any) -> float:
+def as_seconds(value: Any) -> float:
     """A time or a span that can be shown; 0 for what is none."""
-    found = number(value)
+    found = as_float(value)
     return found if 0.0 <= found < LAST_MOMENT else 0.0
 
 
@@ -66,14 +66,14 @@ def read_running(record: Mapping[str, Any]) -> dict[str, Any]:
     part of subjects, and whoever may write such a record must not be able to write others through its reader."""
     if not is_token(record.get("queue")) or not is_token(record.get("task")):
         return {}
-    fraction = number(record.get("progress"), -1.0)
+    fraction = as_float(record.get("progress"), -1.0)
     return {
         "run": str(record.get("run", "")),
         "queue": record["queue"],
         "task": record["task"],
-        "attempt": whole(record.get("attempt")),
+        "attempt": as_int(record.get("attempt")),
         "worker": text_or_none(record.get("worker")),
-        "started_at": seconds(record.get("started_at")),
+        "started_at": as_seconds(record.get("started_at")),
         "progress": fraction if 0.0 <= fraction <= 1.0 else None,
         "message": text_or_none(record.get("message")),
     }

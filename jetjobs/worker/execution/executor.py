@@ -30,11 +30,11 @@ from jetjobs.model.errors import (
 from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
+    Abandoned,
     Cancelled,
     DeadLettered,
     DeadReason,
     ErrorInfo,
-    LetGo,
     Outcome,
     Released,
     Retried,
@@ -142,13 +142,13 @@ class Runner:
                 body = await attempt.patiently(lambda: self._payloads.get(job.payload))
             except MalformedJob:
                 if await attempt.patiently(lambda: self._places.has_moved_on(job)):
-                    return LetGo(ack=True)
+                    return Abandoned(ack=True)
                 raise
         except BrokerError as error:
             extra = {"event": "job.body_unreadable", "job_id": job.id, "task": job.task, "error": str(error)}
             _log.warning("the body of a job cannot be read now; it comes again later", extra=extra)
             return Snoozed(FETCH_AGAIN_S)
-        return body if attempt.owned() else LetGo(ack=False)
+        return body if attempt.owned() else Abandoned(ack=False)
 
     def if_cancelled(self, job: Job, outcome: Outcome) -> Outcome:
         """A job that was marked while it ran does not run again. A success stays one."""
@@ -201,7 +201,7 @@ class Runner:
             if not attempt.owned():
                 if attempt.interrupt is not Interrupt.LEASE_LOST:
                     self._leases.lose(attempt)
-                return LetGo(ack=False)
+                return Abandoned(ack=False)
             if attempt.interrupt is Interrupt.CANCEL:
                 how = "killed" if isinstance(raised, ChildDied) else "stopped"
                 return self._cancelled(job, how)  # whatever it raised on its way out
@@ -225,7 +225,7 @@ class Runner:
         while current.uncancel():
             pass
         if why is Interrupt.LEASE_LOST:
-            return LetGo(ack=False)
+            return Abandoned(ack=False)
         if why is Interrupt.STOP:
             return Released()
         if why is Interrupt.CANCEL:

@@ -11,12 +11,12 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.codec import decode, salvage
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
-from jetjobs.model.job import Job, line_of
+from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.outcome import (
+    Abandoned,
     DeadLettered,
     DeadReason,
     ErrorInfo,
-    LetGo,
     Outcome,
     Released,
     Retried,
@@ -107,14 +107,14 @@ class Processing:
         """What follows without a run, if anything, of a job that was delivered before."""
         early = await attempt.patiently(lambda: self._after_crash(attempt, job))
         if early is None and not attempt.owned():
-            return LetGo(ack=False)  # the look outlasted the lease: another may run it by now
+            return Abandoned(ack=False)  # the look outlasted the lease: another may run it by now
         return early
 
     async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
         """Perhaps only the ack was lost; perhaps the job kills its workers. Deliveries may have gone to workers
         that never read them, so only a crash in a run alone says that it does. ADR 29."""
         if await self._places.has_moved_on(job):
-            return LetGo(ack=True)
+            return Abandoned(ack=True)
         again = attempt.delivery.delivered - 1
         crashes = job.crashes + again
         if not attempt.alone and self._max_crashes > 1:
@@ -160,7 +160,7 @@ class Processing:
 
     def _tell(self, attempt: Attempt, job: Job, outcome: Outcome, ended_at: float = 0.0) -> None:
         """`ended_at` is when the task did: how long it took to settle is not its doing."""
-        if isinstance(outcome, LetGo):
+        if isinstance(outcome, Abandoned):
             return
         started = attempt.started_at
         run_s = ended_at - started if started else 0.0
@@ -174,6 +174,6 @@ class Processing:
         elif isinstance(outcome, Snoozed):
             again_s = outcome.delay_s
         what = (job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, reason, again_s, error)
-        root = (line_of(job.headers)[1] or "") if PARENT in job.headers else ""
+        root = (lineage_of(job.headers)[1] or "") if PARENT in job.headers else ""
         delivery = attempt.delivery
         self._observe(JobFinished(*what, delivery.delivered, delivery.sequence, root, most))

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from jetjobs.define.context import Context, Desk
+from jetjobs.define.context import AttemptServices, Context
 from jetjobs.define.task import Task
 from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import ErrorInfo, describe, worth_another
+from jetjobs.model.outcome import ErrorInfo, describe, is_retryable
 from jetjobs.worker.isolation.channel import Garbled
 
 MAIN = "__mp_main__"
@@ -31,7 +31,7 @@ def context_data(context: Context) -> dict[str, Any]:
     }
 
 
-def context_from(data: Mapping[str, Any], body: bytes, desk: Desk | None = None) -> Context:
+def context_from(data: Mapping[str, Any], body: bytes, desk: AttemptServices | None = None) -> Context:
     """The same context in another process, with that process's desk."""
     job = Job(**{**data["job"], "body": body})
     deadline = time.monotonic() + data["remaining_s"]
@@ -52,7 +52,7 @@ def error_data(
     if isinstance(error, Reject):
         return {**data, "signal": "reject"}
     verdict = classify(error, classifiers)
-    return {**data, "transient": worth_another(error, task.retry, verdict), "after_s": verdict.after_s}
+    return {**data, "transient": is_retryable(error, task.retry, verdict), "after_s": verdict.after_s}
 
 
 def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
@@ -62,12 +62,15 @@ def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
         signal = data.get("signal")
         if signal is None:
             return ChildRaised(
-                f"{told.type}: {told.text}", told=told, transient=bool(data["transient"]), after_s=data["after_s"]
+                f"{told.type}: {told.text}",
+                child_error=told,
+                transient=bool(data["transient"]),
+                after_s=data["after_s"],
             )
         raised = _signal(signal, told.text, data)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Garbled(f"an error that cannot be read: {error}") from None
-    raised.told = told
+    raised.child_error = told
     return raised
 
 
