@@ -23,13 +23,13 @@ from jetjobs.worker.execution.pipeline import Processing
 from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.fleet.control import handle_cancel
 from jetjobs.worker.fleet.event_publisher import EventPublisher
+from jetjobs.worker.fleet.registration import Membership
 from jetjobs.worker.fleet.worker_record import queue_slots
 from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leader.leadership import Leadership
 from jetjobs.worker.leader.maintenance import OverdueCall
-from jetjobs.worker.leases.heartbeat_thread import Membership
 from jetjobs.worker.leases.lease_table import Leases
 from jetjobs.worker.options import Phase, WorkerOptions, default_name
 from jetjobs.worker.scheduling.declared import sync_declared

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import Any
 
+from jetjobs.define.context import Desk
 from jetjobs.model import errors
 from jetjobs.model.errors import AttemptError, JetJobsError, LeaseLost
 from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.execution.attempt_services import WorkerDesk
 from jetjobs.worker.isolation.channel import Channel, Frame, Garbled
 
 PACE_S = 0.25
@@ -21,7 +21,7 @@ PACE_S = 0.25
 # The worker's end
 
 
-async def answer(desk: WorkerDesk, attempt: Attempt, frame: Frame) -> Frame | None:
+async def answer(desk: Desk, attempt: Attempt, frame: Frame) -> Frame | None:
     """What is to be said to a frame of the child that runs this attempt. Garbled for what is no question."""
     kind = frame.head.get("kind")
     if kind == "progress":

@@ -7,45 +7,46 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 
-from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.transport.connection import Connection
-from jetjobs.jetstream.workers.registry import new_key
 from jetjobs.model.errors import BrokerError
-from jetjobs.worker.fleet.control import Control, Spawn
-from jetjobs.worker.fleet.worker_record import RecordWriter
-from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.lease_table import TICK_S, Leases
 
 BLOCKED_S = 1.0
 """A loop that has not turned for this long is reported."""
-REGISTER_S = 1.0
-"""How long a start waits for the registry: whoever asks all workers is to know of one before it has jobs."""
 _RETRY_S = 2.0
 
 _log = logging.getLogger("jetjobs.worker")
 
 
-class LeaseKeeper:
+class HeartbeatThread:
     """Extends leases at a third of their time, watches the worker's loop while it is at it, and keeps the worker
     in the registry.
 
     It beats only while the worker's own connection lives: a worker that cannot settle must not keep its jobs.
     """
 
-    def __init__(self, jetstream: JetStreamClient, leases: Leases, presence: RecordWriter) -> None:
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        leases: Leases,
+        each_turn: Callable[[float, Connection], None],
+        at_end: Callable[[Connection], Awaitable[None]],
+    ) -> None:
+        """Both are called in the thread: `each_turn` while it is connected, `at_end` before it disconnects."""
         self._jetstream = jetstream
         self._leases = leases
-        self._presence = presence
+        self._each_turn = each_turn
+        self._at_end = at_end
         self._loop = asyncio.get_running_loop()
         self._told_of = 0.0
         self._own_loop = asyncio.new_event_loop()
         self._stop = threading.Event()
         self._woken = asyncio.Event()
         self._connection: Connection | None = None
-        self._thread = threading.Thread(target=self._run, name="jetjobs-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="jetjobs-heartbeats", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -83,7 +84,7 @@ class LeaseKeeper:
             self._woken.clear()
         with contextlib.suppress(Exception):  # whoever stops has settled everything
             if self._connection is not None:
-                await self._presence.remove(self._connection)
+                await self._at_end(self._connection)
                 await self._connection.close()
         # Heartbeats that were under way have failed with the connection: let them end on their own loop.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -98,7 +99,7 @@ class LeaseKeeper:
             self._connection = None
         self._watch_loop()
         if connection is not None and connection.connected:
-            self._presence.write_if_due(now, connection)
+            self._each_turn(now, connection)
 
     async def _connect(self) -> Connection | None:
         connection = self._jetstream.beside("keeper")
@@ -126,39 +127,3 @@ class LeaseKeeper:
             if attempt.runner is running and attempt.job is not None:
                 return attempt.job.task
         return "unknown"
-
-
-class Membership:
-    """The keeper's thread with the worker's record, and the control requests. Inert until `open`."""
-
-    def __init__(self, jetstream: JetStreamClient, name: str, leases: Leases, spawn: Spawn) -> None:
-        self._name = name
-        self._key = new_key(name)
-        self._jetstream = jetstream
-        self._leases = leases
-        self._keeper: LeaseKeeper | None = None
-        self.control = Control(jetstream.connection, jetstream.names, self._key, spawn)
-
-    async def open(
-        self,
-        stack: contextlib.AsyncExitStack,
-        registry: Router,
-        queues: Mapping[str, int | None],
-        slots: Slots,
-        phase: Callable[[], str],
-    ) -> None:
-        """Until the stack is closed: then the record goes first, and nothing is answered any more."""
-        presence = RecordWriter(
-            self._jetstream, self._key, self._name, registry, queues, slots, self._leases, phase
-        )
-        stack.push_async_callback(self.control.close)
-        await self.control.open()
-        self._keeper = LeaseKeeper(self._jetstream, self._leases, presence)
-        stack.push_async_callback(self._keeper.stop)
-        self._keeper.start()
-        await asyncio.to_thread(presence.registered.wait, REGISTER_S)
-
-    def changed(self) -> None:
-        """The worker has entered another phase: the registry is told at once."""
-        if self._keeper is not None:
-            self._keeper.wake()
