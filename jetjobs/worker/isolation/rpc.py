@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from jetjobs.define.context import Desk
+from jetjobs.define.context import AttemptServices
 from jetjobs.model import errors
 from jetjobs.model.errors import AttemptError, JetJobsError, LeaseLost
 from jetjobs.worker.attempt import Attempt
@@ -21,7 +21,7 @@ PACE_S = 0.25
 # The worker's end
 
 
-async def answer(desk: Desk, attempt: Attempt, frame: Frame) -> Frame | None:
+async def answer(desk: AttemptServices, attempt: Attempt, frame: Frame) -> Frame | None:
     """What is to be said to a frame of the child that runs this attempt. Garbled for what is no question."""
     kind = frame.head.get("kind")
     if kind == "progress":
