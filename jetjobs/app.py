@@ -26,6 +26,7 @@ from jetjobs.enqueue import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.result_waiter import Waiting
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.workers.control_client import Watching
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
@@ -292,7 +293,7 @@ class JetJobs(Router):
     async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
         """What must change on the server for `queues` (default: those of the tasks). Changes nothing."""
         connection = self.jetstream.connection
-        await connection.api("INFO")
+        await connection.api(api.ACCOUNT_INFO)
         settings = self.settings.queues
         wanted = topology.plan(
             Names(settings.namespace),

@@ -16,6 +16,7 @@ from jetjobs.jetstream.messages.codec import MAX_MOVABLE, header_number, header_
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
 from jetjobs.jetstream.messages.publisher import Taken
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import (
     AccessDenied,
     DefinitionError,
@@ -77,7 +78,7 @@ class Replayer:
         if queue is None:
             return
         try:
-            await self._jetstream.connection.api(f"STREAM.INFO.{self._jetstream.names.work_stream(queue)}")
+            await self._jetstream.connection.api(api.stream_info(self._jetstream.names.work_stream(queue)))
         except TopologyMissing as error:
             raise QueueNotFound(f"there is no queue {queue!r}; nothing was changed", hint=error.hint) from error
         except AccessDenied:

@@ -17,6 +17,7 @@ from jetjobs.doctor.finding import AREAS, Answer, Area, Check, Finding, Look, ma
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queues.inspection import live_workers
 from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError
 from jetjobs.model.events import Event
@@ -132,7 +133,7 @@ async def examine(
         await jetstream.open()
         try:
             with contextlib.suppress(AccessDenied):  # who may not ask for limits can still look at streams
-                await jetstream.connection.api("INFO")
+                await jetstream.connection.api(api.ACCOUNT_INFO)
             found = await _examine(jetstream, settings, router, wanted, limit_s)
         finally:
             await jetstream.close()

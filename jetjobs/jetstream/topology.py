@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import NO_PEERS
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
@@ -15,7 +16,6 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.subjects import Names, kv_stream, object_chunks, object_metas, object_stream
 
-NS = 1_000_000_000
 DUPLICATE_WINDOW_S = 120
 SPARE_DELIVERIES = 5
 """How far the server's own limit of deliveries stands above max_crashes."""
@@ -88,7 +88,7 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
         "allow_msg_schedules": True,
         "allow_direct": True,
         "allow_atomic": True,
-        "duplicate_window": DUPLICATE_WINDOW_S * NS,
+        "duplicate_window": DUPLICATE_WINDOW_S * api.NS,
         "metadata": {"jetjobs.queue": queue, "jetjobs.wire": n.WIRE_VERSION},
         **shared,
     }
@@ -100,7 +100,7 @@ def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wante
     config = {
         "durable_name": lane,
         "ack_policy": "explicit",
-        "ack_wait": int(settings.lease.total_seconds() * NS),
+        "ack_wait": int(settings.lease.total_seconds() * api.NS),
         # The worker buries at max_crashes; this stops what kills workers before they come to that. ADR 28.
         "max_deliver": settings.max_crashes + SPARE_DELIVERIES,
         "max_ack_pending": settings.max_running,
@@ -118,7 +118,7 @@ def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Want
         "subjects": [names.dead_filter],
         "retention": "limits",
         "discard": "old",
-        "max_age": int(settings.dead_max_age.total_seconds() * NS),
+        "max_age": int(settings.dead_max_age.total_seconds() * api.NS),
         "max_msgs_per_subject": 1,
         "allow_direct": True,
         "metadata": {"jetjobs.wire": n.WIRE_VERSION},
@@ -235,12 +235,12 @@ async def _put_stream(connection: Connection, publisher: Publisher, change: Chan
     if diff:
         merged = {**there, **{key: wanted.config[key] for key in diff}}
         merged["metadata"] = {**there.get("metadata", {}), **wanted.config.get("metadata", {})}
-        await connection.api(f"STREAM.UPDATE.{wanted.stream}", merged)
+        await connection.api(api.stream_update(wanted.stream), merged)
 
 
 async def _create_stream(connection: Connection, config: dict[str, Any]) -> None:
     try:
-        await connection.api(f"STREAM.CREATE.{config['name']}", config, timeout_s=15.0, try_s=5.0)
+        await connection.api(api.stream_create(config["name"]), config, timeout_s=15.0, try_s=5.0)
     except TopologyConflict:
         return  # another process was first; what is there is compared and updated next
     except BrokerError as error:
@@ -258,7 +258,7 @@ async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
 
 
 async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
-    subject = f"CONSUMER.CREATE.{wanted.stream}.{wanted.consumer}.{wanted.config['filter_subject']}"
+    subject = api.consumer_create(wanted.stream, wanted.consumer, wanted.config["filter_subject"])
     config = {"name": wanted.consumer, **wanted.config}
     if until := await _pause_of(connection, wanted.stream):
         config["pause_until"] = until  # a lane that is made while its queue is paused
@@ -267,7 +267,7 @@ async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
 
 async def _pause_of(connection: Connection, stream: str) -> str | None:
     """Until when the lanes of a queue are paused; None when they are not."""
-    lanes = (await connection.api(f"CONSUMER.LIST.{stream}")).get("consumers") or []
+    lanes = (await connection.api(api.consumer_list(stream))).get("consumers") or []
     return next((lane["config"]["pause_until"] for lane in lanes if lane.get("paused")), None)
 
 
@@ -277,7 +277,7 @@ async def queues_on(connection: Connection, names: Names) -> list[str]:
     offset = 0
     while True:
         query = {"subject": names.work_filter, "offset": offset}
-        answer = await connection.api("STREAM.NAMES", query)
+        answer = await connection.api(api.STREAM_NAMES, query)
         page = answer.get("streams") or []
         queues += [queue for stream in page if (queue := names.queue_of(stream)) is not None]
         offset += len(page)
@@ -297,7 +297,7 @@ async def restore_lanes(connection: Connection, names: Names, queue: str, settin
 
 async def _config_of(connection: Connection, wanted: Wanted) -> dict[str, Any] | None:
     subject = (
-        f"CONSUMER.INFO.{wanted.stream}.{wanted.consumer}" if wanted.consumer else f"STREAM.INFO.{wanted.stream}"
+        api.consumer_info(wanted.stream, wanted.consumer) if wanted.consumer else api.stream_info(wanted.stream)
     )
     try:
         config: dict[str, Any] = (await connection.api(subject))["config"]

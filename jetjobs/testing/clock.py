@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
-from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, parse_time
+from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
 from jetjobs.jetstream.messages.publisher import Outgoing, Taken
 from jetjobs.jetstream.messages.scan import scan_waiting
 from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.wire import headers as h
@@ -69,7 +70,7 @@ async def bring_forward(
         async for message in scan_waiting(client.connection, client.names, queue)
         if which(message) and (due_at := due_time(message.headers)) is not None
     ]
-    now = parse_time((await client.connection.api(f"STREAM.INFO.{stream}"))["ts"])
+    now = api.parse_time((await client.connection.api(api.stream_info(stream)))["ts"])
     moved = 0
     firing: list[StoredMessage] = []
     for due_at, message in sorted(jobs, key=lambda one: one[0]):

@@ -11,6 +11,7 @@ from datetime import timedelta
 from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.events import Event, JobFinished
 from jetjobs.model.wire import headers as h
@@ -168,7 +169,7 @@ async def _look(client: JetStreamClient, queue: str) -> _Look:
     """Jobs in lanes that workers take from, running ones too, and the newest sequence."""
     stream = client.names.work_stream(queue)
     query = {"subjects_filter": client.names.queue_filter(queue)}
-    info = await client.connection.api(f"STREAM.INFO.{stream}", query)
+    info = await client.connection.api(api.stream_info(stream), query)
     subjects = info["state"].get("subjects") or {}
     ready = [
         (subject.split(".")[4], _job_id(subject)) for subject in subjects if subject.split(".")[3] in n.PULLED

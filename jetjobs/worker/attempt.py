@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TypeVar
 
 from jetjobs.jetstream.jobs.checkpoints import Kept
-from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.job import Job
 

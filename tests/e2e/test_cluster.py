@@ -13,6 +13,7 @@ import pytest
 from jetjobs import JetJobs
 from jetjobs.jetstream import client
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.transport import api
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
 from tests.support.cluster import Cluster
@@ -98,7 +99,7 @@ async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leader
         for client in clients:
             await client.close()
 
-        info = await app.jetstream.connection.api("STREAM.INFO.OBJ_jobs-payloads")
+        info = await app.jetstream.connection.api(api.stream_info("OBJ_jobs-payloads"))
         assert info["config"]["num_replicas"] == 3
         leader = cluster.named(info["cluster"]["leader"])
         text = "".join(f"{number:08d}" for number in range(500_000))

@@ -25,6 +25,7 @@ from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream import client
 from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.scheduling.planner import Planner
@@ -224,7 +225,7 @@ async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_stre
                     return len(await fired(apps[0])) == 5
 
                 await eventually(begun, 60)
-                info = await apps[0].jetstream.connection.api("STREAM.INFO.jobs-work-default")
+                info = await apps[0].jetstream.connection.api(api.stream_info("jobs-work-default"))
                 assert info["config"]["num_replicas"] == 3
                 cluster.named(info["cluster"]["leader"]).kill()
                 killed_at = datetime.now(UTC)

@@ -27,6 +27,7 @@ from jetjobs import (
 )
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream.jobs.checkpoints import Kept, Outrun
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import LeaseLost
 from jetjobs.model.events import JobFinished, LeaseLostEvent
 from jetjobs.model.job import Job
@@ -524,5 +525,5 @@ async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_pa
                 assert await handle.result(SOON) == 3
         assert told == [f"jobs.events.job.progress.default.work.{handle.id}"]
         async with app_of("setup") as setup:
-            info = await setup.jetstream.connection.api(f"STREAM.INFO.KV_{BUCKET}")
+            info = await setup.jetstream.connection.api(api.stream_info(f"KV_{BUCKET}"))
             assert (info["state"]["messages"], info["state"]["last_seq"]) == (0, 1)

@@ -12,6 +12,7 @@ from nats.errors import NoRespondersError
 from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy
 from jetjobs.cli.command_tree import run
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import BrokerError, JobFailed, JobNotFound, ResultError
 from jetjobs.model.wire.subjects import kv_subject
 from tests.support.probe import eventually
@@ -37,7 +38,7 @@ async def test_a_forged_running_record_makes_its_reader_publish_nothing(app: Jet
                 await call("j1")
         assert await app.jobs.running() == []
         with pytest.raises(BrokerError, match="no subject"):
-            await app.jetstream.connection.api(f"STREAM.INFO.{FORGED}")
+            await app.jetstream.connection.api(api.stream_info(f"{FORGED}"))
         assert not app.jetstream.connection.post(FORGED, b"")
         assert not app.jetstream.connection.post("good", b"", FORGED)
         # One round over each connection: whatever was to arrive has arrived.

@@ -12,7 +12,7 @@ import pytest
 from jetjobs import JetJobs
 from jetjobs.jetstream import leader_lock as leader_module
 from jetjobs.jetstream.leader_lock import LeaderLock
-from jetjobs.jetstream.messages.get import parse_time
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import StorageFull
 from jetjobs.worker.leader.duty_runner import Duty, Leader, Swept
 from jetjobs.worker.leader.maintenance import sweep_overdue
@@ -163,5 +163,5 @@ async def is_late(app: JetJobs, job_id: str) -> bool:
     """Whether a second has passed since the job was due, by the server's clock."""
     found = await app.jetstream.places.find_live("default", "work", job_id)
     assert found is not None
-    info = await app.jetstream.connection.api("STREAM.INFO.jobs-work-default")
-    return parse_time(info["ts"]) > float(found.headers["Jetjobs-Due-At"]) + 1.0
+    info = await app.jetstream.connection.api(api.stream_info("jobs-work-default"))
+    return api.parse_time(info["ts"]) > float(found.headers["Jetjobs-Due-At"]) + 1.0

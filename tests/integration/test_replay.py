@@ -12,7 +12,7 @@ from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
 from jetjobs.admin.dead_letters import ReplayOutcome
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import last_on
-from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.outcome import ErrorInfo, Retried
 from jetjobs.worker.attempt import Attempt

@@ -11,7 +11,7 @@ import pytest
 
 from jetjobs import AccessDenied, BrokerError, BrokerUnavailable, JetJobs
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.jetstream import topology
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import TopologyConflict, TopologyMissing, UnsupportedServer
 from jetjobs.model.settings import build_settings
 from tests.conftest import MakeApp
@@ -61,9 +61,9 @@ async def test_a_changed_setting_is_shown_as_a_difference_and_applied_to_the_lan
         assert {change.wanted.label for change in changes} == {
             f"lane default/{lane}" for lane in ("high", "normal", "low", "returned")
         }
-        assert changes[0].diff == {"ack_wait": (30 * topology.NS, 10 * topology.NS)}
+        assert changes[0].diff == {"ack_wait": (30 * api.NS, 10 * api.NS)}
         await app.provision()
-        assert (await truth.consumer())["config"]["ack_wait"] == 10 * topology.NS
+        assert (await truth.consumer())["config"]["ack_wait"] == 10 * api.NS
         await app.verify()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.worker.attempt import Attempt, Interrupt
 
 ACK = "$JS.ACK.jobs-work-default.normal.1.7.7.1700000000000000000.0"

@@ -24,8 +24,9 @@ from jetjobs.jetstream.messages.codec import (
     salvage,
     with_error,
 )
-from jetjobs.jetstream.messages.get import StoredMessage, parse_time
-from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.errors import MalformedJob
@@ -178,7 +179,7 @@ def test_a_delivery_and_the_stored_message_give_a_job_the_same_id(stored_ns: int
     subject, seconds = "jobs.work.mail.normal.greet", stored_ns // 10**9
     ack = f"$JS.ACK.jobs-work-mail.normal.1.42.77.{stored_ns}.5"
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{stored_ns % 10**9:09}Z"
-    read = StoredMessage(subject, 42, {}, b"", parse_time(text))
+    read = StoredMessage(subject, 42, {}, b"", api.parse_time(text))
     came = Delivery(NOBODY, subject, ack, b"", None)
     assert identify(came) == identify(read) == f"s{stored_ns // 1000:014x}-42"
 

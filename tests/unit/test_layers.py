@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,10 @@ CONFINED = {
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "uvloop": ("jetjobs.cli.",),
 }
+
+API = "jetjobs.jetstream.transport.api"
+API_SUBJECT = re.compile(r"\$JS\.(API|ACK)|\b(STREAM|CONSUMER)\.[A-Z]+\.\{|\bDIRECT\.GET|\bMSG\.(NEXT|GET|DELETE)")
+"""Subjects of the JetStream API and of acks, whole or as a path below `$JS.API.`."""
 
 
 class Import(NamedTuple):
@@ -164,6 +169,17 @@ def test_a_library_is_imported_only_in_its_place(library: str) -> None:
         if found.imported.split(".")[0] == library and not f"{found.importer}.".startswith(places)
     ]
     assert not offenders, report(offenders)
+
+
+def test_subjects_of_the_jetstream_api_are_spelled_only_in_one_module() -> None:
+    offenders = [
+        f"{module}:{number} spells {found[0]}"
+        for module, path in MODULES.items()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if module != API and (found := API_SUBJECT.search(line))
+    ]
+    assert not offenders, report(offenders)
+    assert API_SUBJECT.search(MODULES[API].read_text()), "the pattern finds nothing"
 
 
 def test_the_environment_is_read_only_by_config_and_the_command_line() -> None:

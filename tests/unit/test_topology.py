@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs.jetstream.messages.publisher import _matches
-from jetjobs.jetstream.topology import NS, Change, Wanted, check, difference, plan
+from jetjobs.jetstream.topology import Change, Wanted, check, difference, plan
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire.subjects import PULLED, Names
@@ -94,8 +95,8 @@ def test_settings_reach_the_plan() -> None:
     )
     wanted = planned("mail", settings=settings, replicas=1)
     lane = wanted["lane mail/low"].config
-    assert (lane["ack_wait"], lane["max_ack_pending"]) == (5 * NS, 7)
-    assert wanted["dead-letter stream jobs-dead"].config["max_age"] == 86400 * NS
+    assert (lane["ack_wait"], lane["max_ack_pending"]) == (5 * api.NS, 7)
+    assert wanted["dead-letter stream jobs-dead"].config["max_age"] == 86400 * api.NS
     for one in wanted.values():
         if not one.consumer:
             assert (one.config["storage"], one.config["num_replicas"]) == ("memory", 3)

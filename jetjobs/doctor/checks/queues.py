@@ -7,11 +7,11 @@ import asyncio
 from jetjobs.doctor.finding import Answer, Check, Look, many
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
-from jetjobs.jetstream.messages.get import at_sequence, parse_time
+from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.jetstream.messages.scan import scan, scan_waiting
 from jetjobs.jetstream.queues.inspection import check_read, given_up, live_workers, stream_info
 from jetjobs.jetstream.queues.queue_state import look_at_lanes, now_of, pause_of
-from jetjobs.jetstream.topology import NS
+from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -74,7 +74,7 @@ async def overdue(look: Look) -> list[Answer]:
         if (info := await stream_info(connection, stream)) is None:
             continue
         await check_read(connection, stream)
-        now, late, latest_s = parse_time(info["ts"]), 0, 0.0
+        now, late, latest_s = api.parse_time(info["ts"]), 0, 0.0
         async for message in scan_waiting(connection, names, queue, MOST_LATER):
             due_at = due_time(message.headers)
             if due_at is not None and now - due_at > LATE_S:
@@ -110,9 +110,9 @@ async def letters(look: Look) -> list[Answer]:
     info = await stream_info(look.jetstream.connection, names.dead_stream)
     if info is None:
         return []  # the plan says so
-    state, most_s = info["state"], int(info["config"].get("max_age", 0)) / NS
+    state, most_s = info["state"], int(info["config"].get("max_age", 0)) / api.NS
     if int(state["messages"]) and most_s:
-        age_s = parse_time(info["ts"]) - parse_time(state["first_ts"])
+        age_s = api.parse_time(info["ts"]) - api.parse_time(state["first_ts"])
         if age_s > LETTERS_OLD * most_s:
             left = show_duration(max(0.0, most_s - age_s))
             text = f"the oldest of {many(int(state['messages']), 'dead letter')} is thrown away in {left}"

@@ -11,7 +11,7 @@ from jetjobs.jetstream import topology
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.queues.inspection import check_read, consumers_of, live_workers, stream_info
-from jetjobs.jetstream.topology import NS
+from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
@@ -63,9 +63,9 @@ def _difference(label: str, key: str, there: Any, wanted: Any, settings: QueueSe
     text = f"{label}: {key} is {_value(key, there)}, planned {_value(key, wanted)}"
     if key == "ack_wait" and isinstance(there, int):
         beat_s = settings.lease.total_seconds() / 3
-        if there / NS < 3 * beat_s:
-            level = "fail" if there / NS <= beat_s else "warn"
-            text = f"{label}: ack_wait {show_duration(there / NS)} < 3 × heartbeat {show_duration(beat_s)}"
+        if there / api.NS < 3 * beat_s:
+            level = "fail" if there / api.NS <= beat_s else "warn"
+            text = f"{label}: ack_wait {show_duration(there / api.NS)} < 3 × heartbeat {show_duration(beat_s)}"
     elif key == "max_deliver" and isinstance(there, int) and 0 < there <= settings.max_crashes:
         level = "fail"
         text += f": the server gives jobs up before {settings.max_crashes} crashes are counted"
@@ -76,7 +76,7 @@ def _value(key: str, value: Any) -> str:
     if value is None:
         return "not set"
     if key in ("ack_wait", "duplicate_window", "max_age") and isinstance(value, int):
-        return show_duration(value / NS) if value else "no limit"
+        return show_duration(value / api.NS) if value else "no limit"
     return str(value)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from jetjobs.jetstream.jobs.results import quote, read_record
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import UnstorableValue
 from jetjobs.model.job import Job
@@ -108,7 +109,7 @@ class Checkpoints:
         await self._purge(self._subject(job_id, run), {})
 
     async def _purge(self, subject: str, upto: dict[str, Any]) -> None:
-        await self._connection.api(f"STREAM.PURGE.{self._stream}", {"filter": subject, **upto})
+        await self._connection.api(api.stream_purge(self._stream), {"filter": subject, **upto})
 
     def _subject(self, job_id: str, run: str) -> str:
         return kv_subject(self._bucket, self._names.checkpoint_key(job_id, run))

@@ -11,6 +11,7 @@ from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, delete_me
 from jetjobs.jetstream.messages.payloads import Payloads, labels_of
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
 from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered
@@ -72,7 +73,7 @@ class DeadLetters:
     async def places(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
         """Subjects of the letters of that id: one, unless jobs of several queues or tasks were given it."""
         query = {"subjects_filter": self._names.dead(queue, task, job_id)}
-        answer = await self._connection.api(f"STREAM.INFO.{self._names.dead_stream}", query)
+        answer = await self._connection.api(api.stream_info(self._names.dead_stream), query)
         return sorted(answer["state"].get("subjects") or {})
 
     async def at(self, subject: str) -> StoredMessage | None:
@@ -85,7 +86,7 @@ class DeadLetters:
 
     async def last_sequence(self) -> int:
         """The place of the newest letter there has been."""
-        return int((await self._connection.api(f"STREAM.INFO.{self._names.dead_stream}"))["state"]["last_seq"])
+        return int((await self._connection.api(api.stream_info(self._names.dead_stream)))["state"]["last_seq"])
 
     def scan(self, queue: str, task: str, start: int = 1) -> AsyncIterator[StoredMessage]:
         """Letters in the order of their death; `*` for any queue or task."""

@@ -15,6 +15,7 @@ from jetjobs.jetstream.messages.codec import header_number, identify, read_repla
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.job import Job, JobStatus, running_status
@@ -111,7 +112,7 @@ class Places:
     async def was_delivered(self, queue: str, subject: str, sequence: int) -> bool:
         """Whether the lane of that subject has delivered that message, at least once."""
         stream, lane = self._names.work_stream(queue), subject.split(".")[3]
-        info = await self._connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+        info = await self._connection.api(api.consumer_info(stream, lane))
         return int(info["delivered"]["stream_seq"]) >= sequence
 
     async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
@@ -165,7 +166,7 @@ class Places:
     async def _subjects(self, stream: str, pattern: str) -> list[str]:
         """Subjects in use that match; none where there is no such stream."""
         try:
-            info = await self._connection.api(f"STREAM.INFO.{stream}", {"subjects_filter": pattern})
+            info = await self._connection.api(api.stream_info(stream), {"subjects_filter": pattern})
         except TopologyMissing:
             return []
         return list(info["state"].get("subjects") or {})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from datetime import datetime
 from typing import NamedTuple
 
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND
 from jetjobs.jetstream.transport.nats_client import read_headers
@@ -45,7 +45,7 @@ async def next_on(connection: Connection, stream: str, subject: str, start: int)
 
 async def _get(connection: Connection, stream: str, query: dict[str, object]) -> StoredMessage | None:
     try:
-        answer = await connection.api(f"STREAM.MSG.GET.{stream}", query)
+        answer = await connection.api(api.message_get(stream), query)
     except BrokerError as error:
         if error.code == MESSAGE_NOT_FOUND:
             return None
@@ -56,14 +56,14 @@ async def _get(connection: Connection, stream: str, query: dict[str, object]) ->
         int(message["seq"]),
         read_headers(base64.b64decode(message.get("hdrs", ""))),
         base64.b64decode(message.get("data", "")),
-        parse_time(message["time"]),
+        api.parse_time(message["time"]),
     )
 
 
 async def delete_message(connection: Connection, stream: str, sequence: int, *, erase: bool = True) -> bool:
     """Delete exactly this message. False when it is not there any more. `erase`: its bytes are written over."""
     try:
-        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence, "no_erase": not erase})
+        await connection.api(api.message_delete(stream), {"seq": sequence, "no_erase": not erase})
     except BrokerError as error:
         if error.code not in (MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND, MESSAGE_DELETE_FAILED):
             raise
@@ -72,8 +72,3 @@ async def delete_message(connection: Connection, stream: str, sequence: int, *, 
             raise
         return False
     return True
-
-
-def parse_time(text: str) -> float:
-    """Seconds since the epoch of a server's RFC 3339 time."""
-    return datetime.fromisoformat(text).timestamp()

@@ -22,6 +22,7 @@ from jetjobs.jetstream.messages.codec import header_size
 from jetjobs.jetstream.messages.get import StoredMessage, last_on, next_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken, Unconfirmed
 from jetjobs.jetstream.messages.scan import page
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import is_transient
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, MalformedJob, TopologyMissing
@@ -271,19 +272,19 @@ class Payloads:
         subject = object_meta(self.store, there.name)
         body = {"filter": subject, "seq": there.sequence + 1}
         await self._insist(
-            lambda: self._connection.api(f"STREAM.PURGE.{self.stream}", body), f"delete {there.name}"
+            lambda: self._connection.api(api.stream_purge(self.stream), body), f"delete {there.name}"
         )
         if there.nuid:
             await self.purge_chunks(there.nuid)
 
     async def purge_chunks(self, nuid: str) -> None:
         body = {"filter": object_chunks(self.store, nuid)}
-        await self._insist(lambda: self._connection.api(f"STREAM.PURGE.{self.stream}", body), f"purge {nuid}")
+        await self._insist(lambda: self._connection.api(api.stream_purge(self.stream), body), f"purge {nuid}")
 
     async def _purge_quietly(self, subject: str) -> None:
         """Chunks that nothing refers to. What stays of them the sweep finds."""
         with contextlib.suppress(BrokerError):
-            await self._connection.api(f"STREAM.PURGE.{self.stream}", {"filter": subject})
+            await self._connection.api(api.stream_purge(self.stream), {"filter": subject})
 
     async def _insist(self, once: Callable[[], Awaitable[T]], doing: str) -> T:
         """Repeat while the fault is a passing one, for as long as a publish would be."""

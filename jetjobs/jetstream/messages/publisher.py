@@ -8,10 +8,10 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from jetjobs.jetstream.messages.codec import encode_headers, header_size
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import HEADER_ROOM, Connection
 from jetjobs.jetstream.transport.errors import BATCH_DUPLICATE, WRONG_LAST_SEQUENCE, from_response, is_transient
 from jetjobs.jetstream.transport.nats_client import frame, header_lines
@@ -110,7 +110,7 @@ class Publisher:
         headers = encode_headers(job)
         if due_at is not None:
             lane = lane or n.LATER
-            headers[h.SCHEDULE] = f"@at {_rfc3339(due_at)}"
+            headers[h.SCHEDULE] = f"@at {api.format_time(due_at)}"
             headers[h.SCHEDULE_TARGET] = self._names.job(job.queue, job.lane, job.task, job.key, job.uid)
         elif lane:
             headers[h.LANE] = job.lane
@@ -236,7 +236,7 @@ class Publisher:
     async def _check_bound(self, stream: str, subject: str) -> None:
         """Nobody answered: tell a stream that is not there from one that has no leader just now."""
         try:
-            info = await self._connection.api(f"STREAM.INFO.{stream}")
+            info = await self._connection.api(api.stream_info(stream))
         except TopologyMissing:
             raise
         except BrokerError:
@@ -267,7 +267,3 @@ def _matches(pattern: str, subject: str) -> bool:
             return False
         tokens = tokens[: len(wanted)]
     return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 
 import nats.errors
 
-from jetjobs.jetstream.messages.get import StoredMessage, parse_time
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_headers, read_status
@@ -83,7 +84,7 @@ async def page(
         sid = await connection.nc.listen(inbox, on_message)
     except nats.errors.Error as error:
         raise from_exception(error, f"read {stream}") from error
-    request = f"$JS.API.DIRECT.GET.{stream}"
+    request = api.direct_get(stream)
     name = connection.expect(ended, request, _PAGE_S)
     try:
         first = {"start_time": since} if since else {"seq": start}
@@ -112,6 +113,6 @@ def _stored(headers: dict[str, str], data: bytes) -> StoredMessage:
         int(headers["Nats-Sequence"]),
         {k: v for k, v in headers.items() if k not in own},
         data,
-        parse_time(headers["Nats-Time-Stamp"]),
+        api.parse_time(headers["Nats-Time-Stamp"]),
         int(headers.get("Nats-Num-Pending", 0)),
     )

@@ -6,89 +6,22 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import nats.errors
 
-from jetjobs.jetstream.topology import NS
+from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import read_headers, read_status
-from jetjobs.model.errors import BrokerError
-
-ACK = b"+ACK"
-IN_PROGRESS = b"+WPI"
-_CONFIRM_S = 10.0
-
-_NONE: Mapping[str, str] = {}
-
-
-class Delivery:
-    """A job handed to us. Everything but the acks is read from the message itself."""
-
-    __slots__ = (
-        "_connection",
-        "ack_subject",
-        "data",
-        "delivered",
-        "fence",
-        "header_bytes",
-        "headers",
-        "pending",
-        "sequence",
-        "stored_at",
-        "subject",
-    )
-
-    def __init__(
-        self, connection: Connection, subject: str, ack_subject: str, data: bytes, headers: bytes | None
-    ) -> None:
-        self._connection = connection
-        self.subject = subject
-        self.data = data
-        self.headers: Mapping[str, str] = read_headers(headers) if headers else _NONE
-        self.header_bytes = len(headers) if headers else 0
-        self.ack_subject = ack_subject
-        # $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<stored at, ns>.<pending>; newer
-        # servers may put domain and account in front and a token behind.
-        tokens = ack_subject.split(".")
-        start = 4 if len(tokens) == 9 else 6
-        self.delivered = int(tokens[start])
-        """How often the server handed it out; above 1 only after a lease ran out."""
-        self.sequence = int(tokens[start + 1])
-        self.fence = int(tokens[start + 2])
-        """The consumer's sequence: only rises, so an older owner can be told from a newer."""
-        self.stored_at = int(tokens[start + 3]) // 1000 / 1e6
-        """To the microsecond, as a message that is read from its stream has it: ids are made of it."""
-        self.pending = int(tokens[start + 4])
-        """How many are left behind it in its lane."""
-
-    def ack(self) -> None:
-        """The job stands in its next place; forget it here. If this is lost it comes again, and is not run."""
-        self._connection.post(self.ack_subject, ACK)
-
-    async def ack_confirmed(self) -> bool:
-        """Like `ack`, but waits for the server's word: for those who then destroy what a second run would need."""
-        try:
-            await self._connection.ask(self.ack_subject, ACK, None, _CONFIRM_S)
-        except BrokerError:
-            return False
-        return True
-
-    async def extend(self, through: Connection, timeout_s: float) -> None:
-        """Ask for another full lease, perhaps through another connection. BrokerError unless the server answered.
-
-        The answer says that the server has heard it, not that the lease was still ours: only our clock knows.
-        """
-        await through.ask(self.ack_subject, IN_PROGRESS, None, timeout_s)
-
 
 _log = logging.getLogger("jetjobs.worker")
 
 EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 _PATIENCE_S = 2 * HEARTBEAT_S + 1.0
-_BACKLOG = b'{"batch":%%d,"expires":%d}' % NS
-_WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * NS, HEARTBEAT_S * NS)
+_BACKLOG = b'{"batch":%%d,"expires":%d}' % api.NS
+_WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * api.NS, HEARTBEAT_S * api.NS)
 
 
 class LanePuller:
@@ -119,7 +52,7 @@ class LanePuller:
         self._on_change = on_change
         self._sid: int | None = None
         self._inbox = ""
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{lane}"
+        self._next = api.next_messages(stream, lane)
         self._heard_at = 0.0
         self.blocked = False
         """Refused by the server: not asked again before `unblock`, so that no refusal becomes a hot loop."""
@@ -191,7 +124,7 @@ class LanePuller:
                 await self._connection.nc.unlisten(sid)
 
     def _on_message(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
-        if reply.startswith("$JS.ACK."):
+        if reply.startswith(api.ACK_PREFIX):
             self._heard_at = time.monotonic()
             if self.owed:
                 self.owed -= 1

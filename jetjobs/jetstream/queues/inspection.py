@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import nats.errors
 
-from jetjobs.jetstream.messages.get import next_on, parse_time
+from jetjobs.jetstream.messages.get import next_on
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.workers.registry import workers_on
@@ -49,7 +50,7 @@ async def round_trip_s(connection: Connection, enough_s: float, tries: int = 10)
 
 async def shares(connection: Connection) -> list[Share]:
     """What the account uses of JetStream, in each tier where it has tiers."""
-    info = await connection.api("INFO")
+    info = await connection.api(api.ACCOUNT_INFO)
     tiers: dict[str, dict[str, Any]] = info.get("tiers") or {"": info}
     found = []
     for name, tier in tiers.items():
@@ -67,7 +68,7 @@ async def shares(connection: Connection) -> list[Share]:
 async def stream_info(connection: Connection, stream: str) -> dict[str, Any] | None:
     """All that the server says of a stream; None when it is not there."""
     try:
-        return await connection.api(f"STREAM.INFO.{stream}")
+        return await connection.api(api.stream_info(stream))
     except TopologyMissing:
         return None
 
@@ -78,7 +79,7 @@ async def skew_s(connection: Connection, stream: str) -> float | None:
     info = await stream_info(connection, stream)
     if info is None:
         return None
-    after, there = time.time(), parse_time(info["ts"])
+    after, there = time.time(), api.parse_time(info["ts"])
     return min(0.0, there - before) if there < before else max(0.0, there - after)
 
 
@@ -98,7 +99,7 @@ async def may_publish(connection: Connection, subject: str) -> bool | None:
 async def check_read(connection: Connection, stream: str) -> None:
     """AccessDenied when this user may not read the stream in pages: a page that is denied only seems slow."""
     try:
-        await connection.ask(f"$JS.API.DIRECT.GET.{stream}", b'{"seq":1}', None, 5.0)
+        await connection.ask(api.direct_get(stream), b'{"seq":1}', None, 5.0)
     except BrokerError as error:
         if error.code != 503:  # no such stream: whoever reads it says so
             raise
@@ -114,7 +115,7 @@ async def consumers_of(connection: Connection, stream: str) -> list[dict[str, An
     """Every consumer of a stream, as the server describes it."""
     found: list[dict[str, Any]] = []
     while True:
-        answer = await connection.api(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
+        answer = await connection.api(api.consumer_list(stream), {"offset": len(found)})
         page = answer.get("consumers") or []
         found += page
         if not page or len(found) >= int(answer.get("total", 0)):
@@ -129,7 +130,7 @@ async def given_up(connection: Connection, names: Names, queue: str, lane: str) 
     """
     stream, subject = names.work_stream(queue), names.lane_filter(queue, lane)
     try:
-        info = await connection.api(f"CONSUMER.INFO.{stream}.{lane}")
+        info = await connection.api(api.consumer_info(stream, lane))
     except TopologyMissing:
         return []  # others may be about to make it again
     last = int(info["ack_floor" if info["num_ack_pending"] else "delivered"]["stream_seq"])

@@ -19,8 +19,9 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import delete_message
 from jetjobs.jetstream.messages.scan import page
-from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.jetstream.queues.queue_state import look_at_lane, look_at_lanes, state_of
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob
@@ -74,7 +75,7 @@ class Purge:
         # First, so that what falls due in the meantime is found in its lane. No consumer reads these.
         for lane in n.WAITING if scheduled else ():
             query = {"filter": self._names.lane_filter(self._queue, lane)}
-            answer = await self._connection.api(f"STREAM.PURGE.{self._stream}", query, 60.0)
+            answer = await self._connection.api(api.stream_purge(self._stream), query, 60.0)
             later += int(answer["purged"])
         self._last = int((await state_of(self._connection, self._stream))["last_seq"])
         # The lanes of returned jobs come first: what is newer is put there.
@@ -120,7 +121,7 @@ class Purge:
         def on_message(subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
             nonlocal taken, expired, latest, status
             news.set()
-            if not reply.startswith("$JS.ACK."):
+            if not reply.startswith(api.ACK_PREFIX):
                 status = " ".join(read_status(headers)) if headers is not None else "no headers"
                 return
             delivery = Delivery(self._connection, subject, reply, data, headers)
@@ -141,7 +142,7 @@ class Purge:
             raise from_exception(error, f"purge lane {lane}") from error
         try:
             request = b'{"batch":%d,"no_wait":true}' % batch
-            self._connection.post(f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{lane}", request, inbox)
+            self._connection.post(api.next_messages(self._stream, lane), request, inbox)
             with contextlib.suppress(TimeoutError):
                 while not status and taken + len(newer) < batch:
                     async with asyncio.timeout(_QUIET_S):

@@ -7,13 +7,13 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from jetjobs.jetstream.messages.codec import header_number
-from jetjobs.jetstream.messages.get import StoredMessage, last_on, next_on, parse_time
+from jetjobs.jetstream.messages.get import StoredMessage, last_on, next_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
 from jetjobs.jetstream.messages.scan import count_on
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, QueueNotFound, TopologyMissing
@@ -43,27 +43,27 @@ def now_of(lanes: list[LaneState]) -> float:
 async def look_at_lane(connection: Connection, names: Names, queue: str, lane: str) -> LaneState | None:
     """None for a lane that is not there: others may be about to make it again."""
     try:
-        info = await connection.api(f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}")
+        info = await connection.api(api.consumer_info(names.work_stream(queue), lane))
     except TopologyMissing as error:
         if error.code == STREAM_NOT_FOUND:
             raise QueueNotFound(f"there is no queue {queue!r}", hint="jetjobs queues list") from error
         return None
     return LaneState(
         lane,
-        parse_time(info["ts"]),
+        api.parse_time(info["ts"]),
         int(info["num_pending"]),
         int(info["num_ack_pending"]),
         int(info["delivered"]["stream_seq"]),
         int(info["delivered"]["consumer_seq"]),
         int(info["num_waiting"]),
-        parse_time(info["config"]["pause_until"]) if info.get("paused") else 0.0,
+        api.parse_time(info["config"]["pause_until"]) if info.get("paused") else 0.0,
         int(info["num_ack_pending"]) >= int(info["config"].get("max_ack_pending", -1)) > 0,
     )
 
 
 async def state_of(connection: Connection, stream: str) -> dict[str, Any]:
     """The state of a stream as it counts it itself."""
-    state: dict[str, Any] = (await connection.api(f"STREAM.INFO.{stream}"))["state"]
+    state: dict[str, Any] = (await connection.api(api.stream_info(stream)))["state"]
     return state
 
 
@@ -183,8 +183,9 @@ async def _settled(connection: Connection, names: Names, queue: str, settled: Ca
 
 async def _set(connection: Connection, names: Names, queue: str, lane: str, until: float) -> bool:
     """Whether the lane is paused now."""
-    moment = datetime.fromtimestamp(until, UTC).isoformat().replace("+00:00", "Z")
-    answer = await connection.api(f"CONSUMER.PAUSE.{names.work_stream(queue)}.{lane}", {"pause_until": moment})
+    answer = await connection.api(
+        api.consumer_pause(names.work_stream(queue), lane), {"pause_until": api.format_time(until)}
+    )
     return bool(answer.get("paused"))
 
 

@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from jetjobs.jetstream.jobs.results import read_record
-from jetjobs.jetstream.messages.get import StoredMessage, delete_message, last_on, parse_time
+from jetjobs.jetstream.messages.get import StoredMessage, delete_message, last_on
 from jetjobs.jetstream.messages.publisher import BATCH_SIZE, Outgoing, Publisher, Staged, Taken, stage
 from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import header_lines
 from jetjobs.model.errors import BrokerError
@@ -78,9 +79,9 @@ class Ticks:
         found = await asyncio.gather(
             *(last_on(self._connection, self._stream(queue), subject) for subject in subjects)
         )
-        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}")
+        info = await self._connection.api(api.stream_info(self._stream(queue)))
         ticks = [tick for message in found if message is not None and (tick := _waiting(message)) is not None]
-        return ticks, datetime.fromtimestamp(parse_time(info["ts"]), UTC)
+        return ticks, datetime.fromtimestamp(api.parse_time(info["ts"]), UTC)
 
     async def earlier(self, job: Job) -> bool:
         """Whether a live job of the same schedule has an earlier scheduled time. Ticks in lane `later` have not
@@ -91,7 +92,7 @@ class Ticks:
 
     async def _subjects(self, queue: str, pattern: str) -> list[str]:
         """Those that match and hold a message, by the stream's leader."""
-        info = await self._connection.api(f"STREAM.INFO.{self._stream(queue)}", {"subjects_filter": pattern})
+        info = await self._connection.api(api.stream_info(self._stream(queue)), {"subjects_filter": pattern})
         return sorted(info["state"].get("subjects") or {})
 
     # Writing

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import nats.errors
 from nats.aio.client import Server
 
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
 from jetjobs.jetstream.transport.nats_client import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
@@ -244,8 +245,8 @@ class Connection:
         started = time.monotonic()
         while True:
             try:
-                answer: dict[str, Any] = json.loads(await self.ask(f"$JS.API.{subject}", payload, None, one_s))
-                refusal = from_response(answer, subject)
+                answer: dict[str, Any] = json.loads(await self.ask(subject, payload, None, one_s))
+                refusal = from_response(answer, subject.removeprefix(api.PREFIX))
                 if refusal is None:
                     return answer
             except BrokerUnavailable as error:

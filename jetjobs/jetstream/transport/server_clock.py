@@ -9,7 +9,7 @@ import logging
 import time
 from datetime import UTC, datetime, timedelta
 
-from jetjobs.jetstream.messages.get import parse_time
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire.subjects import Names, kv_stream
@@ -41,7 +41,7 @@ class ServerClock:
         asked = time.monotonic()
         if self._offset is None or asked >= self._ask_at:
             try:
-                info = await self._connection.api(f"STREAM.INFO.{stream or self._default}")
+                info = await self._connection.api(api.stream_info(stream or self._default))
             except TopologyMissing:
                 raise
             except AccessDenied:
@@ -50,7 +50,7 @@ class ServerClock:
                 if self._offset is None:
                     raise
             else:
-                self._set(parse_time(info["ts"]), asked, time.monotonic())
+                self._set(api.parse_time(info["ts"]), asked, time.monotonic())
         assert self._offset is not None
         return self._offset + time.monotonic()
 

@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from jetjobs.jetstream.pull.puller import Delivery, LanePuller
+from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.jetstream.pull.puller import LanePuller
 from jetjobs.model.events import LaneTrouble, Observer, Redelivered
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n

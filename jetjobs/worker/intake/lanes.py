@@ -10,7 +10,8 @@ from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.pull.puller import LanePuller
-from jetjobs.jetstream.topology import NS, restore_lanes
+from jetjobs.jetstream.topology import restore_lanes
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire import subjects as n
@@ -48,11 +49,11 @@ class Lanes:
         for queue in self._queues:
             for lane in n.PULLED:
                 try:
-                    subject = f"CONSUMER.INFO.{names.work_stream(queue)}.{lane}"
+                    subject = api.consumer_info(names.work_stream(queue), lane)
                     info = await connection.api(subject, timeout_s=FAILOVER_S)
                 except AccessDenied:
                     return  # not allowed to ask: the settings must do
-                self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / NS)
+                self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / api.NS)
 
     async def open(self, dispatcher: Dispatcher) -> None:
         connection, names = self._jetstream.connection, self._jetstream.names
@@ -102,12 +103,12 @@ class Lanes:
             while self._open:
                 await asyncio.sleep(MEND_S)
                 try:
-                    await self._jetstream.connection.api(f"STREAM.INFO.{puller.stream}")
+                    await self._jetstream.connection.api(api.stream_info(puller.stream))
                     await self._restore(puller.queue)
                     if self._full():
                         # It will not be asked for now, and so could not tell that it is well again.
                         with contextlib.suppress(AccessDenied):
-                            await self._jetstream.connection.api(f"CONSUMER.INFO.{puller.stream}.{puller.lane}")
+                            await self._jetstream.connection.api(api.consumer_info(puller.stream, puller.lane))
                 except BrokerError:
                     continue
                 break
@@ -134,7 +135,7 @@ class Lanes:
 
     async def _pending(self, puller: LanePuller) -> int:
         try:
-            info = await self._jetstream.connection.api(f"CONSUMER.INFO.{puller.stream}.{puller.lane}")
+            info = await self._jetstream.connection.api(api.consumer_info(puller.stream, puller.lane))
         except TopologyMissing:
             return 0  # a lane that is gone has nothing to deliver
         return int(info["num_pending"])

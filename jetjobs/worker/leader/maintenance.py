@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
-from jetjobs.jetstream.messages.get import StoredMessage, last_on, parse_time
+from jetjobs.jetstream.messages.get import StoredMessage, last_on
 from jetjobs.jetstream.messages.payloads import ObjectInfo, read_info
 from jetjobs.jetstream.messages.publisher import Outgoing, Taken
 from jetjobs.jetstream.messages.scan import PAGE, page, scan_waiting
 from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.subjects import object_chunks, object_metas
@@ -92,7 +93,7 @@ def sweeps(jetstream: JetStreamClient, stranded: StrandedJobs) -> list[Duty]:
 async def sweep_overdue(jetstream: JetStreamClient, queue: str, late_s: float = LATE_S) -> Swept:
     """Move what has been due for `late_s`. What is late, but not so late, is for another look."""
     stream = jetstream.names.work_stream(queue)
-    now = parse_time((await jetstream.connection.api(f"STREAM.INFO.{stream}"))["ts"])
+    now = api.parse_time((await jetstream.connection.api(api.stream_info(stream)))["ts"])
     mended = seen = 0
     again_in_s: float | None = None
     async for message in scan_waiting(jetstream.connection, jetstream.names, queue):
@@ -177,7 +178,7 @@ async def _sweep_chunks(jetstream: JetStreamClient, known: set[str], before: flo
     of 100,000 objects at most; what is beyond that waits until there are fewer."""
     payloads = jetstream.payloads
     query = {"subjects_filter": object_chunks(payloads.store, ">")}
-    info = await jetstream.connection.api(f"STREAM.INFO.{payloads.stream}", query, timeout_s=15.0)
+    info = await jetstream.connection.api(api.stream_info(payloads.stream), query, timeout_s=15.0)
     prefix = object_chunks(payloads.store, "")
     strays = {subject.removeprefix(prefix) for subject in info["state"].get("subjects") or {}} - known
     return sum([await _remove_chunks(jetstream, nuid, before) for nuid in strays])

@@ -14,8 +14,9 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import Letter
 from jetjobs.jetstream.messages.codec import decode, salvage, with_error
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
-from jetjobs.jetstream.pull.puller import ACK
+from jetjobs.jetstream.pull.delivery import ACK
 from jetjobs.jetstream.queues.inspection import given_up
+from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, MalformedJob
 from jetjobs.model.events import JobFinished, Observer
 from jetjobs.model.job import Job
@@ -120,7 +121,7 @@ class StrandedJobs:
             finished = JobFinished(queue, job.task, job.id, job.attempt, "dead_lettered", 0.0, 0.0, outcome.reason)
             self._observe(finished._replace(error=outcome.error, delivery=0, sequence=sequence))
         # By an ack the consumer forgets it too; after a delete it would go on counting it as redelivered.
-        await jetstream.connection.ask(f"$JS.ACK.{stream}.{lane}.1.{sequence}.{sequence}.0.0", ACK)
+        await jetstream.connection.ask(api.ack(stream, lane, sequence), ACK)
 
 
 def _read(queue: str, lane: str, message: StoredMessage) -> tuple[Job, DeadLettered]:

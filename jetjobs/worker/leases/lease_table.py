@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.pull.puller import Delivery
+from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.events import LeaseLostEvent, Observer
