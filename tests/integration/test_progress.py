@@ -5,35 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jetjobs import JetJobs, JobFailed, JobState, JobStatus, RetryPolicy, Settings, current_job
+from jetjobs import JetJobs, JobFailed, JobState, JobStatus, RetryPolicy, current_job
 from jetjobs.worker.leases.lease_table import TICK_S
 from tests.integration import kept_tasks
 from tests.support.probe import eventually
 from tests.support.server import Truth
-from tests.support.workers import provisioned, running
+from tests.support.workers import running
 
 SOON = timedelta(seconds=40)
-
-
-@pytest.fixture
-async def opened(app: JetJobs) -> AsyncIterator[JetJobs]:
-    async with app:
-        yield app
-
-
-@pytest.fixture
-async def kept_app(settings_for: Callable[..., Settings]) -> AsyncIterator[JetJobs]:
-    kept_tasks.app.configure(settings_for())
-    kept_tasks.app._observers.clear()
-    async with provisioned(kept_tasks.app) as opened:
-        yield opened
 
 
 async def listen(truth: Truth) -> list[tuple[str, dict[str, Any]]]:

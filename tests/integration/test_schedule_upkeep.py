@@ -21,14 +21,6 @@ from tests.support.workers import provisioned
 BY_HAND = ("H.12", "_pin", "Ä/ö=", "a.b.c")
 
 
-@pytest.fixture
-def work(app: JetJobs) -> Any:
-    @app.task
-    async def work(n: int = 0) -> None: ...
-
-    return work
-
-
 async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: MakeApp, truth: Truth) -> None:
     gone, other = make_app("gone"), make_app("other")
 

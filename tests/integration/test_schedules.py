@@ -48,15 +48,6 @@ SOON = timedelta(seconds=30)
 pytestmark = pytest.mark.timeout(150)
 
 
-@pytest.fixture
-def work(app: JetJobs) -> Any:
-    @app.task
-    async def work(n: int = 0) -> int:
-        return n
-
-    return work
-
-
 @contextlib.asynccontextmanager
 async def planning(*apps: JetJobs) -> AsyncIterator[list[Planner]]:
     """As if each of these apps' processes led, all at once."""

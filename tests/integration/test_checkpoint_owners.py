@@ -1,0 +1,248 @@
+"""Checkpoints of workers that compete for a job, and of those without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jetjobs import JetJobs, JetJobsError, JobFailed, RetryPolicy, current_job
+from jetjobs.dev_server import EmbeddedServer
+from jetjobs.jetstream.jobs.checkpoints import Kept, Outrun
+from jetjobs.jetstream.transport import api
+from jetjobs.model.errors import LeaseLost
+from jetjobs.model.events import LeaseLostEvent
+from jetjobs.model.job import Job
+from tests.integration import kept_tasks
+from tests.support.checkpoints import BUCKET, checkpoints, gone
+from tests.support.probe import Probe, eventually
+from tests.support.roles import GuardedServer
+from tests.support.server import Truth
+from tests.support.workers import running
+
+SOON = timedelta(seconds=40)
+
+
+# Owners
+
+
+def hand(delivery: int, worker: str = "w", hop: int = 0, fence: int | None = None) -> Kept:
+    job = Job("j1", "work", "default", "normal", b"{}", run="r1", hop=hop)
+    return Kept(job, delivery, delivery if fence is None else fence, worker)
+
+
+def ours() -> bool:
+    return True
+
+
+async def test_an_older_owner_cannot_write_over_a_newer_ones(opened: JetJobs, truth: Truth) -> None:
+    await opened.provision()
+    kept = opened.jetstream.checkpoints
+    old, new = hand(1), hand(2)
+    await kept.save(old, b"1", ours)
+    assert await kept.load(new) == b"1"
+    await kept.save(old, b"2", ours)  # it does not know yet, and neither does the server
+    await kept.save(new, b"7", ours)  # by the newer hand: the other's is written over
+    for _ in range(2):
+        with pytest.raises(Outrun):
+            await kept.save(old, b"3", ours)
+    with pytest.raises(Outrun):
+        await kept.load(old)
+    await kept.remove(old)
+    assert (await checkpoints(truth))["j1.r1"]["value"] == 7
+    await kept.save(new, b"8", ours)
+    assert (await checkpoints(truth))["j1.r1"]["value"] == 8
+    await kept.remove(new)
+    assert await checkpoints(truth) == {}
+
+
+async def test_an_older_owner_that_has_not_written_yet_is_refused_too(opened: JetJobs, truth: Truth) -> None:
+    await opened.provision()
+    kept = opened.jetstream.checkpoints
+    await kept.save(hand(1, hop=3), b"7", ours)
+    for older in (hand(1), hand(5), hand(9, hop=2)):
+        with pytest.raises(Outrun):
+            await kept.save(older, b"1", ours)
+    assert (await checkpoints(truth))["j1.r1"]["value"] == 7
+
+
+async def test_counts_that_began_anew_let_the_one_who_came_last_write(opened: JetJobs, truth: Truth) -> None:
+    """A lane that was made again counts its deliveries from 1."""
+    await opened.provision()
+    kept = opened.jetstream.checkpoints
+    old, new = hand(1, "a", fence=40), hand(1, "b", fence=1)
+    await kept.save(old, b"1", ours)
+    await kept.save(new, b"2", ours)
+    with pytest.raises(Outrun):
+        await kept.save(old, b"3", ours)
+    await kept.save(new, b"4", ours)
+    assert (await checkpoints(truth))["j1.r1"]["value"] == 4
+
+
+async def test_lives_of_one_id_do_not_meet(opened: JetJobs, truth: Truth) -> None:
+    await opened.provision()
+    kept = opened.jetstream.checkpoints
+    first, second = hand(4), hand(1)
+    second.job = second.job._replace(run="r2")
+    await kept.save(first, b"1", ours)
+    assert await kept.load(second) is None
+    await kept.save(second, b"2", ours)
+    assert {key: record["value"] for key, record in (await checkpoints(truth)).items()} == {"j1.r1": 1, "j1.r2": 2}
+    await kept.forget("j1")
+    assert await checkpoints(truth) == {}
+
+
+async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
+    opened: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    told: list[BaseException] = []
+
+    @opened.task
+    async def work() -> str:
+        job = current_job()
+        await job.checkpoint(1)
+        newer = Kept(job.job, job.delivery + 1, 99, "another")
+        await opened.jetstream.checkpoints.save(newer, b"50", ours)
+        try:
+            await job.checkpoint(2)
+        except LeaseLost as error:
+            told.append(error)
+            raise
+        return "?"
+
+    await opened.provision()
+    async with running(opened.worker()):
+        handle = await work.enqueue()
+        await probe.wait(LeaseLostEvent, timeout=30)
+        assert (await checkpoints(truth))[f"{handle.id}.{handle.run}"]["value"] == 50
+        assert len(await truth.jobs()) == 1  # not settled: it is another's
+    assert len(told) == 1
+    assert await truth.dead() == {}
+    assert await truth.done() == {}
+
+
+async def test_a_child_of_a_worker_that_is_outrun_is_told(kept_app: JetJobs, truth: Truth, tmp_path: Path) -> None:
+    go_on, told_file = tmp_path / "go", tmp_path / "go.told"
+    async with running(kept_app.worker()):
+        handle = await kept_tasks.wait_and_checkpoint_in_child.enqueue(str(go_on))
+
+        async def begun() -> bool:
+            return len(await checkpoints(truth)) == 1
+
+        await eventually(begun, 40)
+        job = Job(handle.id, handle.task, "default", "normal", b"{}", run=handle.run)
+        await kept_app.jetstream.checkpoints.save(Kept(job, 2, 99, "another"), b"50", ours)
+        go_on.touch()
+
+        async def told() -> bool:
+            return told_file.exists() and bool(told_file.read_text())
+
+        await eventually(told, 40)
+        assert (await checkpoints(truth))[f"{handle.id}.{handle.run}"]["value"] == 50
+    assert told_file.read_text() == "LeaseLost"
+
+
+async def test_a_thread_that_was_given_up_keeps_nothing_more(
+    opened: JetJobs, truth: Truth, tmp_path: Path
+) -> None:
+    go_on, told = tmp_path / "go", tmp_path / "told"
+
+    @opened.task(timeout=timedelta(seconds=0.5), retry=RetryPolicy(max_attempts=1))
+    def work() -> None:
+        kept_tasks.wait_for_file(str(go_on))
+        try:
+            current_job().checkpoint_sync(2)
+        except JetJobsError as error:
+            told.write_text(str(error))
+
+    await opened.provision()
+    async with running(opened.worker()):
+        handle = await work.enqueue()
+        with pytest.raises(JobFailed):
+            await handle.result(SOON)
+        go_on.touch()
+
+        async def ended() -> bool:
+            return told.exists() and bool(told.read_text())
+
+        await eventually(ended, 30)
+    assert "attempt has ended" in told.read_text()
+    assert await checkpoints(truth) == {}
+
+
+# Outages
+
+
+async def test_a_checkpoint_waits_for_a_server_that_is_away(
+    server: EmbeddedServer, opened: JetJobs, truth: Truth
+) -> None:
+    stopped, begun = asyncio.Event(), asyncio.Event()
+
+    @opened.task
+    async def work() -> int | None:
+        await current_job().checkpoint(1)
+        begun.set()
+        await stopped.wait()
+        await current_job().checkpoint(2)
+        return await current_job().resume(int)
+
+    await opened.provision()
+    async with running(opened.worker()):
+        handle = await work.enqueue()
+        async with asyncio.timeout(30):
+            await begun.wait()
+        server.kill()
+        stopped.set()
+        await asyncio.sleep(0.5)  # while there is nobody to ask
+        server.start()
+        assert await handle.result(SOON) == 2
+        await gone(truth)
+
+
+async def test_many_checkpoints_at_once_leave_the_last(opened: JetJobs) -> None:
+    @opened.task
+    async def work() -> int | None:
+        job = current_job()
+        await asyncio.gather(*(job.checkpoint(n) for n in range(50)))
+        return await job.resume(int)
+
+    await opened.provision()
+    async with running(opened.worker()):
+        assert await (await work.enqueue()).result(SOON) == 49
+
+
+async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_path: Path) -> None:
+    with GuardedServer(tmp_path) as guarded:
+        seen_it = asyncio.Event()
+
+        def app_of(role: str) -> JetJobs:
+            app = JetJobs("t", settings=guarded.settings_of(role))
+
+            @app.task
+            async def work() -> int | None:
+                await current_job().checkpoint(3)
+                current_job().progress(0.5, "half")
+                await seen_it.wait()
+                return await current_job().resume(int)
+
+            return app
+
+        async with app_of("setup") as setup:
+            await setup.provision()
+        async with app_of("producer") as producer, app_of("worker") as working:
+            handle = await producer.tasks["work"].enqueue()
+            told: list[str] = []
+            await producer.jetstream.connection.nc.listen(
+                "jobs.events.job.>", lambda subject, *_: told.append(subject)
+            )
+            async with asyncio.timeout(50), running(working.worker()):
+                async for status in handle.follow():
+                    if status.progress == 0.5:
+                        seen_it.set()
+                assert await handle.result(SOON) == 3
+        assert told == [f"jobs.events.job.progress.default.work.{handle.id}"]
+        async with app_of("setup") as setup:
+            info = await setup.jetstream.connection.api(api.stream_info(f"KV_{BUCKET}"))
+            assert (info["state"]["messages"], info["state"]["last_seq"]) == (0, 1)

@@ -1,0 +1,34 @@
+"""Reads checkpoints from their bucket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nats.js.errors import NotFoundError
+
+from tests.support.probe import eventually
+from tests.support.server import Truth
+
+BUCKET = "jobs-checkpoints"
+
+
+async def checkpoints(truth: Truth) -> dict[str, dict[str, Any]]:
+    """Records of the bucket by key."""
+    found = {}
+    for subject in await truth.subjects(f"KV_{BUCKET}", f"$KV.{BUCKET}.>"):
+        try:
+            message = await truth.js.get_last_msg(f"KV_{BUCKET}", subject)
+        except NotFoundError:
+            continue  # removed meanwhile
+        found[subject.removeprefix(f"$KV.{BUCKET}.")] = json.loads(message.data or b"{}")
+    return found
+
+
+async def gone(truth: Truth) -> None:
+    """Until nothing is kept: that comes right after the job's end is told."""
+
+    async def check() -> bool:
+        return await checkpoints(truth) == {}
+
+    await eventually(check, 30)
