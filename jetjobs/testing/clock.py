@@ -20,7 +20,7 @@ from jetjobs.model.errors import JetJobsError
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import new_run
 from jetjobs.testing.sync_bridge import ask
-from jetjobs.worker.leader.maintenance import fired
+from jetjobs.worker.leader.overdue_jobs import fired
 
 FIRING_S = 2.0
 """So shortly before a job is due the server may be moving it already: then it is left to do so. Within as much, a

@@ -29,7 +29,7 @@ from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leader.leadership import Leadership
-from jetjobs.worker.leader.maintenance import OverdueCall
+from jetjobs.worker.leader.overdue_jobs import OverdueRequest
 from jetjobs.worker.leases.lease_table import Leases
 from jetjobs.worker.options import Phase, WorkerOptions, default_name
 from jetjobs.worker.scheduling.declared import sync_declared
@@ -69,7 +69,7 @@ class Worker:
         self._dispatcher = Dispatcher(self.slots, self.leases, self._start, self._release, max_crashes, observe)
         self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0), self._tell)
         self._lanes = Lanes(jetstream, options.queues, settings, self.leases, self._spawn)
-        self._overdue = OverdueCall(jetstream)
+        self._overdue = OverdueRequest(jetstream)
         self._runner: Runner | None = None
         self._processing: Processing | None = None
         sync = functools.partial(sync_declared, jetstream, options.app, registry.declared_schedules)
@@ -191,11 +191,11 @@ class Worker:
     @property
     def queue_states(self) -> list[QueueState]:
         """How all queues stand, while this worker leads and `count_queues` is set; else none."""
-        return self._leadership.counting.states
+        return self._leadership.queue_counter.states
 
     @property
     def count_errors(self) -> int:
-        return self._leadership.counting.errors
+        return self._leadership.queue_counter.errors
 
     @property
     def schedule_lateness(self) -> Mapping[str, float]:

@@ -13,8 +13,8 @@ from nats.aio.msg import Msg
 
 from jetjobs import JetJobs, JobState, current_job
 from jetjobs.model.events import JobFinished, JobStarted
-from jetjobs.worker.leader.duty_runner import Swept
-from jetjobs.worker.leader.maintenance import sweeps
+from jetjobs.worker.leader.duty_runner import DutyResult
+from jetjobs.worker.leader.maintenance import duties
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
@@ -344,8 +344,8 @@ async def test_a_forged_advisory_causes_a_look_and_nothing_else(app: JetJobs, pr
             for sequence in (1, 2, 3, 999_999, 0, -1, 10**30):  # the pin, what runs, what waits, nothing at all
                 forged = json.dumps({**about, "stream_seq": sequence}).encode()
                 await truth.nc.publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.any.thing", forged)
-                assert stranded.hint(forged)
-            assert stranded.hint(json.dumps({**about, "stream": "jobs-work-none", "stream_seq": 2}).encode())
+                assert stranded.add_hint(forged)
+            assert stranded.add_hint(json.dumps({**about, "stream": "jobs-work-none", "stream_seq": 2}).encode())
             assert await stranded.check_hints() == (0, None)
             for useless in (
                 b"no json",
@@ -357,7 +357,7 @@ async def test_a_forged_advisory_causes_a_look_and_nothing_else(app: JetJobs, pr
                 b'{"stream": "jobs-work-default", "consumer": "normal", "stream_seq": "2"}',
                 b'{"stream": "jobs-work-default", "consumer": "normal", "stream_seq": true}',
             ):
-                assert not stranded.hint(useless)
+                assert not stranded.add_hint(useless)
             gate.set()
             for handle in (runs, waits):
                 await handle.result(SOON)
@@ -369,7 +369,7 @@ async def test_a_queue_without_rights_for_the_leader_keeps_no_other_from_being_s
     swept: list[str] = []
 
     class Noting(StrandedJobs):
-        async def sweep(self, queue: str) -> Swept:
+        async def sweep(self, queue: str) -> DutyResult:
             done = await super().sweep(queue)
             swept.append(queue)
             return done
@@ -380,9 +380,9 @@ async def test_a_queue_without_rights_for_the_leader_keeps_no_other_from_being_s
         async with JetJobs("t", settings=guarded.settings_of("worker")) as app:
             stranded = Noting(app.jetstream, "tester", 0.0, lambda event: None)
             advisory = {"stream": "jobs-work-audit", "consumer": "normal", "stream_seq": 2}
-            assert stranded.hint(json.dumps(advisory).encode())
+            assert stranded.add_hint(json.dumps(advisory).encode())
             assert await stranded.check_hints() == (0, None)  # and the hint is forgotten
-            for duty in sweeps(app.jetstream, stranded):
+            for duty in duties(app.jetstream, stranded):
                 await duty.run()
     assert swept == ["default"]
 
@@ -416,7 +416,7 @@ async def test_the_sweep_finds_what_no_advisory_told_of_and_nothing_else(
             await eventually(given_up)
             # A job that was delivered before it still runs: the consumer's floor stands below both.
             for _ in range(2):
-                assert (await sweep.sweep("default")).mended == 0
+                assert (await sweep.sweep("default")).repaired == 0
                 await asyncio.sleep(0.3)
             gate.set()
             assert await running_job.result(SOON) == "ran through"
@@ -424,7 +424,7 @@ async def test_the_sweep_finds_what_no_advisory_told_of_and_nothing_else(
             assert worker.slots.busy == 0
 
             async def buried() -> bool:
-                return (await sweep.sweep("default")).mended == 1
+                return (await sweep.sweep("default")).repaired == 1
 
             await eventually(buried)
         assert set(await truth.dead()) == {stranded.id}

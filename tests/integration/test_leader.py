@@ -14,8 +14,8 @@ from jetjobs.jetstream import leader_lock as leader_module
 from jetjobs.jetstream.leader_lock import LeaderLock
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import StorageFull
-from jetjobs.worker.leader.duty_runner import Duty, Leader, Swept
-from jetjobs.worker.leader.maintenance import sweep_overdue
+from jetjobs.worker.leader.duty_runner import Duty, DutyResult, DutyRunner
+from jetjobs.worker.leader.overdue_jobs import sweep_overdue
 from tests.support.probe import background, eventually
 from tests.support.server import Truth, server_of
 from tests.support.workers import provisioned, running
@@ -75,19 +75,19 @@ async def test_a_holder_whose_key_has_expired_must_win_it_again(
 async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -> None:
     done: list[str] = []
 
-    def leader(name: str) -> Leader:
-        async def work() -> Swept:
+    def leader(name: str) -> DutyRunner:
+        async def work() -> DutyResult:
             done.append(name)
-            return Swept(0)
+            return DutyResult(0)
 
         duty = Duty("work", 3600.0, work)
-        return Leader(lock(app, name), [duty])
+        return DutyRunner(lock(app, name), [duty])
 
     async with provisioned(app):
         first, second = leader("a"), leader("b")
 
         async def worked(name: str) -> bool:
-            (first if name == "a" else second).hasten("work", 0.0)
+            (first if name == "a" else second).request("work", 0.0)
             return name in done
 
         async with contextlib.AsyncExitStack() as until_the_end:
@@ -100,20 +100,20 @@ async def test_the_leader_does_its_duties_and_another_follows_it(app: JetJobs) -
 async def test_a_duty_that_fails_is_done_again_and_costs_nothing_else(app: JetJobs) -> None:
     calls: list[str] = []
 
-    async def broken() -> Swept:
+    async def broken() -> DutyResult:
         calls.append("broken")
         raise StorageFull("full")
 
-    async def sound() -> Swept:
+    async def sound() -> DutyResult:
         calls.append("sound")
-        return Swept(0)
+        return DutyResult(0)
 
     async with provisioned(app):
-        leader = Leader(lock(app), [Duty("broken", 3600.0, broken), Duty("sound", 3600.0, sound)])
+        leader = DutyRunner(lock(app), [Duty("broken", 3600.0, broken), Duty("sound", 3600.0, sound)])
 
         async def often() -> bool:
-            leader.hasten("broken", 0.0)
-            leader.hasten("sound", 0.0)
+            leader.request("broken", 0.0)
+            leader.request("sound", 0.0)
             return calls.count("broken") >= 2 and calls.count("sound") >= 2
 
         async with background(leader.run()):
@@ -143,12 +143,12 @@ async def test_jobs_that_fell_due_while_storage_was_full_are_fired_by_the_sweep(
             await eventually(lambda: is_late(app, handles[0].id))
             assert len(await truth.jobs(lane="later")) == 10  # passed by
             await truth.js.purge_stream("ballast")
-            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(11)
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == DutyResult(11)
             assert await truth.jobs(lane="later") == await truth.jobs(lane="retry") == []
             async with running(app.worker()):
                 assert [await handle.result(SOON) for handle in handles] == list(range(10))
                 assert await (await app.job("again")).result(SOON) == 10
-            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == Swept(0)
+            assert await sweep_overdue(app.jetstream, "default", late_s=0.5) == DutyResult(0)
             await truth.until_empty()
 
 

@@ -17,7 +17,7 @@ from jetjobs.admin.cancel import CancelOutcome
 from jetjobs.jetstream.workers.control_client import ask_all
 from jetjobs.jetstream.workers.registry import TTL_S
 from jetjobs.model.views.worker_info import WorkerRecord
-from jetjobs.worker.leader.maintenance import sweeps
+from jetjobs.worker.leader.maintenance import duties
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.options import Phase
 from jetjobs.worker.worker import Worker
@@ -315,8 +315,8 @@ async def test_the_roles_of_the_example_configuration_may_register_look_and_hand
                 assert (await operator.jobs.get(job.id)).state is JobState.SCHEDULED
                 assert (await operator.jobs.cancel(job.id)).outcome is CancelOutcome.CANCELLED
                 jetstream = working.jetstream
-                for duty in sweeps(jetstream, StrandedJobs(jetstream, "w", 30.0, lambda event: None)):
-                    assert (await duty.run()).mended == 0
+                for duty in duties(jetstream, StrandedJobs(jetstream, "w", 30.0, lambda event: None)):
+                    assert (await duty.run()).repaired == 0
                 await operator.workers.stop("w")
         denied = [line for line in guarded.log().splitlines() if "Violation" in line]
         assert denied == []

@@ -13,7 +13,7 @@ import pytest
 
 from jetjobs import JetJobs, ScheduleNotFound
 from jetjobs.model.schedule.schedule import schedule_key
-from jetjobs.worker.leader.duty_runner import Leader
+from jetjobs.worker.leader.duty_runner import DutyRunner
 from jetjobs.worker.scheduling.declared import sync_declared
 from jetjobs.worker.scheduling.planner import Planner
 from tests.integration.test_leader import lock
@@ -227,18 +227,18 @@ async def test_a_lock_that_another_holds_is_no_cause_to_speak(
 @contextlib.asynccontextmanager
 async def trying(
     app: JetJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> AsyncIterator[Leader]:
+) -> AsyncIterator[DutyRunner]:
     """A candidate that tries more often than others, and is sooner at its wits' end."""
     caplog.set_level(logging.DEBUG, "jetjobs.leader")
     monkeypatch.setattr("jetjobs.worker.leader.duty_runner.RENEW_S", 0.1)
     monkeypatch.setattr("jetjobs.jetstream.leader_lock.RENEW_S", 0.3)
-    monkeypatch.setattr("jetjobs.worker.leader.duty_runner.TELL_S", 0.3)
-    candidate = Leader(lock(app), [])
+    monkeypatch.setattr("jetjobs.worker.leader.duty_runner.WARN_AFTER_S", 0.3)
+    candidate = DutyRunner(lock(app), [])
     async with background(candidate.run()):
         yield candidate
 
 
-async def leads(candidate: Leader) -> bool:
+async def leads(candidate: DutyRunner) -> bool:
     return candidate._lock.held
 
 

@@ -15,7 +15,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.worker.leader.maintenance import LATE_S
+from jetjobs.worker.leader.overdue_jobs import LATE_S
 from jetjobs.worker.options import Phase
 
 PAUSED_LONG_S = 3600.0

@@ -1,1 +1,1 @@
-"""Work that only the leader does: maintenance sweeps and stranded jobs."""
+"""Work that only the leader does: repairing overdue and stranded jobs, removing orphans, counting queues."""

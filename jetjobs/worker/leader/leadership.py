@@ -1,4 +1,4 @@
-"""Be a candidate for the lead, and do what a leader does: plan schedules, make the sweeps, count the queues."""
+"""One worker as a candidate for leader: plan schedules, run maintenance and count queues while it leads."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from jetjobs.model.errors import BrokerError, JetJobsError
 from jetjobs.model.events import Observer
 from jetjobs.model.views.queue_info import QueueState
 from jetjobs.model.wire.subjects import MAX_DELIVERIES
-from jetjobs.worker.leader.duty_runner import Leader
-from jetjobs.worker.leader.maintenance import HINTS, LATE_S, OVERDUE, sweeps
+from jetjobs.worker.leader.duty_runner import DutyRunner
+from jetjobs.worker.leader.maintenance import HINTS, duties
+from jetjobs.worker.leader.overdue_jobs import LATE_S, OVERDUE
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.scheduling.planner import Planner
 
 COUNT_EVERY_S = 5.0
 HINTS_WAIT_S = 1.0
-"""Advisories of one second are looked at together, however many there are."""
+"""Advisories that arrive within this time are checked together."""
 
 _log = logging.getLogger("jetjobs.leader")
 
 
-class QueueCounting:
-    """Counts all queues every few seconds while it leads, for the metrics. Not a duty among the others: a long
-    sweep must not make the counts old."""
+class QueueCounter:
+    """Counts the jobs of all queues every few seconds while this worker leads, for the metrics.
+
+    It does not run as a duty: a long duty would delay it and make the counts stale.
+    """
 
     def __init__(self, jetstream: JetStreamClient, leads: Callable[[], bool]) -> None:
         self._jetstream = jetstream
@@ -38,47 +41,47 @@ class QueueCounting:
         self._states: list[QueueState] = []
         self._failing = False
         self.errors = 0
-        """Queues that could not be counted."""
+        """How often a queue could not be counted."""
 
     @property
     def states(self) -> list[QueueState]:
         return self._states if self._leads() else []
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
-            # What was counted in an earlier time as the leader must not show when the next one begins.
+            # Counts of an earlier term must not show up when the next one begins.
             self._states = await self._count() if self._leads() else []
             await asyncio.sleep(COUNT_EVERY_S if self._states else min(1.0, COUNT_EVERY_S))
 
     async def _count(self) -> list[QueueState]:
-        """A queue that cannot be counted is left out: an old number would look like a true one."""
+        """Leaves out a queue that cannot be counted: a stale number would look current."""
         connection, names = self._jetstream.connection, self._jetstream.names
         states: list[QueueState] = []
         try:
             queues = await queues_on(connection, names)
             workers = await workers_on(connection, names)
         except BrokerError as error:
-            self._failed("", error)
+            self._on_failure("", error)
             return []
         for queue in queues:
             try:
                 states.append(await queue_state(connection, names, queue, workers))
             except JetJobsError as error:
-                self._failed(queue, error)
+                self._on_failure(queue, error)
         self._failing = self._failing and len(states) < len(queues)
         return states
 
-    def _failed(self, queue: str, error: JetJobsError) -> None:
+    def _on_failure(self, queue: str, error: JetJobsError) -> None:
         self.errors += 1
         if not self._failing:
             extra = {"event": "leader.count_failed", "queue": queue, "error": str(error)}
-            _log.warning("queues cannot be counted", extra=extra)
+            _log.warning("the jobs of a queue could not be counted", extra=extra)
         self._failing = True
 
 
 class Leadership:
-    """One candidate. Each duty is harmless if two do it at once; the lock only saves work."""
+    """One candidate. Every duty is harmless if two workers do it at once; the lock only saves work."""
 
     def __init__(
         self,
@@ -88,38 +91,38 @@ class Leadership:
         observe: Observer,
         sync: Callable[[], Awaitable[None]],
     ) -> None:
-        """`sync` stores the schedules that our code declares."""
+        """`sync` stores the schedules that this worker's code declares."""
         self.sync = sync
         self._jetstream = jetstream
         self._lock = LeaderLock(jetstream.connection, jetstream.publisher, jetstream.names.locks_bucket, name)
         self._stranded = StrandedJobs(jetstream, name, lease_s, observe)
-        self._leader = Leader(self._lock, sweeps(jetstream, self._stranded))
+        self._runner = DutyRunner(self._lock, duties(jetstream, self._stranded))
         self.planner = Planner(jetstream, lambda: self._lock.term, sync)
-        self.counting = QueueCounting(jetstream, lambda: self._lock.held)
+        self.queue_counter = QueueCounter(jetstream, lambda: self._lock.held)
 
     @contextlib.asynccontextmanager
     async def campaign(self, *, count_queues: bool) -> AsyncIterator[None]:
-        """Try for the lead while the block runs; give it up at once when it ends."""
+        """Try to become the leader while the block runs; resign when it ends."""
         nc = self._jetstream.connection.nc
         overdue = self._jetstream.names.control(OVERDUE)
-        heard = [
-            await nc.listen(overdue, lambda *_: self._leader.hasten(OVERDUE, LATE_S + 1.0)),
+        sids = [
+            await nc.listen(overdue, lambda *_: self._runner.request(OVERDUE, LATE_S + 1.0)),
             await nc.listen(MAX_DELIVERIES, self._on_advisory),
         ]
-        tasks = [asyncio.create_task(self._leader.run()), asyncio.create_task(self.planner.run())]
+        tasks = [asyncio.create_task(self._runner.run()), asyncio.create_task(self.planner.run())]
         if count_queues:
-            # Counted by one, the others would only repeat it.
-            tasks.append(asyncio.create_task(self.counting.run()))
+            # Only the leader counts: other workers would report the same numbers.
+            tasks.append(asyncio.create_task(self.queue_counter.run()))
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for sid in heard:
+            for sid in sids:
                 with contextlib.suppress(Exception):
                     await nc.unlisten(sid)
 
     def _on_advisory(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
-        if self._stranded.hint(data):
-            self._leader.hasten(HINTS, HINTS_WAIT_S)
+        if self._stranded.add_hint(data):
+            self._runner.request(HINTS, HINTS_WAIT_S)

@@ -1,0 +1,80 @@
+"""Find jobs that are due and still wait because the server did not fire them, and move them to their lane.
+
+The server does not fire a schedule that falls due while JetStream storage is full, and does not return to it
+before a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.jobs.status import due_time
+from jetjobs.jetstream.messages.get import StoredMessage
+from jetjobs.jetstream.messages.publisher import Outgoing, Taken
+from jetjobs.jetstream.messages.scan import PAGE, scan_waiting
+from jetjobs.jetstream.transport import api
+from jetjobs.model.wire import headers as h
+from jetjobs.worker.leader.duty_runner import DutyResult
+
+OVERDUE = "overdue"
+"""Name of the duty, and of the control message that requests it."""
+REQUEST_EVERY_S = 10.0
+LATE_S = 30.0
+"""After this delay the server will no longer fire the job itself."""
+SLOW_S = 2.0
+"""After this delay the server should have fired the job, but still may."""
+_PAGE_PAUSE_S = 0.02
+"""After each page, so that reading a million waiting jobs does not load the server."""
+
+
+class OverdueRequest:
+    """Asks the leader to look for overdue jobs after storage was full."""
+
+    def __init__(self, jetstream: JetStreamClient) -> None:
+        self._jetstream = jetstream
+        self._next_at = 0.0
+        self.was_full = False
+
+    def tick(self) -> None:
+        if self.was_full and time.monotonic() >= self._next_at:
+            self.was_full, self._next_at = False, time.monotonic() + REQUEST_EVERY_S
+            self._jetstream.connection.post(self._jetstream.names.control(OVERDUE), b"")
+
+
+async def sweep_overdue(jetstream: JetStreamClient, queue: str, late_s: float = LATE_S) -> DutyResult:
+    """Move jobs that have been due for `late_s`. Jobs that are late by less are left for the next run."""
+    stream = jetstream.names.work_stream(queue)
+    now = api.parse_time((await jetstream.connection.api(api.stream_info(stream)))["ts"])
+    repaired = seen = 0
+    repeat_in_s: float | None = None
+    async for message in scan_waiting(jetstream.connection, jetstream.names, queue):
+        due_at = due_time(message.headers)
+        if due_at is not None and now - due_at > late_s:
+            repaired += await _fire(jetstream, stream, message)
+        elif due_at is not None and now - due_at > SLOW_S:
+            repeat_in_s = min(repeat_in_s or late_s, late_s)
+        seen += 1
+        if seen % PAGE == 0:
+            await asyncio.sleep(_PAGE_PAUSE_S)
+    return DutyResult(repaired, repeat_in_s)
+
+
+def fired(message: StoredMessage) -> Outgoing:
+    """The publish that stores a waiting job in its lane and removes it from where it waits, atomically."""
+    headers = {k: v for k, v in message.headers.items() if not k.lower().startswith("nats-")}
+    headers[h.SCHEDULER] = message.subject
+    headers[h.SCHEDULE_NEXT] = "purge"
+    headers[h.MSG_ID] = f"fired.{message.sequence}"
+    # Only if it is unchanged since it was read: it may have been fired, cancelled or moved.
+    headers[h.EXPECTED_LAST_SUBJECT_SEQ] = str(message.sequence)
+    headers[h.EXPECTED_LAST_SUBJECT] = message.subject
+    return Outgoing(message.headers.get(h.SCHEDULE_TARGET, ""), message.data, headers)
+
+
+async def _fire(jetstream: JetStreamClient, stream: str, message: StoredMessage) -> bool:
+    try:
+        return await jetstream.publisher.store(stream, fired(message))
+    except Taken:
+        return False
