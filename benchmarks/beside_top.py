@@ -24,7 +24,7 @@ _DRAWN_S = 30.0
 _WATCHED_S = 20.0
 
 
-class Taken(NamedTuple):
+class WrongLastSequence(NamedTuple):
     """What one filling and draining took, as rates."""
 
     fill: float
@@ -79,7 +79,7 @@ async def _server_share(there: Full, seconds: float) -> Row:
         return compared("server, idle, of one core", "%", [await share()], [alone], limit=5.0)
 
 
-async def _once(there: Full, count: int) -> Taken:
+async def _once(there: Full, count: int) -> WrongLastSequence:
     assert there.server.process is not None
     server = there.server.process.pid
     requests = [works[BUSY].bind(i) for i in range(count)]
@@ -88,7 +88,7 @@ async def _once(there: Full, count: int) -> Taken:
     filled, worker_s = time.perf_counter(), time.process_time()
     await app.worker(queues={BUSY: None}, slots=_SLOTS, max_jobs=count).run()
     drained = time.perf_counter()
-    return Taken(
+    return WrongLastSequence(
         count / (filled - started),
         count / (drained - filled),
         count / (time.process_time() - worker_s),

@@ -13,7 +13,7 @@ from datetime import timedelta
 from jetjobs import JetJobs, JobState, Task
 from jetjobs.define.task import JobRequest
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.jetstream.jobs.dead_letters import Letter
+from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
 from jetjobs.model.settings import build_settings
@@ -138,7 +138,9 @@ async def _bury(there: Full) -> None:
         job = Job(new_uid(), task, queue, "normal", b'{"i":%d}' % number, run=new_run())
         origin = f"{app.jetstream.names.job(queue, 'normal', task, job.key, job.uid)} {number}"
         async with gate:
-            await app.jetstream.dead.add(Letter(job, cause, origin, "bench", time.time()), 20.0, lambda: True)
+            await app.jetstream.dead.add(
+                NewDeadLetter(job, cause, origin, "bench", time.time()), 20.0, lambda: True
+            )
         return job.id
 
     ids = []

@@ -25,9 +25,9 @@ from jetjobs.doctor.runner import examine
 from jetjobs.enqueue import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.result_waiter import Waiting
+from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.transport import api
-from jetjobs.jetstream.workers.control_client import Watching
+from jetjobs.jetstream.workers.control_client import EventStream
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
@@ -142,7 +142,7 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.tell)
         await jetstream.open()
         self._jetstream = jetstream
-        self._waiting = Waiting(jetstream)
+        self._waiting = ResultWaiter(jetstream)
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue
         return self
@@ -231,7 +231,7 @@ class JetJobs(Router):
         during an outage is missed. `begun` is called once, with how many workers tell by then.
         """
         connection, names = self.jetstream.connection, self.jetstream.names
-        return Watching(connection, names, event_subjects(names, queue, task, kinds)).events(begun)
+        return EventStream(connection, names, event_subjects(names, queue, task, kinds)).events(begun)
 
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs, 1,000 at a time, each thousand all or none. The report has an answer for each."""

@@ -11,7 +11,7 @@ from jetjobs.define.enqueue_report import EnqueueReport, Entry, Refusal
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.enqueue import Enqueuer, Prepared, queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.messages.publisher import BATCH_BYTES, BATCH_SIZE, Staged, Stencil, stage
+from jetjobs.jetstream.messages.publisher import BATCH_BYTES, BATCH_SIZE, BatchMessage, JobTemplate, stage
 from jetjobs.jetstream.transport.connection import HEADER_ROOM
 from jetjobs.model.errors import BrokerUnavailable, JetJobsError, TopologyMissing
 from jetjobs.model.wire.ids import new_run, new_uid
@@ -46,7 +46,7 @@ class _Chunk:
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
-        self.messages: list[Staged] = []
+        self.messages: list[BatchMessage] = []
         self.entries: list[tuple[int, str, str]] = []
         self.size = 0
 
@@ -68,7 +68,7 @@ class _Bulk:
         self._report = report
         self._storing = storing
         self._chunks: dict[str, _Chunk] = {}
-        self._stencils: dict[Task[Any, Any], Stencil] = {}
+        self._templates: dict[Task[Any, Any], JobTemplate] = {}
         self._surely_fits = jetstream.connection.inline_limit - HEADER_ROOM
         self._batches = asyncio.Semaphore(_BATCHES_AT_ONCE)
         self._singles = asyncio.Semaphore(_SINGLES_AT_ONCE)
@@ -77,11 +77,11 @@ class _Bulk:
     async def add(self, index: int, request: JobRequest[Any]) -> None:
         task, body, options = request
         if not options and len(body) <= self._surely_fits:
-            stencil = self._stencils.get(task)
-            if stencil is None:
-                stencil = self._stencils[task] = self._enqueuer.stencil(task)
+            template = self._templates.get(task)
+            if template is None:
+                template = self._templates[task] = self._enqueuer.template(task)
             uid, run = new_uid(), new_run()
-            await self._put(task.queue, stencil.stage(uid, run, body), (index, uid, run))
+            await self._put(task.queue, template.stage(uid, run, body), (index, uid, run))
             return
         try:
             one = await self._enqueuer.prepare(request)
@@ -99,7 +99,7 @@ class _Bulk:
             await self._batches.acquire()
             self._storing.create_task(self._store_chunk(chunk))
 
-    async def _put(self, queue: str, message: Staged, entry: tuple[int, str, str]) -> None:
+    async def _put(self, queue: str, message: BatchMessage, entry: tuple[int, str, str]) -> None:
         chunk = self._chunks.get(queue)
         if chunk is None:
             chunk = self._chunks[queue] = _Chunk(queue)

@@ -11,11 +11,11 @@ from jetjobs.define.enqueue_report import Entry
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.result_waiter import Waiting
+from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.messages.codec import MAX_HEADERS, header_size
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT, labels_of
-from jetjobs.jetstream.messages.publisher import Outgoing, Stencil, Taken, Unconfirmed
+from jetjobs.jetstream.messages.publisher import JobTemplate, Outgoing, Unconfirmed, WrongLastSequence
 from jetjobs.model.errors import (
     BrokerError,
     EnqueueUnconfirmed,
@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
 class Enqueuer:
     """Stores jobs for one app."""
 
-    def __init__(self, jetstream: JetStreamClient, waiting: Waiting, producer: str) -> None:
+    def __init__(self, jetstream: JetStreamClient, waiting: ResultWaiter, producer: str) -> None:
         self._jetstream = jetstream
         self._waiting = waiting
         self._headers = {h.PRODUCER: producer}
@@ -86,9 +86,11 @@ class Enqueuer:
             return {**self._headers, **task.own_headers} if task.own_headers else self._headers
         return {**self._headers, **task.own_headers, h.PARENT: parent.id, h.ROOT: parent.root_id}
 
-    def stencil(self, task: Task[Any, Any]) -> Stencil:
+    def template(self, task: Task[Any, Any]) -> JobTemplate:
         """For many plain jobs of one task."""
-        return Stencil(self._jetstream.publisher.outgoing(self._plain(task, Stencil.ID, Stencil.RUN, b"")))
+        return JobTemplate(
+            self._jetstream.publisher.outgoing(self._plain(task, JobTemplate.ID, JobTemplate.RUN, b""))
+        )
 
     def _with_options(self, request: JobRequest[Any]) -> tuple[Job, str | None]:
         """The job, and the subject that must be empty for it to be stored."""
@@ -179,7 +181,7 @@ class Enqueuer:
             try:
                 await self._jetstream.publisher.store(stream, one.message)
                 return Entry(job.id, job.run, False)
-            except Taken as taken:
+            except WrongLastSequence as taken:
                 there = await self._who_is_there(stream, one, taken.sequence)
                 if there is None:
                     continue  # it ended meanwhile: the key is free again

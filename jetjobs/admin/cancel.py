@@ -62,7 +62,7 @@ class Canceller:
     ) -> CancelAnswer:
         """Cancel the job; wait up to `timeout_s` for one that runs to end. Repeating it changes nothing."""
         give_up = time.monotonic() + timeout_s
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.locator.status(queue, task, job_id)
         if status.state in FINAL or status.state is None:
             return _ended(status)
         mark = CancelMark(status.run, by[:200], reason[:500])
@@ -70,7 +70,7 @@ class Canceller:
         answers = Answers({}, [])
         asked_at = 0.0
         while True:
-            status = await self._jetstream.places.status(queue, task, job_id, mark.run)
+            status = await self._jetstream.locator.status(queue, task, job_id, mark.run)
             if status.state in FINAL or status.state is None or status.run != mark.run:
                 return _ended(status)
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
@@ -83,7 +83,7 @@ class Canceller:
                 answer = _unconfirmed(job_id, status, answers)
             if answer is not None and _is_last(answer, give_up):
                 # To ask may have taken seconds: has it ended in them?
-                status = await self._jetstream.places.status(queue, task, job_id, mark.run)
+                status = await self._jetstream.locator.status(queue, task, job_id, mark.run)
                 return _ended(status) if status.state in FINAL or status.run != mark.run else answer
             await asyncio.sleep(_LOOK_S)
 
@@ -97,29 +97,29 @@ class Canceller:
         """Take the job out of the queue if nobody can have begun it. Whether that was done."""
         if any(answer.get("holds") for answer in answers.by_worker.values()):
             return False
-        live = await self._jetstream.places.find_live(queue, task, job_id, mark.run)
+        live = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
         if live is None or run_of(live) != mark.run:
             return False
         lane = live.subject.split(".")[3]
         # A worker that does not answer may have begun before the mark. One that is shown to run the job has, also
         # if the registry has given it up: it may only stand still, and go on within its lease.
         unheard = answers.silent or status.state is JobState.RUNNING
-        places = self._jetstream.places
-        if unheard and lane not in n.WAITING and await places.was_delivered(queue, live.subject, live.sequence):
+        locator = self._jetstream.locator
+        if unheard and lane not in n.WAITING and await locator.was_delivered(queue, live.subject, live.sequence):
             return False
         stream = self._jetstream.names.work_stream(queue)
         await delete_message(self._jetstream.connection, stream, live.sequence, erase=False)
         job = self._read(live, job_id)
-        after = await self._jetstream.places.find_live(queue, task, job_id, mark.run)
+        after = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
         if after is not None and run_of(after) == mark.run:
             return False  # the clock has fired it meanwhile: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
         stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
         if job.reply:
-            self._jetstream.results.tell(job, stands)
+            self._jetstream.results.notify_producer(job, stands)
         with contextlib.suppress(BrokerError):  # what is left over goes by its TTL or the sweep
             if job.payload:
-                await self._jetstream.places.discard(queue, task, job_id, job.payload)
+                await self._jetstream.locator.delete_unreferenced(queue, task, job_id, job.payload)
             await self._jetstream.checkpoints.forget(job_id, job.run)
         return stands == record
 

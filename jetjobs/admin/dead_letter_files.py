@@ -68,7 +68,7 @@ async def from_json(jetstream: JetStreamClient, value: Any) -> bool:
     queue, task, job_id = line.place
     if await jetstream.dead.get(queue, task, job_id) is not None:
         return False
-    if line.objects and await jetstream.places.find_live(queue, task, job_id) is not None:
+    if line.objects and await jetstream.locator.find_live(queue, task, job_id) is not None:
         raise ValueError("a live job of this id may be using the objects of this letter")
     labels = {"queue": queue, "task": task, "id": job_id, "run": line.headers.get(h.RUN, "")}
     for name, data in line.objects.items():

@@ -64,7 +64,7 @@ class DeadLetters:
         """The letter of a job, or None. JobAmbiguous when jobs of several queues or tasks had this id."""
         if not all(is_id(token) for token in (job_id, queue or "any", task or "any")):
             return None
-        places = await self._jetstream.dead.places(job_id, queue or "*", task or "*")
+        places = await self._jetstream.dead.subjects_of(job_id, queue or "*", task or "*")
         if len(places) > 1:
             pairs = [(place.split(".")[2], place.split(".")[3]) for place in places]
             raise JobAmbiguous(
@@ -147,12 +147,12 @@ class DeadLetters:
             needed = await self._needed_by_others(letter)
             for name in objects_of(letter.headers):
                 if name not in needed:
-                    await self._jetstream.places.discard(letter.queue, letter.task, letter.id, name)
+                    await self._jetstream.locator.delete_unreferenced(letter.queue, letter.task, letter.id, name)
         return gone
 
     async def _needed_by_others(self, letter: DeadLetter) -> set[str]:
         """Objects of other letters that have the same id."""
-        places = await self._jetstream.dead.places(letter.id)
+        places = await self._jetstream.dead.subjects_of(letter.id)
         others = [await self._jetstream.dead.at(place) for place in places]
         return {name for other in others if other is not None for name in objects_of(other.headers)}
 

@@ -11,10 +11,10 @@ from jetjobs.admin.reschedule import MoveAnswer, Rescheduler
 from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.results import read_record
-from jetjobs.jetstream.jobs.status import Shelf, read_arguments, shelves
+from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
 from jetjobs.jetstream.messages.scan import page, scan
-from jetjobs.jetstream.queues.queue_state import look_at_lanes
-from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.queues.queue_state import lane_states
+from jetjobs.jetstream.topology import list_queues
 from jetjobs.model.errors import (
     AccessDenied,
     ConfigError,
@@ -62,7 +62,7 @@ class Jobs:
         """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id,
         ResultError when its record cannot be read."""
         where = await self.locate(job_id, queue, task)
-        status = await self._jetstream.places.status(*where, job_id)
+        status = await self._jetstream.locator.status(*where, job_id)
         if status.state is None:
             await self._explain(*where, job_id)
         return status if status.state in FINAL else await self._with_cancel(status)
@@ -80,8 +80,8 @@ class Jobs:
         if not is_id(job_id):
             raise JobNotFound(f"{job_id!r} is no job id", hint="an id is 1 to 128 letters, digits, '-' or '_'")
         jetstream = self._jetstream
-        queues = [queue] if queue is not None else await queues_on(jetstream.connection, jetstream.names)
-        found = await self._jetstream.places.locate(job_id, queues)
+        queues = [queue] if queue is not None else await list_queues(jetstream.connection, jetstream.names)
+        found = await self._jetstream.locator.locate(job_id, queues)
         found = {(q, t) for q, t in found if queue in (None, q) and task in (None, t)}
         if not found:
             raise JobNotFound(
@@ -155,14 +155,14 @@ class Jobs:
             raise ConfigError(f"limit must be from 1 to {MAX_LIMIT:,}")
         position = read_cursor(query, cursor) if cursor else None
         running = await self._running()
-        queues = await queues_on(self._jetstream.connection, self._jetstream.names)
+        queues = await list_queues(self._jetstream.connection, self._jetstream.names)
         if query.queue is not None and query.queue not in queues:
             raise QueueNotFound(f"there is no queue {query.queue!r}", hint="jetjobs queues list")
         asked = queues if query.queue is None else [query.queue]
         delivered = await self._delivered(asked) if query.state is JobState.RUNNING else {}
-        all_shelves = [*shelves(self._jetstream.names, queues, query, running, delivered)]
+        all_shelves = [*listing_sources(self._jetstream.names, queues, query, running, delivered)]
         if position is not None:
-            keys = [shelf.key for shelf in all_shelves]
+            keys = [source.key for source in all_shelves]
             if position.source not in keys:
                 raise ConfigError("the cursor stands in a queue that is gone", hint="begin the list anew")
             all_shelves = all_shelves[keys.index(position.source) :]
@@ -176,7 +176,7 @@ class Jobs:
         connection, names = self._jetstream.connection, self._jetstream.names
         found: dict[tuple[str, str], int] = {}
         for queue in queues:
-            for lane in await look_at_lanes(connection, names, queue):
+            for lane in await lane_states(connection, names, queue):
                 found[queue, lane.lane] = lane.delivered if lane.running else 0
         return found
 
@@ -220,43 +220,43 @@ class _Lister:
         self._missing = {path for path, _ in query.where}
         self._secret: set[str] = set()
 
-    async def fill(self, all_shelves: list[Shelf], position: Position | None) -> JobPage:
-        for shelf in all_shelves:
-            start = position.sequence if position is not None and position.source == shelf.key else 1
-            reached = await self._read(shelf, start)
+    async def fill(self, all_shelves: list[ListingSource], position: Position | None) -> JobPage:
+        for source in all_shelves:
+            start = position.sequence if position is not None and position.source == source.key else 1
+            reached = await self._read(source, start)
             if reached is not None:
-                return self._page(write_cursor(self._query, Position(shelf.key, reached)))
+                return self._page(write_cursor(self._query, Position(source.key, reached)))
         return self._page(None)
 
     def _page(self, cursor: str | None) -> JobPage:
         unknown = tuple(sorted(self._missing)) if self._scanned else ()
         return JobPage(self._items, cursor, self._scanned, unknown, tuple(sorted(self._secret)))
 
-    async def _read(self, shelf: Shelf, start: int) -> int | None:
-        """Take what matches off a shelf. Where to go on if the page is full; None at the shelf's end."""
+    async def _read(self, source: ListingSource, start: int) -> int | None:
+        """Take what matches off a source. Where to go on if the page is full; None at the source's end."""
         since = ""
         if start == 1 and self._query.since is not None:
             since = self._query.since.isoformat()
-        while shelf.until is None or start <= shelf.until:
+        while source.until is None or start <= source.until:
             try:
                 step = min(_STEP, 4 * self._limit)
-                found = await page(self._jetstream.connection, shelf.stream, shelf.subject, start, step, since)
+                found = await page(self._jetstream.connection, source.stream, source.subject, start, step, since)
             except TopologyMissing:
                 return None
             for message in found:
-                if shelf.until is not None and message.sequence > shelf.until:
+                if source.until is not None and message.sequence > source.until:
                     return None
                 if len(self._items) == self._limit or self._scanned == SCAN_LIMIT:
                     return message.sequence
-                self._take(shelf, message)
+                self._take(source, message)
             if not found or not found[-1].following:
                 return None
             start, since = found[-1].sequence + 1, ""
         return None
 
-    def _take(self, shelf: Shelf, message: Any) -> None:
+    def _take(self, source: ListingSource, message: Any) -> None:
         self._scanned += 1
-        status = shelf.read(message)
+        status = source.read(message)
         if status is None:
             return
         done = status.state in (JobState.SUCCEEDED, JobState.CANCELLED)

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queues.purge import Purge, Purged
-from jetjobs.jetstream.queues.queue_state import look_at_lanes, now_of, pause, queue_state, resume
-from jetjobs.jetstream.topology import queues_on
-from jetjobs.jetstream.workers.registry import workers_on
+from jetjobs.jetstream.queues.queue_state import lane_states, pause, queue_state, resume, server_time_of
+from jetjobs.jetstream.topology import list_queues
+from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import DefinitionError, QueueNotFound
 from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import WorkerRecord
@@ -31,7 +31,7 @@ class Queues:
 
     async def names(self) -> list[str]:
         """The queues there are."""
-        return await queues_on(self._connection, self._names)
+        return await list_queues(self._connection, self._names)
 
     async def list(self, *, rates_s: float = RATES_S, before: Sequence[QueueState] = ()) -> list[QueueState]:
         """All of them. Rates are those since `before`, an earlier list; without one it takes `rates_s` to see how
@@ -40,7 +40,7 @@ class Queues:
             started = time.monotonic()
             before = await self.list(rates_s=0)
             await asyncio.sleep(rates_s - (time.monotonic() - started))
-        queues, workers = await asyncio.gather(self.names(), workers_on(self._connection, self._names))
+        queues, workers = await asyncio.gather(self.names(), list_workers(self._connection, self._names))
         earlier = {state.queue: state.lanes for state in before}
         looks = (self._look(queue, workers, earlier.get(queue, ())) for queue in queues)
         return [state for state in await asyncio.gather(*looks) if state is not None]
@@ -50,9 +50,9 @@ class Queues:
         check_token("queue", queue)
         lanes: Sequence[LaneState] = ()
         if rates_s:
-            lanes = await look_at_lanes(self._connection, self._names, queue)
+            lanes = await lane_states(self._connection, self._names, queue)
             await asyncio.sleep(rates_s)
-        workers = await workers_on(self._connection, self._names)
+        workers = await list_workers(self._connection, self._names)
         return await queue_state(self._connection, self._names, queue, workers, lanes)
 
     async def _look(
@@ -71,7 +71,7 @@ class Queues:
         check_token("queue", queue)
         if for_ is not None and not timedelta(0) < for_ <= timedelta(days=3650):
             raise DefinitionError("a pause lasts longer than nothing, and ten years at most")
-        now = now_of(await look_at_lanes(self._connection, self._names, queue))
+        now = server_time_of(await lane_states(self._connection, self._names, queue))
         wanted = Pause(now + for_.total_seconds() if for_ is not None else 0.0, reason, by, now)
         await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
         return await self.get(queue, rates_s=0)

@@ -15,7 +15,7 @@ from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.codec import MAX_MOVABLE, header_number, header_size
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
-from jetjobs.jetstream.messages.publisher import Taken
+from jetjobs.jetstream.messages.publisher import WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import (
     AccessDenied,
@@ -87,7 +87,7 @@ class Replayer:
     async def replay(self, letter: DeadLetter) -> ReplayAnswer:
         """Never raises for what a letter is; BrokerError when the server fails."""
         names, dead = self._jetstream.names, self._jetstream.dead
-        if not await dead.is_there(letter.sequence):
+        if not await dead.exists(letter.sequence):
             return ReplayAnswer(letter, ReplayOutcome.GONE)
         if await self._has_ended(letter):
             await dead.remove(letter.sequence, erase=False)
@@ -130,7 +130,7 @@ class Replayer:
             try:
                 stored = await self._jetstream.publisher.store(stream, message)
                 return ReplayOutcome.REPLAYED if stored else ReplayOutcome.ALREADY
-            except Taken:
+            except WrongLastSequence:
                 there = await last_on(self._jetstream.connection, stream, one.guard)
                 if there is not None:
                     ours = there.headers.get(h.RUN) == one.job.run
@@ -156,7 +156,7 @@ class Replayer:
             await self._discard(one.job.queue, one, one.job.payload)
 
     async def _discard(self, queue: str, one: _Ready, name: str) -> None:
-        await self._jetstream.places.discard(queue, one.job.task, one.job.id, name)
+        await self._jetstream.locator.delete_unreferenced(queue, one.job.task, one.job.id, name)
 
     async def revive(self, letter: DeadLetter) -> Job:
         """The job as it will be enqueued, checked against the task as it is now. Changes nothing."""

@@ -17,7 +17,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, delete_message
-from jetjobs.jetstream.messages.publisher import Outgoing, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job, JobState, JobStatus
 from jetjobs.model.wire import headers as h
@@ -75,12 +75,12 @@ class Rescheduler:
 
     async def set_priority(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
         """Put a job that waits, for its time or for a worker, into another lane."""
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.locator.status(queue, task, job_id)
         if status.state in (JobState.SCHEDULED, JobState.RETRYING):
             return await self._retarget(queue, task, job_id, lane)
         if status.state is not JobState.QUEUED:
             return _found(job_id, status)
-        live = await self._jetstream.places.find_live(queue, task, job_id)
+        live = await self._jetstream.locator.find_live(queue, task, job_id)
         if live is None:
             return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it has just moved")
         if live.subject.count(".") == 4:
@@ -89,7 +89,7 @@ class Rescheduler:
         job = self._read(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, status.state)
-        if await self._jetstream.places.was_delivered(queue, live.subject, live.sequence):
+        if await self._jetstream.locator.was_delivered(queue, live.subject, live.sequence):
             return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "a worker has it already")
         return await self._change_lane(queue, live, job, lane)
 
@@ -109,10 +109,10 @@ class Rescheduler:
         copied = await self._stored(queue, message)
         if not copied:
             return MoveAnswer(job.id, MoveOutcome.TOO_LATE, JobState.QUEUED, "it has just moved")
-        late = await jetstream.places.was_delivered(queue, live.subject, live.sequence)
+        late = await jetstream.locator.was_delivered(queue, live.subject, live.sequence)
         subject, sequence = (message.subject, copied) if late else (live.subject, live.sequence)
         await delete_message(jetstream.connection, jetstream.names.work_stream(queue), sequence, erase=False)
-        if await jetstream.places.was_delivered(queue, subject, sequence):
+        if await jetstream.locator.was_delivered(queue, subject, sequence):
             detail = "workers have just taken it from both lanes"
             return MoveAnswer(job.id, MoveOutcome.MAY_RUN_TWICE, JobState.QUEUED, detail)
         if late:
@@ -135,10 +135,10 @@ class Rescheduler:
 
     async def _waiting(self, queue: str, task: str, job_id: str) -> tuple[StoredMessage | None, MoveAnswer]:
         """The job's message in the lane where it waits, if there is time to move it; else what to answer."""
-        status = await self._jetstream.places.status(queue, task, job_id)
+        status = await self._jetstream.locator.status(queue, task, job_id)
         if status.state not in (JobState.SCHEDULED, JobState.RETRYING):
             return None, _found(job_id, status)
-        live = await self._jetstream.places.find_live(queue, task, job_id)
+        live = await self._jetstream.locator.find_live(queue, task, job_id)
         if live is None or live.subject.split(".")[3] not in n.WAITING:
             return None, MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it has just moved")
         stream = self._jetstream.names.work_stream(queue)
@@ -164,7 +164,7 @@ class Rescheduler:
         jetstream.publisher.check_size(message, jetstream.connection.max_payload)
         try:
             return int(json.loads(await jetstream.publisher.confirm(stream, message))["seq"])
-        except Taken as taken:
+        except WrongLastSequence as taken:
             # By our own message, if only the answer to it was lost.
             there = await at_sequence(jetstream.connection, stream, taken.sequence) if taken.sequence else None
             assert isinstance(message.headers, dict)

@@ -14,7 +14,6 @@ from jetjobs.define.schedule import schedule_of
 from jetjobs.define.task import Task
 from jetjobs.enqueue import queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.leader_lock import holder
 from jetjobs.jetstream.messages.publisher import Unconfirmed
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.jetstream.schedules.ticks import tick_job
@@ -135,7 +134,7 @@ class Schedules:
     async def has_leader(self) -> bool:
         """Whether a worker leads. While none does, changes have no effect yet, and ticks that are placed still
         fire: up to a minute of them."""
-        return await holder(self._jetstream.connection, self._jetstream.names.locks_bucket) is not None
+        return await lock_holder(self._jetstream.connection, self._jetstream.names.locks_bucket) is not None
 
     # Changing
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.workers.control_client import ANSWER_S, Answers, ask_all, read_answer
-from jetjobs.jetstream.workers.registry import workers_on
+from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerUnavailable, WorkerNotFound, WorkerSilent
 from jetjobs.model.views.worker_info import WorkerRecord
 
@@ -25,7 +25,7 @@ class Workers:
 
     async def list(self, queue: str | None = None) -> list[WorkerRecord]:
         """The live workers, by key; with `queue`, only those that serve it."""
-        found = await workers_on(self._connection, self._names)
+        found = await list_workers(self._connection, self._names)
         return [record for record in found if queue is None or queue in record.queues]
 
     async def get(self, name: str) -> WorkerRecord:

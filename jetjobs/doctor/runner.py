@@ -16,7 +16,7 @@ from jetjobs.doctor.checks import server as nats
 from jetjobs.doctor.finding import AREAS, Answer, Area, Check, Finding, Look, many
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queues.inspection import live_workers
-from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError
@@ -156,7 +156,7 @@ async def _examine(
 ) -> list[Finding]:
     found: list[Finding] = []
     try:
-        there = await queues_on(jetstream.connection, jetstream.names)
+        there = await list_queues(jetstream.connection, jetstream.names)
     except AccessDenied as error:
         # A user that may not list streams can still be told of the queues that the app has.
         there = router.task_queues if router is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.jobs.checkpoints import Checkpoints
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
-from jetjobs.jetstream.jobs.locator import Places
+from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.jobs.results import Results
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Publisher
@@ -34,7 +34,9 @@ class JetStreamClient:
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
         self.cancel_marks = CancelMarks(self.connection, self.publisher, self.names)
-        self.places = Places(self.connection, self.publisher, self.results, self.dead, self.payloads, self.names)
+        self.locator = JobLocator(
+            self.connection, self.publisher, self.results, self.dead, self.payloads, self.names
+        )
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
         self.ticks = Ticks(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, self.names)
@@ -43,7 +45,7 @@ class JetStreamClient:
     async def open(self) -> None:
         await self.connection.open()
 
-    def beside(self, role: str) -> Connection:
+    def extra_connection(self, role: str) -> Connection:
         """Another connection to the same server, not yet open, for use on another event loop."""
         return Connection(self._settings, f"{self._name}-{role}", lambda event: None)
 

@@ -21,7 +21,7 @@ import nats.errors
 
 from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.get import last_on
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.model.errors import BrokerError, TopologyConflict
@@ -36,7 +36,7 @@ RENEW_S = TTL_S / 3
 _MARGIN_S = 1.0
 
 
-async def holder(connection: Connection, bucket: str) -> str | None:
+async def lock_holder(connection: Connection, bucket: str) -> str | None:
     """The name of the worker that leads; None when none does."""
     there = await last_on(connection, kv_stream(bucket), kv_subject(bucket, n.LEADER))
     if there is None or h.KV_OPERATION in there.headers:
@@ -82,7 +82,7 @@ class LeaderLock:
             try:
                 await self._publisher.store(self._stream, message, timeout_s=RENEW_S)
                 written = True
-            except Taken:
+            except WrongLastSequence:
                 written = False
             there = await last_on(self._connection, self._stream, self._subject)
             free = there is None or h.KV_OPERATION in there.headers
@@ -121,5 +121,5 @@ class LeaderLock:
         }
         try:
             await self._publisher.store(self._stream, Outgoing(self._subject, b"", headers), timeout_s=1.0)
-        except (BrokerError, Taken):
+        except (BrokerError, WrongLastSequence):
             return  # then it expires

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import NO_PEERS
@@ -253,7 +253,7 @@ async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
     headers = {h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
     try:
         await publisher.store(wanted.stream, Outgoing(wanted.pin, b"", headers))
-    except Taken:
+    except WrongLastSequence:
         return
 
 
@@ -271,7 +271,7 @@ async def _pause_of(connection: Connection, stream: str) -> str | None:
     return next((lane["config"]["pause_until"] for lane in lanes if lane.get("paused")), None)
 
 
-async def queues_on(connection: Connection, names: Names) -> list[str]:
+async def list_queues(connection: Connection, names: Names) -> list[str]:
     """The queues of the namespace, as they stand on the server."""
     queues: list[str] = []
     offset = 0

@@ -11,9 +11,9 @@ from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
-from jetjobs.jetstream.messages.publisher import Outgoing, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan_waiting
-from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import JetJobsError
@@ -48,7 +48,7 @@ class Clock:
             raise ValueError("time does not go back")
 
         async def everywhere(client: JetStreamClient) -> int:
-            queues = await queues_on(client.connection, client.names)
+            queues = await list_queues(client.connection, client.names)
             return sum([await bring_forward(client, queue, by_s) for queue in queues])
 
         return ask(self._app, everywhere)
@@ -115,7 +115,7 @@ def _shifted(message: StoredMessage, by_s: float) -> dict[str, str]:
 async def _store(client: JetStreamClient, stream: str, message: Outgoing) -> bool:
     try:
         return await client.publisher.store(stream, message)
-    except Taken:
+    except WrongLastSequence:
         return False  # it has moved meanwhile
 
 

@@ -13,7 +13,7 @@ from jetjobs.jetstream.jobs.status import WAITING_STATES
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.messages.scan import scan
-from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.topology import list_queues
 from jetjobs.model.errors import DeliveryError
 from jetjobs.model.job import Job, JobState
 from jetjobs.model.masking import read_paths
@@ -122,7 +122,7 @@ def _all(app: JetJobs) -> list[EnqueuedJob]:
 
 async def _read(client: JetStreamClient) -> list[tuple[Job, str]]:
     jobs: list[tuple[Job, str]] = []
-    for queue in await queues_on(client.connection, client.names):
+    for queue in await list_queues(client.connection, client.names):
         stream = client.names.work_stream(queue)
         messages = scan(client.connection, stream, client.names.queue_filter(queue))
         jobs += [job async for message in messages if (job := await _job_in(client, message)) is not None]

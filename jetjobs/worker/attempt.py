@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TypeVar
 
-from jetjobs.jetstream.jobs.checkpoints import Kept
+from jetjobs.jetstream.jobs.checkpoints import CheckpointHandle
 from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.job import Job
@@ -92,7 +92,7 @@ class Attempt:
         """When a `running` record was last written; 0 for never."""
         self.report: Report | None = None
         """The newest progress, if the task has told of any."""
-        self.kept: Kept | None = None
+        self.kept: CheckpointHandle | None = None
         """Our hand on the job's checkpoint, if the task has asked for or written one."""
 
     def owned(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from jetjobs.admin import reschedule
-from jetjobs.jetstream.jobs.locator import Places
+from jetjobs.jetstream.jobs.locator import JobLocator
 from tests.e2e.journal_tasks import app
 
 STEPS = ("looked", "copied", "looked again", "deleted", "looked at last")
@@ -34,7 +34,7 @@ def stopping(step: Callable[..., Awaitable[Any]], done: Any, last: int) -> Calla
 async def main(job_id: str, priority: str, last: int) -> None:
     done = itertools.count(1)
     for owner, name in (
-        (Places, "was_delivered"),
+        (JobLocator, "was_delivered"),
         (reschedule.Rescheduler, "_stored"),
         (reschedule, "delete_message"),
     ):

@@ -16,7 +16,7 @@ import pytest
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
 from jetjobs.admin.cancel import CancelOutcome
 from jetjobs.admin.reschedule import MoveOutcome
-from jetjobs.jetstream.jobs.locator import Places
+from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.model.errors import JobNotFound, ResultNotReady, TopologyMissing
 from jetjobs.model.events import JobStarted
@@ -338,14 +338,14 @@ async def test_a_job_seen_running_under_a_message_id_is_not_taken_for_ended_when
         return n
 
     looked = set[str]()
-    look = Places.runs_unmoved
+    look = JobLocator.running_without_id
 
-    async def looking(places: Places, queue: str, task: str, job_id: str) -> dict[str, Any]:
+    async def looking(places: JobLocator, queue: str, task: str, job_id: str) -> dict[str, Any]:
         record = await look(places, queue, task, job_id)
         looked.add(job_id)
         return record
 
-    monkeypatch.setattr(Places, "runs_unmoved", looking)
+    monkeypatch.setattr(JobLocator, "running_without_id", looking)
 
     async def seen() -> bool:
         return "mine0" in looked and (await app.jobs.get("mine1")).cancel is not None

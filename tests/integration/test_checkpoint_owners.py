@@ -10,7 +10,7 @@ import pytest
 
 from jetjobs import JetJobs, JetJobsError, JobFailed, RetryPolicy, current_job
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.jetstream.jobs.checkpoints import Kept, Outrun
+from jetjobs.jetstream.jobs.checkpoints import CheckpointHandle, Superseded
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import LeaseLost
 from jetjobs.model.events import LeaseLostEvent
@@ -28,9 +28,9 @@ SOON = timedelta(seconds=40)
 # Owners
 
 
-def hand(delivery: int, worker: str = "w", hop: int = 0, fence: int | None = None) -> Kept:
+def hand(delivery: int, worker: str = "w", hop: int = 0, fence: int | None = None) -> CheckpointHandle:
     job = Job("j1", "work", "default", "normal", b"{}", run="r1", hop=hop)
-    return Kept(job, delivery, delivery if fence is None else fence, worker)
+    return CheckpointHandle(job, delivery, delivery if fence is None else fence, worker)
 
 
 def ours() -> bool:
@@ -46,9 +46,9 @@ async def test_an_older_owner_cannot_write_over_a_newer_ones(opened: JetJobs, tr
     await kept.save(old, b"2", ours)  # it does not know yet, and neither does the server
     await kept.save(new, b"7", ours)  # by the newer hand: the other's is written over
     for _ in range(2):
-        with pytest.raises(Outrun):
+        with pytest.raises(Superseded):
             await kept.save(old, b"3", ours)
-    with pytest.raises(Outrun):
+    with pytest.raises(Superseded):
         await kept.load(old)
     await kept.remove(old)
     assert (await checkpoints(truth))["j1.r1"]["value"] == 7
@@ -63,7 +63,7 @@ async def test_an_older_owner_that_has_not_written_yet_is_refused_too(opened: Je
     kept = opened.jetstream.checkpoints
     await kept.save(hand(1, hop=3), b"7", ours)
     for older in (hand(1), hand(5), hand(9, hop=2)):
-        with pytest.raises(Outrun):
+        with pytest.raises(Superseded):
             await kept.save(older, b"1", ours)
     assert (await checkpoints(truth))["j1.r1"]["value"] == 7
 
@@ -75,7 +75,7 @@ async def test_counts_that_began_anew_let_the_one_who_came_last_write(opened: Je
     old, new = hand(1, "a", fence=40), hand(1, "b", fence=1)
     await kept.save(old, b"1", ours)
     await kept.save(new, b"2", ours)
-    with pytest.raises(Outrun):
+    with pytest.raises(Superseded):
         await kept.save(old, b"3", ours)
     await kept.save(new, b"4", ours)
     assert (await checkpoints(truth))["j1.r1"]["value"] == 4
@@ -103,7 +103,7 @@ async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
     async def work() -> str:
         job = current_job()
         await job.checkpoint(1)
-        newer = Kept(job.job, job.delivery + 1, 99, "another")
+        newer = CheckpointHandle(job.job, job.delivery + 1, 99, "another")
         await opened.jetstream.checkpoints.save(newer, b"50", ours)
         try:
             await job.checkpoint(2)
@@ -133,7 +133,7 @@ async def test_a_child_of_a_worker_that_is_outrun_is_told(kept_app: JetJobs, tru
 
         await eventually(begun, 40)
         job = Job(handle.id, handle.task, "default", "normal", b"{}", run=handle.run)
-        await kept_app.jetstream.checkpoints.save(Kept(job, 2, 99, "another"), b"50", ours)
+        await kept_app.jetstream.checkpoints.save(CheckpointHandle(job, 2, 99, "another"), b"50", ours)
         go_on.touch()
 
         async def told() -> bool:

@@ -20,7 +20,7 @@ from tests.support.workers import running
 SOON = timedelta(seconds=40)
 
 
-# Kept for the next run, wherever the task runs
+# CheckpointHandle for the next run, wherever the task runs
 
 
 @pytest.mark.parametrize(

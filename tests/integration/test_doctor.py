@@ -228,7 +228,7 @@ async def arguments_are_gone(app: JetJobs, truth: Truth) -> None:
     far = app.tasks["work"].options(delay=timedelta(hours=1))
     await far.enqueue(text="x" * 1_200_000)
     lost = await far.enqueue(text="y" * 1_200_000)
-    message = await app.jetstream.places.find_live("default", "work", lost.id)
+    message = await app.jetstream.locator.find_live("default", "work", lost.id)
     assert message is not None
     await app.jetstream.payloads.delete(message.headers["Jetjobs-Payload"])
 

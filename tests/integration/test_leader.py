@@ -161,7 +161,7 @@ async def fill(truth: Truth) -> None:
 
 async def is_late(app: JetJobs, job_id: str) -> bool:
     """Whether a second has passed since the job was due, by the server's clock."""
-    found = await app.jetstream.places.find_live("default", "work", job_id)
+    found = await app.jetstream.locator.find_live("default", "work", job_id)
     assert found is not None
     info = await app.jetstream.connection.api(api.stream_info("jobs-work-default"))
     return api.parse_time(info["ts"]) > float(found.headers["Jetjobs-Due-At"]) + 1.0

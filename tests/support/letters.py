@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jetjobs import DeadLetter, JetJobs
-from jetjobs.jetstream.jobs.dead_letters import Letter
+from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
 from jetjobs.model.wire.ids import new_run, new_uid, parse_id
@@ -34,7 +34,7 @@ async def bury(
         job = Job(job_id, task, queue, "normal", body, key, run=new_run(), headers=dict(headers or {}), **fields)
         origin = f"{app.jetstream.names.job(queue, 'normal', task, key, job.uid)} 7"
         async with lane:
-            letter = Letter(job, cause, origin, "somewhere", time.time())
+            letter = NewDeadLetter(job, cause, origin, "somewhere", time.time())
             await app.jetstream.dead.add(letter, 20.0, lambda: True)
 
     await asyncio.gather(*(one(job_id, body) for job_id, body in zip(names, bodies, strict=True)))

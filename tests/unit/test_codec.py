@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.jobs.dead_letters import Letter, _cause, read_cause
+from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter, _cause, read_cause
 from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.codec import (
     MAX_HISTORY,
     MAX_HISTORY_TEXT,
     decode,
+    decode_malformed,
     encode_headers,
     header_size,
     identify,
     read_history,
-    salvage,
     with_error,
 )
 from jetjobs.jetstream.messages.get import StoredMessage
@@ -257,14 +257,14 @@ def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, heade
     try:
         job = decode(delivery)
     except MalformedJob:
-        job = salvage(delivery, "mail", "normal")
+        job = decode_malformed(delivery, "mail", "normal")
     assert is_id(job.id)
     assert str(JobId(job.key, job.uid)) == job.id
 
 
 def test_what_is_salvaged_keeps_body_queue_and_headers() -> None:
     delivery = delivered("jobs.work.mail.normal.greet.x.y.z", {"Trace": "1", h.HOP: "x"}, b"body")
-    job = salvage(delivery, "mail", "normal")
+    job = decode_malformed(delivery, "mail", "normal")
     assert (job.id, job.task, job.queue, job.lane, job.body) == (
         PLACE,
         "greet",
@@ -273,7 +273,7 @@ def test_what_is_salvaged_keeps_body_queue_and_headers() -> None:
         b"body",
     )
     assert job.carried == {"Trace": "1"}
-    assert salvage(delivered("jobs.work.mail"), "mail", "normal").task == "unknown"
+    assert decode_malformed(delivered("jobs.work.mail"), "mail", "normal").task == "unknown"
 
 
 # The delivery itself
@@ -367,7 +367,7 @@ def test_a_foreign_record_counts_as_none(record: str) -> None:
 @given(st.text(max_size=1_000), st.text(max_size=8_000), st.integers(3_000, 30_000))
 def test_a_cause_fits_into_its_room_and_keeps_the_reason(text: str, trace: str, room: int) -> None:
     outcome = DeadLettered(DeadReason.EXHAUSTED, ErrorInfo("ValueError", text, trace))
-    line = _cause(Letter(JOB, outcome, "subject 1", "w1", 1.0), room)
+    line = _cause(NewDeadLetter(JOB, outcome, "subject 1", "w1", 1.0), room)
     assert len(line) <= room
     read: dict[str, Any] = json.loads(line)
     assert (read["reason"], read["type"], read["worker"]) == ("exhausted", "ValueError", "w1")

@@ -9,8 +9,8 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.jetstream.messages.scan import scan, scan_waiting
-from jetjobs.jetstream.queues.inspection import check_read, given_up, live_workers, stream_info
-from jetjobs.jetstream.queues.queue_state import look_at_lanes, now_of, pause_of
+from jetjobs.jetstream.queues.inspection import check_direct_get, live_workers, stranded_sequences, stream_info
+from jetjobs.jetstream.queues.queue_state import lane_states, pause_of, server_time_of
 from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.wire import headers as h
@@ -35,11 +35,11 @@ async def paused(look: Look) -> list[Answer]:
     connection, names = look.jetstream.connection, look.jetstream.names
     found = []
     for queue in look.queues:
-        lanes = await look_at_lanes(connection, names, queue)
+        lanes = await lane_states(connection, names, queue)
         pause = await pause_of(connection, names, queue, lanes)
         if pause is None:
             continue
-        for_s = now_of(lanes) - pause.at
+        for_s = server_time_of(lanes) - pause.at
         if not pause.at:
             text = f"queue {queue} is paused, by other means than jetjobs"
         elif for_s > PAUSED_LONG_S:
@@ -57,7 +57,7 @@ async def unserved(look: Look) -> list[Answer]:
     served = {queue for worker in workers for queue in worker.queues}
     found = []
     for queue in sorted(set(look.queues) - served):
-        lanes = await look_at_lanes(connection, names, queue)
+        lanes = await lane_states(connection, names, queue)
         waiting = sum(lane.queued for lane in lanes if lane.lane in n.PULLED)
         if waiting:
             text = f"queue {queue}: {many(waiting)} waiting, and no worker takes any"
@@ -73,7 +73,7 @@ async def overdue(look: Look) -> list[Answer]:
         stream = names.work_stream(queue)
         if (info := await stream_info(connection, stream)) is None:
             continue
-        await check_read(connection, stream)
+        await check_direct_get(connection, stream)
         now, late, latest_s = api.parse_time(info["ts"]), 0, 0.0
         async for message in scan_waiting(connection, names, queue, MOST_LATER):
             due_at = due_time(message.headers)
@@ -94,9 +94,9 @@ async def stranded(look: Look) -> list[Answer]:
     for queue in look.queues:
         count = 0
         for lane in n.PULLED:
-            if first := await given_up(connection, names, queue, lane):
+            if first := await stranded_sequences(connection, names, queue, lane):
                 await asyncio.sleep(LOOK_AGAIN_S)
-                count += len(set(first).intersection(await given_up(connection, names, queue, lane)))
+                count += len(set(first).intersection(await stranded_sequences(connection, names, queue, lane)))
         if count:
             text = f"queue {queue}: {many(count)} that the server delivers no more"
             hint = "the leader makes dead letters of them within minutes: jetjobs worker"

@@ -9,7 +9,7 @@ from typing import Any
 from jetjobs.admin.schedules import Schedules
 from jetjobs.define.router import Router
 from jetjobs.doctor.finding import Answer, Check, Look, many
-from jetjobs.jetstream.queues.inspection import check_read, live_workers, stream_info
+from jetjobs.jetstream.queues.inspection import check_direct_get, live_workers, stream_info
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import TopologyMissing
@@ -115,7 +115,7 @@ async def declared(look: Look) -> list[Answer]:
 
 async def _definitions(look: Look) -> list[Definition] | None:
     """Those on the server; None where there is no bucket, of which `readable` tells."""
-    await check_read(look.jetstream.connection, kv_stream(look.jetstream.names.schedules_bucket))
+    await check_direct_get(look.jetstream.connection, kv_stream(look.jetstream.names.schedules_bucket))
     try:
         return await look.jetstream.schedules.all()
     except TopologyMissing:

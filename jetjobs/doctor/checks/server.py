@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetjobs.doctor.finding import Answer, Check, Look, size
-from jetjobs.jetstream.queues.inspection import may_publish, round_trip_s, shares, skew_s, stream_info
+from jetjobs.jetstream.queues.inspection import account_usage, clock_skew_s, may_publish, round_trip_s, stream_info
 from jetjobs.model.durations import show_duration
 from jetjobs.model.wire.ids import new_uid
 from jetjobs.model.wire.subjects import kv_subject
@@ -39,7 +39,7 @@ async def round_trip(look: Look) -> list[Answer]:
 async def storage(look: Look) -> list[Answer]:
     """Against the limits of the account. The server's own are told to nobody but its monitoring port."""
     found = []
-    told = await shares(look.jetstream.connection)
+    told = await account_usage(look.jetstream.connection)
     for share in told:
         part = share.used / share.most if share.most > 0 else 0.0
         if part < NEARLY_FULL:
@@ -60,7 +60,7 @@ async def clock(look: Look) -> list[Answer]:
     names = look.jetstream.names
     streams = [names.dead_stream, *(names.work_stream(queue) for queue in look.queues)]
     for stream in streams:
-        skew = await skew_s(look.jetstream.connection, stream)
+        skew = await clock_skew_s(look.jetstream.connection, stream)
         if skew is None:
             continue
         if abs(skew) <= SKEW_S:

@@ -10,7 +10,7 @@ from jetjobs.doctor.finding import Answer, Check, Level, Look, many
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.jetstream.messages.scan import scan
-from jetjobs.jetstream.queues.inspection import check_read, consumers_of, live_workers, stream_info
+from jetjobs.jetstream.queues.inspection import check_direct_get, consumers_of, live_workers, stream_info
 from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import show_duration
 from jetjobs.model.settings import QueueSettings
@@ -149,7 +149,7 @@ async def locks(look: Look) -> list[Answer]:
     bucket = look.jetstream.names.locks_bucket
     if await stream_info(look.jetstream.connection, kv_stream(bucket)) is None:
         return []  # the plan says so
-    await check_read(look.jetstream.connection, kv_stream(bucket))
+    await check_direct_get(look.jetstream.connection, kv_stream(bucket))
     async for lock in scan(look.jetstream.connection, kv_stream(bucket), kv_subject(bucket, n.LEADER), limit=1):
         if lock.data and h.TTL not in lock.headers and h.KV_OPERATION not in lock.headers:
             text = f"lock {n.LEADER} never ends: no worker can lead, and nothing is swept"

@@ -15,7 +15,7 @@ from typing import Any
 
 from jetjobs.jetstream.jobs.results import quote, read_record
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import UnstorableValue
@@ -30,11 +30,11 @@ _HEADERS = 1024
 """More than those of a record take, of what the server allows for a message."""
 
 
-class Outrun(Exception):
+class Superseded(Exception):
     """The checkpoint is by the hand of a newer owner of the job."""
 
 
-class Kept:
+class CheckpointHandle:
     """One delivery's hand on the checkpoint of its job."""
 
     __slots__ = ("delivery", "fence", "job", "lock", "number", "revision", "worker", "written")
@@ -66,14 +66,14 @@ class Checkpoints:
         self._bucket = names.checkpoints_bucket
         self._stream = kv_stream(self._bucket)
 
-    async def load(self, kept: Kept) -> bytes | None:
-        """The value as JSON; None when there is none. Outrun when a newer owner has written it."""
+    async def load(self, kept: CheckpointHandle) -> bytes | None:
+        """The value as JSON; None when there is none. Superseded when a newer owner has written it."""
         there = await last_on(self._connection, self._stream, self._subject(kept.job.id, kept.job.run))
         record = _look(kept, there)
         return json.dumps(record["value"]).encode() if "value" in record else None
 
-    async def save(self, kept: Kept, value: bytes, owned: Callable[[], bool]) -> None:
-        """Stored when it returns. Outrun when a newer owner was first, BrokerError when it is not known."""
+    async def save(self, kept: CheckpointHandle, value: bytes, owned: Callable[[], bool]) -> None:
+        """Stored when it returns. Superseded when a newer owner was first, BrokerError when it is not known."""
         kept.number += 1
         record = _record(kept, value)
         room = self._connection.max_payload - _HEADERS
@@ -91,13 +91,13 @@ class Checkpoints:
                 kept.revision = int(json.loads(reply)["seq"])
                 kept.written = True
                 return
-            except Taken:
+            except WrongLastSequence:
                 there = await last_on(self._connection, self._stream, subject)
                 _look(kept, there)
                 if there is not None and there.data == record:
                     return  # our own first try, whose answer was lost
 
-    async def remove(self, kept: Kept) -> None:
+    async def remove(self, kept: CheckpointHandle) -> None:
         """The job has ended. What a newer owner has written since stays."""
         async with kept.lock:  # a save may be under way
             if kept.revision:
@@ -115,19 +115,19 @@ class Checkpoints:
         return kv_subject(self._bucket, self._names.checkpoint_key(job_id, run))
 
 
-def _look(kept: Kept, there: StoredMessage | None) -> dict[str, Any]:
-    """What stands there, and expect its revision from now on. Outrun when it is by a newer hand."""
+def _look(kept: CheckpointHandle, there: StoredMessage | None) -> dict[str, Any]:
+    """What stands there, and expect its revision from now on. Superseded when it is by a newer hand."""
     record = read_record(there.data) if there is not None else {}
     order = (_whole(record, "hop"), _whole(record, "delivery"))
     ours = order == kept.order and (record.get("fence"), record.get("worker")) == (kept.fence, kept.worker)
     if order > kept.order or (order == kept.order and kept.written and not ours):
-        raise Outrun(f"its checkpoint is by {record.get('worker')}, delivery {order[1]} of hop {order[0]}")
+        raise Superseded(f"its checkpoint is by {record.get('worker')}, delivery {order[1]} of hop {order[0]}")
     kept.revision = there.sequence if there is not None else 0
     kept.written |= ours
     return record
 
 
-def _record(kept: Kept, value: bytes) -> bytes:
+def _record(kept: CheckpointHandle, value: bytes) -> bytes:
     job = kept.job
     return (
         b'{"id":%b,"run":%b,"task":%b,"queue":%b,"attempt":%d,"hop":%d,"delivery":%d,"fence":%d,"worker":%b,'

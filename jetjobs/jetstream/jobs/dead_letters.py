@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jetjobs.jetstream.messages.codec import encode_headers, header_number, header_size, read_history, read_replays
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, delete_message, last_on
 from jetjobs.jetstream.messages.payloads import Payloads, labels_of
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
@@ -27,7 +27,7 @@ HEADER_LIMIT = 63 * 1024
 CAUSE_ROOM = 24 * 1024
 
 
-class Letter(NamedTuple):
+class NewDeadLetter(NamedTuple):
     """A job to bury, and why."""
 
     job: Job
@@ -49,7 +49,7 @@ class DeadLetters:
         self._payloads = payloads
         self._names = names
 
-    async def add(self, letter: Letter, timeout_s: float, owned: Callable[[], bool]) -> None:
+    async def add(self, letter: NewDeadLetter, timeout_s: float, owned: Callable[[], bool]) -> None:
         """Bury a job. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
         subject, body, headers = await self._write(letter)
         stream = self._names.dead_stream
@@ -60,7 +60,7 @@ class DeadLetters:
                 message = Outgoing(subject, body, headers)
                 await self._publisher.store(stream, message, timeout_s=timeout_s, owned=owned)
                 return
-            except Taken:
+            except WrongLastSequence:
                 there = await last_on(self._connection, stream, subject)
                 if there is not None and there.headers.get(h.RUN) == letter.job.run:
                     return
@@ -70,17 +70,17 @@ class DeadLetters:
         subject = self._names.dead(queue, _token(task), job_id)
         return await last_on(self._connection, self._names.dead_stream, subject)
 
-    async def places(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
+    async def subjects_of(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
         """Subjects of the letters of that id: one, unless jobs of several queues or tasks were given it."""
         query = {"subjects_filter": self._names.dead(queue, task, job_id)}
         answer = await self._connection.api(api.stream_info(self._names.dead_stream), query)
         return sorted(answer["state"].get("subjects") or {})
 
     async def at(self, subject: str) -> StoredMessage | None:
-        """The letter on a subject that `places` gave."""
+        """The letter on a subject that `subjects_of` gave."""
         return await last_on(self._connection, self._names.dead_stream, subject)
 
-    async def is_there(self, sequence: int) -> bool:
+    async def exists(self, sequence: int) -> bool:
         """Whether the letter still stands at its place."""
         return sequence > 0 and await at_sequence(self._connection, self._names.dead_stream, sequence) is not None
 
@@ -101,11 +101,11 @@ class DeadLetters:
         guarded = {**headers, h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
         try:
             await self._publisher.store(self._names.dead_stream, Outgoing(subject, body, guarded))
-        except Taken:
+        except WrongLastSequence:
             return False
         return True
 
-    async def _write(self, letter: Letter) -> tuple[str, bytes, dict[str, str]]:
+    async def _write(self, letter: NewDeadLetter) -> tuple[str, bytes, dict[str, str]]:
         job = letter.job
         headers = encode_headers(job)
         del headers[h.MSG_ID]  # the guard on the subject does its work, with no window
@@ -141,7 +141,7 @@ def read_cause(headers: dict[str, str]) -> dict[str, Any]:
     return cause if isinstance(cause, dict) else {}
 
 
-def _cause(letter: Letter, room: int) -> str:
+def _cause(letter: NewDeadLetter, room: int) -> str:
     """The cause as one header value; the traceback is the first thing to go, then the text."""
     error = letter.outcome.error
     cause = {

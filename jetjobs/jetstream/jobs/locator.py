@@ -26,7 +26,7 @@ from jetjobs.model.wire.lenient_json import read_running
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 
-class Places:
+class JobLocator:
     """Looks a job up in the streams and buckets of its queue."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Places:
         self._payloads = payloads
         self._names = names
 
-    async def has_moved_on(self, job: Job) -> bool:
+    async def was_settled(self, job: Job) -> bool:
         """Whether this hop of the job was settled already, and only its ack was lost.
 
         So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has
@@ -115,11 +115,11 @@ class Places:
         info = await self._connection.api(api.consumer_info(stream, lane))
         return int(info["delivered"]["stream_seq"]) >= sequence
 
-    async def needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+    async def is_referenced(self, queue: str, task: str, job_id: str, name: str) -> bool:
         """Whether the job, its dead letter or its done record refers to that object."""
         # One after another, in the order of a job's life: one that moves on meanwhile is found further on. Only a
         # replay goes the other way, so the first place is also the last one looked at.
-        if await self._live_needs(queue, task, job_id, name):
+        if await self._live_references(queue, task, job_id, name):
             return True
         dead = await self._dead.get(queue, task, job_id)
         if dead is not None and name in (dead.headers.get(h.PAYLOAD), dead.headers.get(h.PAYLOAD_HEADERS)):
@@ -127,15 +127,15 @@ class Places:
         done = await self._results.get(queue, task, job_id)
         if done is not None and read_record(done.data).get("result_object") == name:
             return True
-        return await self._live_needs(queue, task, job_id, name)
+        return await self._live_references(queue, task, job_id, name)
 
-    async def _live_needs(self, queue: str, task: str, job_id: str, name: str) -> bool:
+    async def _live_references(self, queue: str, task: str, job_id: str, name: str) -> bool:
         live = await self.find_live(queue, task, job_id)
         return live is not None and live.headers.get(h.PAYLOAD) == name
 
-    async def discard(self, queue: str, task: str, job_id: str, name: str) -> None:
+    async def delete_unreferenced(self, queue: str, task: str, job_id: str, name: str) -> None:
         """Remove an object of a job, unless something refers to it still."""
-        if not await self.needs(queue, task, job_id, name):
+        if not await self.is_referenced(queue, task, job_id, name):
             await self._payloads.delete(name)
 
     async def locate(self, job_id: str, queues: Sequence[str]) -> set[tuple[str, str]]:
@@ -192,10 +192,10 @@ class Places:
                 return dead_status(dead, queue, task, job_id)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
-        running = await self.runs_unmoved(queue, task, job_id)
+        running = await self.running_without_id(queue, task, job_id)
         return running_status(job_id, running) if running else JobStatus(job_id, None, queue, task)
 
-    async def runs_unmoved(self, queue: str, task: str, job_id: str) -> dict[str, Any]:
+    async def running_without_id(self, queue: str, task: str, job_id: str) -> dict[str, Any]:
         """The running record of a job whose id is in no subject yet, since it was published without jetjobs."""
         record = await self._running(job_id)
         unmoved = (

@@ -33,7 +33,7 @@ _FETCH_S = 10.0
 """For reading a large result at least, however late the job has ended."""
 
 
-class Asked(Protocol):
+class JobReference(Protocol):
     """What waiting needs to know of a handle."""
 
     id: str
@@ -44,7 +44,7 @@ class Asked(Protocol):
     duplicate: bool
 
 
-class Waiting:
+class ResultWaiter:
     """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
 
     def __init__(self, jetstream: JetStreamClient) -> None:
@@ -53,7 +53,7 @@ class Waiting:
         self._payloads = jetstream.payloads
         self._results = jetstream.results
         self._dead = jetstream.dead
-        self._places = jetstream.places
+        self._locator = jetstream.locator
         self._inbox = ""
         self._subscribed = False
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -64,10 +64,10 @@ class Waiting:
             self._inbox = self._connection.nc.new_inbox()
         return f"{self._inbox}.{job_id}"
 
-    async def status(self, handle: Asked, run: str = "") -> JobStatus:
-        return await self._places.status(handle.queue, handle.task, handle.id, run)
+    async def status(self, handle: JobReference, run: str = "") -> JobStatus:
+        return await self._locator.status(handle.queue, handle.task, handle.id, run)
 
-    async def result(self, handle: Asked, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
+    async def result(self, handle: JobReference, decode: Callable[[bytes], Any], timeout_s: float) -> Any:
         """See JobHandle.result."""
         _, result = await self._succeeded(handle, timeout_s)
         try:
@@ -77,12 +77,12 @@ class Waiting:
                 f"job {handle.id}: the result does not fit the task's annotation: {error}"
             ) from error
 
-    async def shown(self, handle: Asked, timeout_s: float) -> Any:
+    async def shown(self, handle: JobReference, timeout_s: float) -> Any:
         """See JobHandle.shown_result."""
         record, result = await self._succeeded(handle, timeout_s)
         return mask_result(read_json(result), record.get("secret"))
 
-    async def _succeeded(self, handle: Asked, timeout_s: float) -> tuple[dict[str, Any], bytes]:
+    async def _succeeded(self, handle: JobReference, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """The record and the result of a job that has succeeded, or what it came to otherwise, raised."""
         if not handle.stores_result:
             raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
@@ -103,7 +103,7 @@ class Waiting:
             raise ResultError(f"job {handle.id} has a record that cannot be read")
         return record, await self._result(handle, record, give_up)
 
-    async def _result(self, handle: Asked, record: dict[str, Any], give_up: float) -> bytes:
+    async def _result(self, handle: JobReference, record: dict[str, Any], give_up: float) -> bytes:
         """The result in the record, or the object it names."""
         name = record.get("result_object")
         if name is None:
@@ -116,7 +116,7 @@ class Waiting:
         except MalformedJob as error:
             raise ResultExpired(f"job {handle.id} has ended and its result is gone: {error}") from error
 
-    async def _record(self, handle: Asked, timeout_s: float) -> dict[str, Any]:
+    async def _record(self, handle: JobReference, timeout_s: float) -> dict[str, Any]:
         await self._subscribe()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
@@ -143,14 +143,14 @@ class Waiting:
         finally:
             self._expected.pop(handle.id, None)
 
-    async def _look(self, handle: Asked) -> dict[str, Any] | None:
+    async def _look(self, handle: JobReference) -> dict[str, Any] | None:
         """Like `_ended`; a server that does not answer just now is no answer, and the caller has time left."""
         try:
             return await self._ended(handle)
         except BrokerUnavailable:
             return None
 
-    async def _ended(self, handle: Asked) -> dict[str, Any] | None:
+    async def _ended(self, handle: JobReference) -> dict[str, Any] | None:
         done = await self._results.get(handle.queue, handle.task, handle.id)
         if done is not None and _is_run(record := read_record(done.data), handle):
             return record
@@ -159,15 +159,15 @@ class Waiting:
             return {"state": "dead", **read_cause(letter.headers)}
         return None
 
-    async def _check_alive(self, handle: Asked, run: str) -> str:
-        """The job's run, if it was seen; see `Places.find_live`. ResultExpired when the job is nowhere any more.
+    async def _check_alive(self, handle: JobReference, run: str) -> str:
+        """The job's run, if it was seen; see `JobLocator.find_live`. ResultExpired when it is gone.
 
         The order of looks is that of a job's life.
         """
         where = handle.queue, handle.task, handle.id
-        if await self._places.find_live(*where, run):
+        if await self._locator.find_live(*where, run):
             return run
-        running = await self._places.runs_unmoved(*where)
+        running = await self._locator.running_without_id(*where)
         if not running and await self._ended(handle) is None:
             raise ResultExpired(
                 f"job {handle.id} has ended and its record is gone, or cannot be read",
@@ -177,7 +177,7 @@ class Waiting:
 
     # Following: told by the job's events, made sure of by a look at the streams each second.
 
-    async def follow(self, handle: Asked) -> AsyncIterator[JobStatus]:
+    async def follow(self, handle: JobReference) -> AsyncIterator[JobStatus]:
         """Each status that differs from the one before. Ends with the job, or when it is nowhere."""
         told: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
         sid = await self._connection.nc.listen(
@@ -221,7 +221,7 @@ class Waiting:
             told.set_result(record)
 
 
-def _is_run(record: dict[str, Any], handle: Asked) -> bool:
+def _is_run(record: dict[str, Any], handle: JobReference) -> bool:
     return "state" in record and handle.run in ("", record.get("run"))
 
 

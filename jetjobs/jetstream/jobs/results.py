@@ -9,7 +9,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.job import Job, lineage_of
@@ -133,7 +133,7 @@ class Results:
                     stream, Outgoing(subject, record, headers), timeout_s=timeout_s, owned=owned
                 )
                 return record
-            except Taken:
+            except WrongLastSequence:
                 there = await last_on(self._connection, stream, subject)
                 if there is not None and read_record(there.data).get("run") == job.run:
                     return there.data
@@ -149,7 +149,7 @@ class Results:
         bucket = self._names.done_bucket(queue)
         return await last_on(self._connection, kv_stream(bucket), kv_subject(bucket, f"{task}.{job_id}"))
 
-    def tell(self, job: Job, record: bytes) -> None:
+    def notify_producer(self, job: Job, record: bytes) -> None:
         """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
         if (
             len(job.reply) <= MAX_REPLY

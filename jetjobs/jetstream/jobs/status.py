@@ -159,7 +159,7 @@ def scheduled_time_in(text: Any) -> datetime | None:
 Read = Callable[[StoredMessage], JobStatus | None]
 
 
-class Shelf(NamedTuple):
+class ListingSource(NamedTuple):
     """Messages of one kind, in one stream. `read` gives None for what is not of the state asked for."""
 
     key: str
@@ -170,13 +170,13 @@ class Shelf(NamedTuple):
     """Nothing of the state asked for stands beyond this sequence."""
 
 
-def shelves(
+def listing_sources(
     names: Names,
     queues: Iterable[str],
     query: JobQuery,
     running: Mapping[str, Any],
     delivered: Mapping[tuple[str, str], int],
-) -> Iterator[Shelf]:
+) -> Iterator[ListingSource]:
     """All places that may hold jobs of the query, in the order in which they are listed.
 
     `running` has the records of jobs shown as running by id. `delivered`, where only running jobs are asked for,
@@ -189,8 +189,8 @@ def shelves(
         if wanted & {JobState.QUEUED, JobState.RUNNING}:
             for lane in n.PULLED:
                 read = _live_reader(queue, wanted, running)
-                for shelf in _lane(names, queue, lane, query.task, read):
-                    yield shelf._replace(until=delivered.get((queue, lane)))
+                for source in _lane(names, queue, lane, query.task, read):
+                    yield source._replace(until=delivered.get((queue, lane)))
         for lane, state in WAITING_STATES.items():
             if state in wanted:
                 read = _live_reader(queue, wanted, running)
@@ -198,21 +198,21 @@ def shelves(
         if wanted & {JobState.SUCCEEDED, JobState.CANCELLED}:
             bucket = names.done_bucket(queue)
             subject = kv_subject(bucket, f"{task}.*")
-            yield Shelf(f"{queue}/done", kv_stream(bucket), subject, _done_reader(queue, wanted))
+            yield ListingSource(f"{queue}/done", kv_stream(bucket), subject, _done_reader(queue, wanted))
     if JobState.DEAD in wanted:
         subject = names.dead(query.queue or "*", task, "*")
-        yield Shelf("dead", names.dead_stream, subject, _read_letter)
+        yield ListingSource("dead", names.dead_stream, subject, _read_letter)
 
 
-def _lane(names: Names, queue: str, lane: str, task: str | None, read: Read) -> Iterator[Shelf]:
+def _lane(names: Names, queue: str, lane: str, task: str | None, read: Read) -> Iterator[ListingSource]:
     stream = names.work_stream(queue)
     if task is None:
-        yield Shelf(f"{queue}/{lane}", stream, names.lane_filter(queue, lane), read)
+        yield ListingSource(f"{queue}/{lane}", stream, names.lane_filter(queue, lane), read)
         return
     own = names.job(queue, lane, task, "*", "*")
-    yield Shelf(f"{queue}/{lane}", stream, own, read)
+    yield ListingSource(f"{queue}/{lane}", stream, own, read)
     # Published without jetjobs: no id in the subject.
-    yield Shelf(f"{queue}/{lane}/bare", stream, own.removesuffix(".*.*"), read)
+    yield ListingSource(f"{queue}/{lane}/bare", stream, own.removesuffix(".*.*"), read)
 
 
 def _live_reader(queue: str, wanted: frozenset[JobState], running: Mapping[str, Any]) -> Read:

@@ -40,7 +40,7 @@ MAX_HEADERS = 24 * 1024
 """Of the caller's own headers: what is over it is refused at enqueue."""
 
 
-class Wire(Protocol):
+class WireMessage(Protocol):
     """A message with a job in it: delivered to us, or read from its stream."""
 
     @property
@@ -83,7 +83,7 @@ def encode_headers(job: Job) -> dict[str, str]:
     return headers
 
 
-def decode(delivery: Wire) -> Job:
+def decode(delivery: WireMessage) -> Job:
     """The job in a message. MalformedJob when subject or headers cannot be read."""
     headers = delivery.headers
     if delivery.header_bytes > MAX_MOVABLE:
@@ -131,7 +131,7 @@ def decode(delivery: Wire) -> Job:
     )
 
 
-def salvage(delivery: Wire, queue: str, lane: str) -> Job:
+def decode_malformed(delivery: WireMessage, queue: str, lane: str) -> Job:
     """A job good enough to bury, made of a delivery that `decode` refused."""
     tokens = delivery.subject.split(".")
     task = tokens[4] if len(tokens) > 4 else "unknown"
@@ -149,13 +149,13 @@ def salvage(delivery: Wire, queue: str, lane: str) -> Job:
     )
 
 
-def identify(message: Wire) -> str:
+def identify(message: WireMessage) -> str:
     """The id of a job with none in its subject: its `Nats-Msg-Id` if that is usable, or else its place."""
     given = message.headers.get(h.MSG_ID, "")
     return given if is_id(given) else anonymous_id(message.stored_at, message.sequence)
 
 
-def run_of(message: Wire) -> str:
+def run_of(message: WireMessage) -> str:
     """The run of the job. One published without jetjobs names none: its place is another one for a reused id."""
     run = message.headers.get(h.RUN, "")
     return run if is_id(run) else anonymous_id(message.stored_at, message.sequence)

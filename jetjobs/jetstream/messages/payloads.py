@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from jetjobs.jetstream.messages.codec import header_size
 from jetjobs.jetstream.messages.get import StoredMessage, last_on, next_on
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken, Unconfirmed
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Unconfirmed, WrongLastSequence
 from jetjobs.jetstream.messages.scan import page
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
@@ -193,7 +193,7 @@ class Payloads:
                 message = Outgoing(subject, entry, headers)
                 await self._publisher.store(self.stream, message, timeout_s=self._timeout_s, owned=writing.owned)
                 break
-            except Taken:
+            except WrongLastSequence:
                 there = await self._insist(lambda: self.info(writing.name), f"read {writing.name}")
                 if there is not None and there.nuid == writing.nuid:
                     return  # our own resend

@@ -30,7 +30,7 @@ _TRY_S = 2.0
 _SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 
 
-class Taken(Exception):
+class WrongLastSequence(Exception):
     """A guarded publish found `sequence` on its subject. 0 when the server did not say which."""
 
     def __init__(self, sequence: int) -> None:
@@ -59,7 +59,7 @@ class Outgoing(NamedTuple):
         return len(self.body) + header_size(self.headers)
 
 
-class Staged(NamedTuple):
+class BatchMessage(NamedTuple):
     """A message ready for a batch: its headers are lines of text, without a message id of their own."""
 
     subject: str
@@ -67,7 +67,7 @@ class Staged(NamedTuple):
     lines: str
 
 
-class Stencil:
+class JobTemplate:
     """Plain jobs of one task differ in id, run and body only: the rest of their wire form is made once."""
 
     __slots__ = ("_lines", "_prefix", "_with_id")
@@ -82,15 +82,15 @@ class Stencil:
         self._lines = header_lines({k: v for k, v in message.headers.items() if k != h.MSG_ID})
         self._with_id = self.ID in self._lines
 
-    def stage(self, uid: str, run: str, body: bytes) -> Staged:
+    def stage(self, uid: str, run: str, body: bytes) -> BatchMessage:
         lines = self._lines.replace(self.RUN, run)
-        return Staged(self._prefix + uid, body, lines.replace(self.ID, uid) if self._with_id else lines)
+        return BatchMessage(self._prefix + uid, body, lines.replace(self.ID, uid) if self._with_id else lines)
 
 
-def stage(message: Outgoing) -> Staged:
+def stage(message: Outgoing) -> BatchMessage:
     """Any message for a batch."""
     assert isinstance(message.headers, dict)
-    return Staged(
+    return BatchMessage(
         message.subject, message.body, header_lines({k: v for k, v in message.headers.items() if k != h.MSG_ID})
     )
 
@@ -157,8 +157,8 @@ class Publisher:
     ) -> bytes:
         """Publish until confirmed; the confirmation.
 
-        Taken on a failed guard, Unconfirmed when time is up, else BrokerError. Not repeated once `owned` is
-        false: a job whose lease is lost is another worker's to move.
+        WrongLastSequence on a failed guard, Unconfirmed when time is up, else BrokerError. Not repeated once
+        `owned` is false: a job whose lease is lost is another worker's to move.
         """
         give_up = time.monotonic() + (timeout_s or self._timeout_s)
         pause = 0.05
@@ -184,9 +184,10 @@ class Publisher:
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
-    async def store_batch(self, stream: str, messages: Sequence[Staged]) -> int:
+    async def store_batch(self, stream: str, messages: Sequence[BatchMessage]) -> int:
         """Store all or none; the sequence of the last, those before it stand right before it (0 when the answer to
-        that was lost). Unconfirmed when time is up; then none or all are stored. Taken on a failed guard.
+        that was lost). Unconfirmed when time is up; then none or all are stored. WrongLastSequence on a failed
+        guard.
         """
         # A batch is stored whole or not at all, so one message id is enough to refuse a second copy of it,
         # and the server has a thousand fewer to remember. ADR 4.
@@ -211,7 +212,7 @@ class Publisher:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
 
-    async def _send_batch(self, messages: Sequence[Staged], message_id: str) -> int:
+    async def _send_batch(self, messages: Sequence[BatchMessage], message_id: str) -> int:
         batch = new_run()
         first, last = messages[0], messages[-1]
         extra = f"{h.MSG_ID}: {message_id}\r\n"
@@ -245,7 +246,7 @@ class Publisher:
             raise TopologyMissing(f"stream {stream} does not take {subject}", hint="jetjobs setup apply")
 
 
-def _block(message: Staged, batch: str, number: int, extra: str = "") -> bytes:
+def _block(message: BatchMessage, batch: str, number: int, extra: str = "") -> bytes:
     return (f"NATS/1.0\r\n{message.lines}{h.BATCH_ID}: {batch}\r\n{h.BATCH_SEQ}: {number}\r\n{extra}\r\n").encode()
 
 
@@ -254,7 +255,7 @@ def _raise_refusal(data: bytes, subject: str) -> None:
     error = answer.get("error", {})
     if error.get("err_code") == WRONG_LAST_SEQUENCE:
         found = _SEQUENCE.search(error.get("description", ""))
-        raise Taken(int(found[1]) if found else 0)
+        raise WrongLastSequence(int(found[1]) if found else 0)
     if (refusal := from_response(answer, f"publish to {subject}")) is not None:
         raise refusal
 

@@ -56,7 +56,7 @@ class LanePuller:
         self._heard_at = 0.0
         self.blocked = False
         """Refused by the server: not asked again before `unblock`, so that no refusal becomes a hot loop."""
-        self.doubted_since = 0.0
+        self.stale_since = 0.0
         """Not 0 while what arrives may have been sent as long ago as that: the process stood still. ADR 10."""
         self._resetting = asyncio.Lock()
         self._closed = False
@@ -102,13 +102,13 @@ class LanePuller:
                 await self._unsubscribe()
                 await self._subscribe()
             self.owed = 0
-            self.doubted_since = 0.0
+            self.stale_since = 0.0
             self.blocked = False
         self._on_change(self, "")
 
-    def doubt(self, since: float) -> None:
+    def mark_stale(self, since: float) -> None:
         """What arrives before the next `reset` may be as old as `since`."""
-        self.doubted_since = self.doubted_since or since
+        self.stale_since = self.stale_since or since
 
     async def _subscribe(self) -> None:
         nc = self._connection.nc

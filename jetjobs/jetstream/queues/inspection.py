@@ -11,7 +11,7 @@ from jetjobs.jetstream.messages.get import next_on
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
-from jetjobs.jetstream.workers.registry import workers_on
+from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire import headers as h
@@ -21,11 +21,11 @@ _NEVER = str(2**53 - 1)
 """A sequence that no stream reaches: a publish that expects it is refused, once permissions were checked."""
 
 
-MOST_GIVEN_UP = 1_000
+MAX_STRANDED = 1_000
 """So many are found in a lane at one look."""
 
 
-class Share(NamedTuple):
+class Usage(NamedTuple):
     """How much of something the account uses, and how much it may: -1 for no limit of its own."""
 
     what: str
@@ -48,7 +48,7 @@ async def round_trip_s(connection: Connection, enough_s: float, tries: int = 10)
     return best
 
 
-async def shares(connection: Connection) -> list[Share]:
+async def account_usage(connection: Connection) -> list[Usage]:
     """What the account uses of JetStream, in each tier where it has tiers."""
     info = await connection.api(api.ACCOUNT_INFO)
     tiers: dict[str, dict[str, Any]] = info.get("tiers") or {"": info}
@@ -61,7 +61,7 @@ async def shares(connection: Connection) -> list[Share]:
             ("streams", "streams", "max_streams"),
             ("consumers", "consumers", "max_consumers"),
         ):
-            found.append(Share(what + of, int(tier.get(used, 0)), int(limits.get(most, -1))))
+            found.append(Usage(what + of, int(tier.get(used, 0)), int(limits.get(most, -1))))
     return found
 
 
@@ -73,7 +73,7 @@ async def stream_info(connection: Connection, stream: str) -> dict[str, Any] | N
         return None
 
 
-async def skew_s(connection: Connection, stream: str) -> float | None:
+async def clock_skew_s(connection: Connection, stream: str) -> float | None:
     """How far the server's clock is ahead of ours at the least; None when no stream can tell."""
     before = time.time()
     info = await stream_info(connection, stream)
@@ -96,7 +96,7 @@ async def may_publish(connection: Connection, subject: str) -> bool | None:
     return True
 
 
-async def check_read(connection: Connection, stream: str) -> None:
+async def check_direct_get(connection: Connection, stream: str) -> None:
     """AccessDenied when this user may not read the stream in pages: a page that is denied only seems slow."""
     try:
         await connection.ask(api.direct_get(stream), b'{"seq":1}', None, 5.0)
@@ -107,8 +107,8 @@ async def check_read(connection: Connection, stream: str) -> None:
 
 async def live_workers(connection: Connection, names: Names) -> list[WorkerRecord]:
     """As the registry has them; AccessDenied at once for who may not look."""
-    await check_read(connection, kv_stream(names.workers_bucket))
-    return await workers_on(connection, names)
+    await check_direct_get(connection, kv_stream(names.workers_bucket))
+    return await list_workers(connection, names)
 
 
 async def consumers_of(connection: Connection, stream: str) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ async def consumers_of(connection: Connection, stream: str) -> list[dict[str, An
             return found
 
 
-async def given_up(connection: Connection, names: Names, queue: str, lane: str) -> list[int]:
+async def stranded_sequences(connection: Connection, names: Names, queue: str, lane: str) -> list[int]:
     """Sequences of messages that stand in a lane and that its consumer will never deliver again, oldest first.
 
     All that is at or below a consumer's ack floor was acknowledged or given up after `max_deliver`, and what was
@@ -136,7 +136,7 @@ async def given_up(connection: Connection, names: Names, queue: str, lane: str) 
     last = int(info["ack_floor" if info["num_ack_pending"] else "delivered"]["stream_seq"])
     found: list[int] = []
     after = 1  # the pin: from it the server would walk every subject. ADR 1
-    while after < last and len(found) < MOST_GIVEN_UP:
+    while after < last and len(found) < MAX_STRANDED:
         message = await next_on(connection, stream, subject, after + 1)
         if message is None or message.sequence > last:
             break

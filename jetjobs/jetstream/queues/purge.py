@@ -20,7 +20,7 @@ from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import delete_message
 from jetjobs.jetstream.messages.scan import page
 from jetjobs.jetstream.pull.delivery import Delivery
-from jetjobs.jetstream.queues.queue_state import look_at_lane, look_at_lanes, state_of
+from jetjobs.jetstream.queues.queue_state import lane_state, lane_states, stream_state
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
@@ -70,21 +70,21 @@ class Purge:
 
     async def run(self, *, scheduled: bool = False) -> Purged:
         """Delete what waits now. QueueNotFound when there is no such queue."""
-        await look_at_lanes(self._connection, self._names, self._queue)
+        await lane_states(self._connection, self._names, self._queue)
         later = 0
         # First, so that what falls due in the meantime is found in its lane. No consumer reads these.
         for lane in n.WAITING if scheduled else ():
             query = {"filter": self._names.lane_filter(self._queue, lane)}
             answer = await self._connection.api(api.stream_purge(self._stream), query, 60.0)
             later += int(answer["purged"])
-        self._last = int((await state_of(self._connection, self._stream))["last_seq"])
+        self._last = int((await stream_state(self._connection, self._stream))["last_seq"])
         # The lanes of returned jobs come first: what is newer is put there.
         queued = sum([await self._empty(lane) for lane in reversed(n.PULLED)])
         return Purged(queued, later)
 
     async def _empty(self, lane: str) -> int:
         deleted, left, heard_at = 0, -1, time.monotonic()
-        while (look := await look_at_lane(self._connection, self._names, self._queue, lane)) is not None:
+        while (look := await lane_state(self._connection, self._names, self._queue, lane)) is not None:
             left = look.queued if left < 0 else min(look.queued, left)
             left = left if look.delivered < self._last else 0
             if not left and (look.paused_until or not look.running):

@@ -29,18 +29,18 @@ _SOON_S = 0.05
 _SETTLED_S = 10.0
 
 
-async def look_at_lanes(connection: Connection, names: Names, queue: str) -> list[LaneState]:
+async def lane_states(connection: Connection, names: Names, queue: str) -> list[LaneState]:
     """Every lane with a consumer. QueueNotFound when there is no such queue."""
-    found = await asyncio.gather(*(look_at_lane(connection, names, queue, lane) for lane in n.PULLED))
+    found = await asyncio.gather(*(lane_state(connection, names, queue, lane) for lane in n.PULLED))
     return [look for look in found if look is not None]
 
 
-def now_of(lanes: list[LaneState]) -> float:
+def server_time_of(lanes: list[LaneState]) -> float:
     """The server's time at the look; our own where there is no lane that could tell."""
     return max((lane.at for lane in lanes), default=time.time())
 
 
-async def look_at_lane(connection: Connection, names: Names, queue: str, lane: str) -> LaneState | None:
+async def lane_state(connection: Connection, names: Names, queue: str, lane: str) -> LaneState | None:
     """None for a lane that is not there: others may be about to make it again."""
     try:
         info = await connection.api(api.consumer_info(names.work_stream(queue), lane))
@@ -61,7 +61,7 @@ async def look_at_lane(connection: Connection, names: Names, queue: str, lane: s
     )
 
 
-async def state_of(connection: Connection, stream: str) -> dict[str, Any]:
+async def stream_state(connection: Connection, stream: str) -> dict[str, Any]:
     """The state of a stream as it counts it itself."""
     state: dict[str, Any] = (await connection.api(api.stream_info(stream)))["state"]
     return state
@@ -75,10 +75,10 @@ async def queue_state(
     before: Sequence[LaneState] = (),
 ) -> QueueState:
     """The queue now. Rates are those since its lanes were as `before`. QueueNotFound when it is not there."""
-    lanes = await look_at_lanes(connection, names, queue)
+    lanes = await lane_states(connection, names, queue)
     stream = names.work_stream(queue)
     stored, scheduled, retrying, dead, pause = await asyncio.gather(
-        state_of(connection, stream),
+        stream_state(connection, stream),
         count_on(connection, stream, names.lane_filter(queue, n.LATER)),
         count_on(connection, stream, names.lane_filter(queue, n.RETRY)),
         _count_dead(connection, names, queue),
@@ -86,7 +86,7 @@ async def queue_state(
     )
     # Never from the stream's first message, which is the pin: from there the server walks every subject. ADR 1.
     oldest = await _oldest_due(connection, names, queue, lanes, int(stored["first_seq"]) + 1)
-    at = now_of(lanes)
+    at = server_time_of(lanes)
     ours = [worker for worker in workers if queue in worker.queues and worker.takes_jobs]
     came, went = rates(before, lanes)
     return QueueState(
@@ -157,7 +157,7 @@ async def resume(connection: Connection, publisher: Publisher, names: Names, que
     By a pause that runs out in a moment: the server wakes waiting requests then, and not when it is told to end a
     pause at once. Those would sleep until their next heartbeat.
     """
-    lanes = [lane for lane in await look_at_lanes(connection, names, queue) if lane.paused_until]
+    lanes = [lane for lane in await lane_states(connection, names, queue) if lane.paused_until]
     looked_at = time.monotonic()
     for lane in lanes:
         soon_s = _SOON_S
@@ -175,7 +175,7 @@ async def resume(connection: Connection, publisher: Publisher, names: Names, que
 async def _settled(connection: Connection, names: Names, queue: str, settled: Callable[[LaneState], bool]) -> None:
     """Wait until the lanes are so: in a cluster the answer comes before a lane's leader has heard of it."""
     give_up = time.monotonic() + _SETTLED_S
-    while not all(map(settled, await look_at_lanes(connection, names, queue))):
+    while not all(map(settled, await lane_states(connection, names, queue))):
         if time.monotonic() > give_up:
             raise BrokerUnavailable(f"the lanes of queue {queue} are not all paused or resumed yet")
         await asyncio.sleep(0.02)

@@ -10,7 +10,7 @@ from functools import cached_property
 import nats.errors
 
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
-from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.jetstream.transport.connection import Connection
@@ -113,7 +113,7 @@ class ScheduleStore:
         message = Outgoing(kv_subject(self._bucket, name), body, guarded)
         try:
             reply = await self._publisher.confirm(self._stream, message)
-        except Taken:
+        except WrongLastSequence:
             there = await last_on(self._connection, self._stream, message.subject)
             if there is None or (there.data, h.KV_OPERATION in there.headers) != (body, h.KV_OPERATION in headers):
                 raise ScheduleConflict(

@@ -16,7 +16,14 @@ from typing import TypeVar
 
 from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message, last_on
-from jetjobs.jetstream.messages.publisher import BATCH_SIZE, Outgoing, Publisher, Staged, Taken, stage
+from jetjobs.jetstream.messages.publisher import (
+    BATCH_SIZE,
+    BatchMessage,
+    Outgoing,
+    Publisher,
+    WrongLastSequence,
+    stage,
+)
 from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
@@ -115,7 +122,7 @@ class Ticks:
             ends.append(len(batch))
         try:
             last = await self._publisher.store_batch(self._stream(queue), batch)
-        except Taken:
+        except WrongLastSequence:
             return None
         return [
             one.mark._replace(sequence=last - len(batch) + end, written_at=now)
@@ -138,7 +145,7 @@ class Ticks:
         self._publisher.check_size(message, self._connection.inline_limit)
         return message
 
-    def _take_back(self, queue: str, tick: PlacedTick) -> Staged:
+    def _take_back(self, queue: str, tick: PlacedTick) -> BatchMessage:
         """Removes a tick, if it still stands."""
         headers = {
             h.SCHEDULER: tick.subject,
@@ -146,9 +153,9 @@ class Ticks:
             h.EXPECTED_LAST_SUBJECT_SEQ: str(tick.sequence),
             h.EXPECTED_LAST_SUBJECT: tick.subject,
         }
-        return Staged(self._names.schedule_mark(queue, TAKEN), b"", header_lines(headers))
+        return BatchMessage(self._names.schedule_mark(queue, TAKEN), b"", header_lines(headers))
 
-    def _mark(self, queue: str, one: Step) -> Staged:
+    def _mark(self, queue: str, one: Step) -> BatchMessage:
         mark = one.mark
         record = {
             "revision": mark.revision,
@@ -158,7 +165,7 @@ class Ticks:
             "moved_to": mark.moved_to,
         }
         headers = {h.EXPECTED_LAST_SUBJECT_SEQ: str(mark.sequence), h.ROLLUP: "sub"}
-        return Staged(
+        return BatchMessage(
             self._names.schedule_mark(queue, one.name), json.dumps(record).encode(), header_lines(headers)
         )
 

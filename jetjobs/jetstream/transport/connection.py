@@ -216,7 +216,7 @@ class Connection:
         """Write ready frames at once. BrokerUnavailable when that is not possible now."""
         try:
             self.nc.write(b"".join(frames))
-            await self.nc.room()
+            await self.nc.wait_for_buffer()
         except nats.errors.Error as error:
             raise from_exception(error, "publish") from error
 

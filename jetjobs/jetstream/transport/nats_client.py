@@ -118,7 +118,7 @@ class FastClient(Client):
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
 
-    async def room(self) -> None:
+    async def wait_for_buffer(self) -> None:
         """Wait while more is buffered than may be: for those who write much."""
         while self._pending_data_size > self._max_pending_size and self.is_connected:
             await self._flush_pending(force_flush=True)

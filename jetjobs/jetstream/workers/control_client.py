@@ -14,7 +14,7 @@ import nats.errors
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
-from jetjobs.jetstream.workers.registry import workers_on
+from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerError, BrokerUnavailable
 from jetjobs.model.views.live_events import ANNOUNCE_S, WATCH, LiveEvent, read_live
 from jetjobs.model.wire.lenient_json import read_json
@@ -66,7 +66,7 @@ async def ask_all(
         expected: set[str] = set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                expected = {record.key for record in await workers_on(connection, names)}
+                expected = {record.key for record in await list_workers(connection, names)}
                 while not nobody and expected - answers.keys():
                     news.clear()
                     await news.wait()
@@ -85,8 +85,8 @@ def read_answer(data: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-class Watching:
-    """One watcher: `async for event in Watching(...).events()`. ADR 35."""
+class EventStream:
+    """One watcher: `async for event in EventStream(...).events()`. ADR 35."""
 
     def __init__(self, connection: Connection, names: Names, subjects: Iterable[str]) -> None:
         self._connection = connection

@@ -44,7 +44,7 @@ async def deregister(connection: Connection, names: Names, key: str) -> None:
     await connection.ask(kv_subject(names.workers_bucket, key), b"", headers, 1.0)
 
 
-async def workers_on(connection: Connection, names: Names) -> list[WorkerRecord]:
+async def list_workers(connection: Connection, names: Names) -> list[WorkerRecord]:
     """The workers that live, by key."""
     bucket = names.workers_bucket
     prefix = kv_subject(bucket, "")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from jetjobs.jetstream.jobs.checkpoints import Checkpoints, Kept, Outrun
+from jetjobs.jetstream.jobs.checkpoints import CheckpointHandle, Checkpoints, Superseded
 from jetjobs.model.errors import AttemptError, BrokerUnavailable, LeaseLost, StorageFull
 from jetjobs.worker.attempt import Attempt, Report
 
@@ -57,11 +57,11 @@ class WorkerDesk:
         async with kept.lock:
             return await self._while_ours(attempt, lambda: self._checkpoints.load(kept))
 
-    def _kept(self, attempt: Attempt) -> Kept:
+    def _kept(self, attempt: Attempt) -> CheckpointHandle:
         if attempt.kept is None:
             assert attempt.job is not None
             delivery = attempt.delivery
-            attempt.kept = Kept(attempt.job, delivery.delivered, delivery.fence, self._worker)
+            attempt.kept = CheckpointHandle(attempt.job, delivery.delivered, delivery.fence, self._worker)
         return attempt.kept
 
     async def _while_ours(self, attempt: Attempt, work: Callable[[], Awaitable[T]]) -> T:
@@ -71,7 +71,7 @@ class WorkerDesk:
             _check(attempt)
             try:
                 return await work()
-            except Outrun as error:
+            except Superseded as error:
                 # Should the task go on, the next tick of the leases stops it.
                 attempt.leased_until = 0.0
                 raise LeaseLost(f"the job is another worker's by now: {error}") from None

@@ -84,7 +84,7 @@ class Runner:
         self._registry = registry
         self._middlewares = tuple(middlewares)
         self._leases = leases
-        self._places = jetstream.places
+        self._places = jetstream.locator
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
         self._ticks = jetstream.ticks
@@ -141,7 +141,7 @@ class Runner:
             try:
                 body = await attempt.patiently(lambda: self._payloads.get(job.payload))
             except MalformedJob:
-                if await attempt.patiently(lambda: self._places.has_moved_on(job)):
+                if await attempt.patiently(lambda: self._places.was_settled(job)):
                     return Abandoned(ack=True)
                 raise
         except BrokerError as error:

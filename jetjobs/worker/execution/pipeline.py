@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.messages.codec import decode, salvage
+from jetjobs.jetstream.messages.codec import decode, decode_malformed
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job, lineage_of
@@ -50,7 +50,7 @@ class Processing:
     ) -> None:
         """`on_stuck` is told how many outcomes cannot be stored now, and how many of them for want of storage."""
         self._connection = jetstream.connection
-        self._places = jetstream.places
+        self._places = jetstream.locator
         self._max_crashes = max_crashes
         self._on_stuck = on_stuck
         self._stuck = self._full = 0
@@ -100,7 +100,7 @@ class Processing:
         try:
             attempt.job = job = decode(attempt.delivery)
         except MalformedJob as error:
-            return salvage(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
+            return decode_malformed(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
         return job, None
 
     async def _look_back(self, attempt: Attempt, job: Job) -> Outcome | None:
@@ -113,7 +113,7 @@ class Processing:
     async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
         """Perhaps only the ack was lost; perhaps the job kills its workers. Deliveries may have gone to workers
         that never read them, so only a crash in a run alone says that it does. ADR 29."""
-        if await self._places.has_moved_on(job):
+        if await self._places.was_settled(job):
             return Abandoned(ack=True)
         again = attempt.delivery.delivered - 1
         crashes = job.crashes + again

@@ -9,12 +9,12 @@ import time
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.dead_letters import Letter
+from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, read_record, success_record
 from jetjobs.jetstream.messages.codec import with_error
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
-from jetjobs.jetstream.messages.publisher import Taken
+from jetjobs.jetstream.messages.publisher import WrongLastSequence
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import Observer, SettleFailed
 from jetjobs.model.job import Job
@@ -95,7 +95,7 @@ class Settlement:
         await self._forget_checkpoint(attempt)
         if job.payload and not isinstance(outcome, DeadLettered):
             with contextlib.suppress(BrokerError):
-                await self._jetstream.places.discard(job.queue, job.task, job.id, job.payload)
+                await self._jetstream.locator.delete_unreferenced(job.queue, job.task, job.id, job.payload)
 
     async def _forget_checkpoint(self, attempt: Attempt) -> None:
         if attempt.kept is not None:
@@ -121,7 +121,7 @@ class Settlement:
             # The work is done, so ack without its record; then space can come free.
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
         if job.reply:
-            self._jetstream.results.tell(job, record)
+            self._jetstream.results.notify_producer(job, record)
 
     async def _succeed_large(
         self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
@@ -142,7 +142,7 @@ class Settlement:
             with contextlib.suppress(BrokerError):
                 await payloads.delete(name)
         if job.reply:
-            self._jetstream.results.tell(job, standing)
+            self._jetstream.results.notify_producer(job, standing)
 
     async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
         ended_at = time.time()
@@ -150,7 +150,7 @@ class Settlement:
         record = cancelled_record(job, *told)
         await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
         if job.reply:
-            self._jetstream.results.tell(job, record)
+            self._jetstream.results.notify_producer(job, record)
 
     async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:
@@ -202,10 +202,10 @@ class Settlement:
             # A hand-made job does not say what is secret in it: whoever reads its letter must know.
             job = job._replace(headers={**job.headers, **task.own_headers})
         buried = with_error(job, outcome.error, self._worker, now)
-        letter = Letter(buried, outcome, origin, self._worker, now, _started_at(attempt, now))
+        letter = NewDeadLetter(buried, outcome, origin, self._worker, now, _started_at(attempt, now))
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
         if job.reply:
-            self._jetstream.results.tell(job, _dead_record(job, outcome))
+            self._jetstream.results.notify_producer(job, _dead_record(job, outcome))
         if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
             # Not started this time, as after one crash too many: an earlier run may have kept something.
             with contextlib.suppress(BrokerError):
@@ -234,14 +234,14 @@ class Settlement:
             try:
                 if await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned):
                     return
-            except Taken:
+            except WrongLastSequence:
                 there = await last_on(self._jetstream.connection, stream, message.subject)
                 if there is not None and there.headers.get(h.RUN) != job.run:
                     raise IdTaken(f"another live job has the id {job.id}") from None
                 wire[h.EXPECTED_LAST_SUBJECT_SEQ] = str(there.sequence if there is not None else 0)
                 continue
             # Called a duplicate: our own resend, or somebody used our message id. Only the first is a move made.
-            if await self._jetstream.places.has_moved_on(job._replace(hop=job.hop - 1)):
+            if await self._jetstream.locator.was_settled(job._replace(hop=job.hop - 1)):
                 return
             wire[h.MSG_ID] = f"{job.message_id}.{new_run()}"
 

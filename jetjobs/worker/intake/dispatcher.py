@@ -193,7 +193,7 @@ class Dispatcher:
     def _receive(self, puller: LanePuller, delivery: Delivery) -> Attempt | None:
         """Hold the delivery. None when it is none of ours any more, or in hand already."""
         now = time.monotonic()
-        since = puller.doubted_since or now
+        since = puller.stale_since or now
         if now - self._leases.turned_at > STANDSTILL_S:
             since = self._leases.turned_at
         if delivery.delivered > 1:

@@ -89,7 +89,7 @@ class Lanes:
     def doubt(self, since: float) -> None:
         """The process has stood still: what lies in the socket may have been sent as long ago as that."""
         for puller in self._pullers:
-            puller.doubt(since)
+            puller.mark_stale(since)
         self.start_anew()
 
     def mend(self, puller: LanePuller) -> None:

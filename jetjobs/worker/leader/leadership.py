@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader_lock import LeaderLock
 from jetjobs.jetstream.queues.queue_state import queue_state
-from jetjobs.jetstream.topology import queues_on
-from jetjobs.jetstream.workers.registry import workers_on
+from jetjobs.jetstream.topology import list_queues
+from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerError, JetJobsError
 from jetjobs.model.events import Observer
 from jetjobs.model.views.queue_info import QueueState
@@ -59,8 +59,8 @@ class QueueCounter:
         connection, names = self._jetstream.connection, self._jetstream.names
         states: list[QueueState] = []
         try:
-            queues = await queues_on(connection, names)
-            workers = await workers_on(connection, names)
+            queues = await list_queues(connection, names)
+            workers = await list_workers(connection, names)
         except BrokerError as error:
             self._on_failure("", error)
             return []

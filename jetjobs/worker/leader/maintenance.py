@@ -15,7 +15,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import ObjectInfo, read_info
 from jetjobs.jetstream.messages.scan import PAGE, page
-from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire import headers as h
@@ -24,7 +24,7 @@ from jetjobs.worker.leader.duty_runner import Duty, DutyResult
 from jetjobs.worker.leader.overdue_jobs import OVERDUE, sweep_overdue
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 
-HINTS = "given_up"
+HINTS = "stranded_sequences"
 """Name of the duty that checks the messages named by advisories."""
 OVERDUE_EVERY_S = 600.0
 STRANDED_EVERY_S = 60.0
@@ -42,7 +42,7 @@ def duties(jetstream: JetStreamClient, stranded: StrandedJobs) -> list[Duty]:
         """One failing queue does not stop the others. Queues that this user has no permissions for are skipped."""
         results: list[DutyResult] = []
         failed: BrokerError | None = None
-        for queue in await queues_on(jetstream.connection, jetstream.names):
+        for queue in await list_queues(jetstream.connection, jetstream.names):
             try:
                 results.append(await sweep(queue))
             except AccessDenied:
@@ -107,7 +107,7 @@ async def _is_needed(jetstream: JetStreamClient, one: ObjectInfo) -> bool:
         return True  # not written by jetjobs
     labels = one.labels
     try:
-        return await jetstream.places.needs(labels["queue"], labels["task"], labels["id"], one.name)
+        return await jetstream.locator.is_referenced(labels["queue"], labels["task"], labels["id"], one.name)
     except TopologyMissing:
         return True
 

@@ -12,7 +12,7 @@ import time
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import StoredMessage
-from jetjobs.jetstream.messages.publisher import Outgoing, Taken
+from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.messages.scan import PAGE, scan_waiting
 from jetjobs.jetstream.transport import api
 from jetjobs.model.wire import headers as h
@@ -76,5 +76,5 @@ def fired(message: StoredMessage) -> Outgoing:
 async def _fire(jetstream: JetStreamClient, stream: str, message: StoredMessage) -> bool:
     try:
         return await jetstream.publisher.store(stream, fired(message))
-    except Taken:
+    except WrongLastSequence:
         return False

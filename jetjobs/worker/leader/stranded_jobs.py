@@ -11,11 +11,11 @@ import time
 from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.dead_letters import Letter
-from jetjobs.jetstream.messages.codec import decode, salvage, with_error
+from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
+from jetjobs.jetstream.messages.codec import decode, decode_malformed, with_error
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
 from jetjobs.jetstream.pull.delivery import ACK
-from jetjobs.jetstream.queues.inspection import given_up
+from jetjobs.jetstream.queues.inspection import stranded_sequences
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, MalformedJob
 from jetjobs.model.events import JobFinished, Observer
@@ -92,7 +92,7 @@ class StrandedJobs:
 
     async def _find(self, queue: str, lane: str) -> set[_Place]:
         """The messages that are stranded in a lane now."""
-        sequences = await given_up(self._jetstream.connection, self._jetstream.names, queue, lane)
+        sequences = await stranded_sequences(self._jetstream.connection, self._jetstream.names, queue, lane)
         now, found = time.monotonic(), {_Place(queue, lane, sequence) for sequence in sequences}
         kept = {place: at for place, at in self._seen.items() if place[:2] != (queue, lane) or place in found}
         self._seen = dict.fromkeys(found, now) | kept
@@ -114,10 +114,10 @@ class StrandedJobs:
         if message is None:
             return
         job, outcome = _read(queue, lane, message)
-        if not await jetstream.places.has_moved_on(job):
+        if not await jetstream.locator.was_settled(job):
             now = time.time()
             failed = with_error(job, outcome.error, self._worker, now)
-            letter = Letter(failed, outcome, f"{message.subject} {sequence}", self._worker, now)
+            letter = NewDeadLetter(failed, outcome, f"{message.subject} {sequence}", self._worker, now)
             await jetstream.dead.add(letter, _TIMEOUT_S, lambda: True)
             with contextlib.suppress(BrokerError):
                 await jetstream.checkpoints.forget(job.id, job.run)
@@ -131,5 +131,5 @@ def _read(queue: str, lane: str, message: StoredMessage) -> tuple[Job, DeadLette
     try:
         job = decode(message)
     except MalformedJob as error:
-        return salvage(message, queue, lane), refuse(error)
+        return decode_malformed(message, queue, lane), refuse(error)
     return job, DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", _CAUSE))

@@ -102,7 +102,7 @@ class HeartbeatThread:
             self._each_turn(now, connection)
 
     async def _connect(self) -> Connection | None:
-        connection = self._jetstream.beside("keeper")
+        connection = self._jetstream.extra_connection("heartbeats")
         try:
             await connection.open()
         except BrokerError as error:

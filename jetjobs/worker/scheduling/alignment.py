@@ -23,7 +23,7 @@ from typing import NamedTuple
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.jetstream.schedules.ticks import portion
-from jetjobs.jetstream.topology import queues_on
+from jetjobs.jetstream.topology import list_queues
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, TopologyMissing
 from jetjobs.model.schedule.plan import Mark, Step, begin, end, last_scheduled_time, to_end
 from jetjobs.model.schedule.schedule import EPOCH, Schedule
@@ -74,7 +74,7 @@ class Alignment:
 
     async def all_marks(self) -> dict[str, dict[str, Mark]]:
         """By queue and schedule, of the queues that can be read."""
-        queues = await queues_on(self._jetstream.connection, self._jetstream.names)
+        queues = await list_queues(self._jetstream.connection, self._jetstream.names)
         self._silent.clear()
         found, failed = await self._ticks.all_marks(queues)
         self._note(failed)
@@ -108,7 +108,7 @@ class Alignment:
     async def align(self, name: str, known: Known | None) -> Aligned | None:
         """`known` is what is remembered of it. None when another leader was first, or there is more to do: look
         again. BrokerError when its queue is not there, or one that may hold a mark of it is out of reach."""
-        queues = await queues_on(self._jetstream.connection, self._jetstream.names)
+        queues = await list_queues(self._jetstream.connection, self._jetstream.names)
         marks, failed = await self._marks_of(name, queues)
         definition = await self._jetstream.schedules.get(name)
         if definition is not None and definition.deleted:
