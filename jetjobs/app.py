@@ -139,7 +139,7 @@ class JetJobs(Router):
         """Connect. BrokerError within seconds when that is not possible."""
         if self._jetstream is not None:
             raise JetJobsError("the app is open already")
-        jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.tell)
+        jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
         await jetstream.open()
         self._jetstream = jetstream
         self._waiting = ResultWaiter(jetstream)
@@ -251,12 +251,12 @@ class JetJobs(Router):
             if entry is not None:
                 queue = request.options.get("queue", request.task.queue)
                 took = untold.setdefault(queue, took_s)
-                self._observers.tell(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took))
+                self._observers.notify(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took))
                 untold[queue] = 0.0
         for refusal in report.refused:
             queue = refusal.request.options.get("queue", refusal.request.task.queue)
             took = untold.setdefault(queue, took_s)
-            self._observers.tell(_failed(queue, refusal.request.task.name, refusal.error, took))
+            self._observers.notify(_failed(queue, refusal.request.task.name, refusal.error, took))
             untold[queue] = 0.0
 
     def worker(
@@ -288,7 +288,7 @@ class JetJobs(Router):
             lifespans=tuple(self._lifespans),
             classifiers=dict(self.classifiers),
         )
-        return Worker(self.jetstream, self, self.settings, options, self._observers.tell)
+        return Worker(self.jetstream, self, self.settings, options, self._observers.notify)
 
     async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
         """What must change on the server for `queues` (default: those of the tasks). Changes nothing."""
@@ -328,10 +328,10 @@ class JetJobs(Router):
             handle = await self._outlet(request)
         except JetJobsError as error:
             queue = request.options.get("queue", request.task.queue)
-            self._observers.tell(_failed(queue, request.task.name, error, time.perf_counter() - started))
+            self._observers.notify(_failed(queue, request.task.name, error, time.perf_counter() - started))
             raise
         took_s = time.perf_counter() - started
-        self._observers.tell(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
+        self._observers.notify(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
         return handle
 
 

@@ -14,6 +14,7 @@ from jetjobs.define.schedule import schedule_of
 from jetjobs.define.task import Task
 from jetjobs.enqueue import queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.leader_lock import lock_holder
 from jetjobs.jetstream.messages.publisher import Unconfirmed
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.jetstream.schedules.ticks import tick_job

@@ -1,4 +1,4 @@
-"""Those who are told of events, by the kinds they asked for."""
+"""The observers of an app, each notified of the kinds of events it subscribed to."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ _KINDS: tuple[type[Event], ...] = get_args(Event)
 
 
 class Observers:
-    """`tell` is an Observer that stands for all of them. What one raises is logged, and the others are told."""
+    """All observers behind one: `notify` is itself an Observer. If one raises, that is logged and the rest run."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[Observer, Collection[type[Event]]]] = []
-        self._of: dict[type[Event], tuple[Observer, ...]] = {}
+        self._subscribed: list[tuple[Observer, Collection[type[Event]]]] = []
+        self._by_kind: dict[type[Event], tuple[Observer, ...]] = {}
         self._lock = threading.Lock()
-        """For who adds or removes one. To tell needs none: what is found there is never changed, only replaced."""
-        self._sort()
+        """For adding and removing. `notify` needs none: the tuples it reads are replaced, never changed."""
+        self._index()
 
     def __bool__(self) -> bool:
-        return bool(self._asked)
+        return bool(self._subscribed)
 
-    def tell(self, event: Event) -> None:
-        for observer in self._of[type(event)]:
+    def notify(self, event: Event) -> None:
+        for observer in self._by_kind[type(event)]:
             try:
                 observer(event)
             except Exception:
-                _log.exception("an observer failed", extra={"event": "observer.failed"})
+                _log.exception("an observer raised an exception", extra={"event": "observer.failed"})
 
     def add(self, observer: Observer, kinds: Collection[type[Event]]) -> None:
-        """Of all kinds if none is named. DefinitionError for what is no kind of event."""
+        """Notify it of these kinds, or of all if none is given. DefinitionError for an unknown kind of event."""
         for kind in kinds:
             if kind not in _KINDS:
                 raise DefinitionError(
-                    f"{kind!r} is no kind of event",
-                    hint="name classes of jetjobs.model.events, such as JobFinished",
+                    f"invalid kind of event {kind!r}",
+                    hint="use classes of jetjobs.events, such as JobFinished",
                 )
         if not callable(observer):
-            raise DefinitionError(f"{observer!r} is no observer", hint="give a function that takes an event")
+            raise DefinitionError(f"invalid observer {observer!r}", hint="use a function that takes an event")
         with self._lock:
-            self._asked.append((observer, kinds or _KINDS))
-            self._sort()
+            self._subscribed.append((observer, kinds or _KINDS))
+            self._index()
 
     def remove(self, observer: Observer) -> None:
-        """ValueError if it is not there; of one that was added twice, one stays."""
+        """ValueError if it was not added. If it was added twice, one subscription remains."""
         with self._lock:
-            del self._asked[[present for present, _ in self._asked].index(observer)]
-            self._sort()
+            del self._subscribed[[present for present, _ in self._subscribed].index(observer)]
+            self._index()
 
     def clear(self) -> None:
         with self._lock:
-            self._asked.clear()
-            self._sort()
+            self._subscribed.clear()
+            self._index()
 
-    def _sort(self) -> None:
-        # Sorted beforehand, because two events come with every job.
-        self._of = {kind: tuple(o for o, kinds in self._asked if kind in kinds) for kind in _KINDS}
+    def _index(self) -> None:
+        # Prepared once, because every job causes two events.
+        self._by_kind = {kind: tuple(o for o, kinds in self._subscribed if kind in kinds) for kind in _KINDS}

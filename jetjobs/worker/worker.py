@@ -23,8 +23,7 @@ from jetjobs.worker.execution.pipeline import Processing
 from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.fleet.control import handle_cancel
 from jetjobs.worker.fleet.event_publisher import EventPublisher
-from jetjobs.worker.fleet.registration import Membership
-from jetjobs.worker.fleet.worker_record import queue_slots
+from jetjobs.worker.fleet.registration import Registration, queue_slots
 from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
@@ -74,8 +73,8 @@ class Worker:
         self._processing: Processing | None = None
         sync = functools.partial(sync_declared, jetstream, options.app, registry.declared_schedules)
         self._leadership = Leadership(jetstream, self.name, lease_s, observe, sync)
-        self._membership = Membership(jetstream, self.name, self.leases, self._spawn)
-        self.control = self._membership.control
+        self._registration = Registration(jetstream, self.name, self.leases, self._spawn)
+        self.control = self._registration.control
         """What others may ask of this worker; `control.on` adds a word."""
         self.control.on("ping", lambda request: {"phase": str(self.phase)})
         self.control.on("quiet", lambda request: self.hush())
@@ -139,7 +138,7 @@ class Worker:
 
     def _enter(self, phase: Phase, detail: str) -> None:
         self.phase = phase
-        self._membership.changed()
+        self._registration.changed()
         self._observe(WorkerChanged(str(phase), detail))
 
     def hush(self) -> dict[str, Any]:
@@ -214,7 +213,9 @@ class Worker:
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         if self.slots.total:
             await self._open_intake(stack)
-        await self._membership.open(stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase))
+        await self._registration.open(
+            stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase)
+        )
         if self.options.schedules:
             await self._leadership.sync()
             await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))

@@ -23,7 +23,7 @@ def test_all_kinds_are_told_unless_some_are_named() -> None:
     observers.add(everything.append, ())
     observers.add(some.append, {JobEnqueued, WorkerChanged})
     for event in (ENQUEUED, RESTORED, CHANGED):
-        observers.tell(event)
+        observers.notify(event)
     assert everything == [ENQUEUED, RESTORED, CHANGED]
     assert some == [ENQUEUED, CHANGED]
 
@@ -36,7 +36,7 @@ def test_one_that_fails_is_logged_and_the_next_is_told(caplog: pytest.LogCapture
     observers.add(fail, ())
     observers.add(told.append, ())
     with caplog.at_level(logging.ERROR):
-        observers.tell(ENQUEUED)
+        observers.notify(ENQUEUED)
     assert told == [ENQUEUED]
     assert [getattr(record, "event", "") for record in caplog.records] == ["observer.failed"]
 
@@ -47,8 +47,8 @@ def test_one_that_was_added_twice_stays_once() -> None:
     observers.add(append, (JobEnqueued,))
     observers.add(append, ())
     observers.remove(append)
-    observers.tell(ENQUEUED)
-    observers.tell(RESTORED)
+    observers.notify(ENQUEUED)
+    observers.notify(RESTORED)
     assert told == [ENQUEUED, RESTORED]
     observers.remove(append)
     assert not observers
@@ -65,22 +65,22 @@ def test_one_may_leave_while_it_is_told() -> None:
 
     observers.add(once, ())
     observers.add(told.append, ())
-    observers.tell(ENQUEUED)
-    observers.tell(RESTORED)
+    observers.notify(ENQUEUED)
+    observers.notify(RESTORED)
     assert told == [ENQUEUED, ENQUEUED, RESTORED]
 
 
 @pytest.mark.parametrize("kind", [str, Event, "JobEnqueued", ENQUEUED])
 def test_what_is_no_kind_of_event_is_refused(kind: Any) -> None:
     observers, told = Observers(), list[Event]()
-    with pytest.raises(DefinitionError, match="is no kind of event"):
+    with pytest.raises(DefinitionError, match="invalid kind of event"):
         observers.add(told.append, (JobEnqueued, kind))
     assert not observers
 
 
 @pytest.mark.parametrize("observer", [None, "print", 5])
 def test_what_cannot_be_called_is_no_observer(observer: Any) -> None:
-    with pytest.raises(DefinitionError, match="is no observer"):
+    with pytest.raises(DefinitionError, match="invalid observer"):
         Observers().add(observer, ())
 
 
@@ -101,5 +101,5 @@ def test_threads_may_add_and_remove() -> None:
     stop.set()
     for thread in threads:
         thread.join()
-    observers.tell(ENQUEUED)
+    observers.notify(ENQUEUED)
     assert told == Counter(range(200))

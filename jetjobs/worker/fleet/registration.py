@@ -1,26 +1,45 @@
-"""Registration of a worker: its record in the registry and the control requests it answers."""
+"""Register this worker: write its record to the registry and open its control requests.
+
+The heartbeat thread writes the record, so that a worker with a blocked event loop shows as lagging, not as dead.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
+import platform
+import resource
+import socket
+import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib import metadata
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.workers.registry import new_key
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.workers.registry import BEAT_S, deregister, new_key, register
+from jetjobs.model.errors import BrokerError
+from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
 from jetjobs.worker.fleet.control import Control, Spawn
-from jetjobs.worker.fleet.worker_record import RecordWriter
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.heartbeat_thread import HeartbeatThread
 from jetjobs.worker.leases.lease_table import Leases
 
 REGISTER_S = 1.0
 """How long a start waits to be registered: requests to all workers should reach a worker before it has jobs."""
+MAX_RUNNING = 100
+"""Running jobs listed in a record. It is written every few seconds and must stay small."""
+
+_log = logging.getLogger("jetjobs.worker")
 
 
-class Membership:
-    """The worker's record, written by the heartbeat thread, and the control requests. Inert until `open`."""
+class Registration:
+    """The worker's record, written by the heartbeat thread, and the control requests. Inactive until `open`."""
 
     def __init__(self, jetstream: JetStreamClient, name: str, leases: Leases, spawn: Spawn) -> None:
         self._name = name
@@ -38,7 +57,7 @@ class Membership:
         slots: Slots,
         phase: Callable[[], str],
     ) -> None:
-        """Until the stack is closed: then the record goes first, and nothing is answered any more."""
+        """Register until the stack closes: then the record is removed first and requests get no more replies."""
         record = RecordWriter(self._jetstream, self._key, self._name, registry, queues, slots, self._leases, phase)
         stack.push_async_callback(self.control.close)
         await self.control.open()
@@ -48,6 +67,122 @@ class Membership:
         await asyncio.to_thread(record.registered.wait, REGISTER_S)
 
     def changed(self) -> None:
-        """The worker has entered another phase: the registry is told at once."""
+        """Write the record now, because the worker has entered another phase."""
         if self._thread is not None:
             self._thread.wake()
+
+
+class RecordWriter:
+    """Writes the record of one worker. Created on the worker's event loop, used by the heartbeat thread."""
+
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        key: str,
+        name: str,
+        registry: Router,
+        queues: Mapping[str, int | None],
+        slots: Slots,
+        leases: Leases,
+        phase: Callable[[], str],
+    ) -> None:
+        self._names = jetstream.names
+        self._key = key
+        self._name = name
+        self._queues = queues
+        self._slots = slots
+        self._leases = leases
+        self._phase = phase
+        tasks = registry.tasks.values() if slots.total else ()
+        self._tasks = {task.name: task.signature.fingerprint for task in tasks}
+        self._version = _version()
+        self._host, self._started_at = socket.gethostname(), time.time()
+        self._beat_at = 0.0
+        self._written_phase = ""
+        self._writing: asyncio.Task[None] | None = None
+        self._warned = False
+        self.registered = threading.Event()
+        """Set after the first attempt to write the record, whether it succeeded or not."""
+
+    # In the heartbeat thread
+
+    def write_if_due(self, now: float, connection: Connection) -> None:
+        """Write the record if its interval has passed or the phase has changed. Called at every tick."""
+        phase = self._phase()
+        if self._writing is not None and not self._writing.done():
+            return
+        if phase != self._written_phase or now - self._beat_at >= BEAT_S:
+            self._beat_at, self._written_phase = now, phase
+            self._writing = asyncio.get_running_loop().create_task(self._write(connection))
+
+    async def _write(self, connection: Connection) -> None:
+        try:
+            await register(connection, self._names, self.record())
+        except BrokerError as error:
+            if not self._warned:
+                self._warned = True
+                extra = {"event": "worker.unregistered", "error": str(error)}
+                _log.warning("the worker could not register; it keeps working", extra=extra)
+        else:
+            self._warned = False
+        finally:
+            self.registered.set()
+
+    async def remove(self, connection: Connection) -> None:
+        """Remove the record."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=1.0)
+        if connection.connected:
+            with contextlib.suppress(BrokerError):
+                await deregister(connection, self._names, self._key)
+
+    def record(self) -> WorkerRecord:
+        """The current state, as far as another thread can see it."""
+        now, wall = time.monotonic(), time.time()
+        running = []
+        for attempt in self._leases.held:
+            job = attempt.job
+            if job is not None and attempt.started_at:
+                since = round(wall - (now - attempt.started_at), 3)
+                running.append(RunningJob(job.id, job.task, job.queue, since))
+        running.sort(key=lambda job: job.since)
+        return WorkerRecord(
+            key=self._key,
+            name=self._name,
+            host=self._host,
+            pid=os.getpid(),
+            version=self._version,
+            python=platform.python_version(),
+            phase=self._phase(),
+            queues=queue_slots(self._queues, self._slots, self._leases),
+            tasks=self._tasks,
+            busy=self._slots.busy,
+            total=self._slots.total,
+            running=tuple(running[:MAX_RUNNING]),
+            lag_s=self._leases.lag_s,
+            memory_bytes=memory_bytes(),
+            started_at=self._started_at,
+        )
+
+
+def queue_slots(queues: Mapping[str, int | None], slots: Slots, leases: Leases) -> dict[str, QueueSlots]:
+    """By queue: how many of its jobs hold a slot and how many may at once. Queues share slots: not a sum."""
+    busy = Counter(attempt.queue for attempt in leases.held if attempt.runner is not None)
+    return {q: QueueSlots(busy[q], min(cap or slots.total, slots.total)) for q, cap in queues.items()}
+
+
+def memory_bytes() -> int:
+    """Memory used by this process, or its peak where the system does not report current use."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _version() -> str:
+    try:
+        return metadata.version("jetjobs")
+    except metadata.PackageNotFoundError:
+        return "unknown"
