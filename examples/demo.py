@@ -12,8 +12,9 @@ from datetime import timedelta
 from typing import Any
 
 from examples.shop import Order, app, charge, greet, import_feed, make_thumbnail, remind
-from jetjobs import JobFailed, JobHandle, JobNotFound, JobState, ScheduleNotFound
+from jetjobs import JobFailed, JobHandle, JobNotFound, JobState
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import ScheduleNotFound
 from jetjobs.model.settings import build_settings
 
 LIMIT_S = 60.0

@@ -8,189 +8,120 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from jetjobs.admin.dead_letters import ReplayOutcome
-    from jetjobs.admin.schedules import ScheduleInfo
     from jetjobs.app import JetJobs
     from jetjobs.define.context import Context, current_job
+    from jetjobs.define.context import ScheduledRun as ScheduledRun
     from jetjobs.define.dependencies import INJECTED, Depends
     from jetjobs.define.enqueue_report import EnqueueReport
+    from jetjobs.define.enqueue_report import Entry as Entry
+    from jetjobs.define.enqueue_report import Refusal as Refusal
     from jetjobs.define.handle import JobHandle
     from jetjobs.define.middleware import CallNext, Middleware
+    from jetjobs.define.options import EnqueueOptions as EnqueueOptions
+    from jetjobs.define.options import ScheduleOptions as ScheduleOptions
+    from jetjobs.define.options import TaskOptions as TaskOptions
     from jetjobs.define.router import Router
+    from jetjobs.define.router import TaskDecorator as TaskDecorator
     from jetjobs.define.secret import Secret
+    from jetjobs.define.task import AsyncTask as AsyncTask
     from jetjobs.define.task import JobRequest, Task
-    from jetjobs.doctor.finding import Finding
-    from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict
+    from jetjobs.define.task import SyncTask as SyncTask
+    from jetjobs.define.task import TaskCall as TaskCall
     from jetjobs.model.errors import (
-        AccessDenied,
-        BrokerError,
         BrokerUnavailable,
-        CheckpointError,
-        ChildDied,
-        ConfigError,
-        DefinitionError,
         EnqueueError,
-        EnqueueUnconfirmed,
         InvalidArguments,
         JetJobsError,
-        JobAmbiguous,
         JobCancelled,
         JobFailed,
         JobNotFound,
-        JobTimeout,
-        JobTooLarge,
-        QueueNotFound,
         Reject,
-        ResultError,
-        ResultExpired,
         ResultNotReady,
         Retry,
-        ScheduleConflict,
-        ScheduleNotFound,
-        Signal,
         Snooze,
-        UnstorableValue,
-        WorkerNotFound,
-        WorkerSilent,
     )
-    from jetjobs.model.events import Event, Observer
+    from jetjobs.model.events import Observer
+    from jetjobs.model.job import Job as Job
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.schedule.schedule import Schedule
+    from jetjobs.model.settings import NatsSettings as NatsSettings
+    from jetjobs.model.settings import ObserveSettings as ObserveSettings
+    from jetjobs.model.settings import QueueSettings as QueueSettings
     from jetjobs.model.settings import Settings
-    from jetjobs.model.views.dead_letter import DeadLetter, DeadLetterFilter
-    from jetjobs.model.views.job_query import JobQuery
-    from jetjobs.model.views.live_events import LiveEvent
-    from jetjobs.model.views.queue_info import QueueState
-    from jetjobs.model.views.worker_info import WorkerRecord
+    from jetjobs.model.settings import WorkerSettings as WorkerSettings
+    from jetjobs.observe.metrics import Metrics as Metrics
     from jetjobs.worker.worker import Worker
 
 __all__ = [
     "INJECTED",
-    "PERMANENT",
-    "TRANSIENT",
-    "AccessDenied",
-    "BrokerError",
     "BrokerUnavailable",
     "CallNext",
-    "CheckpointError",
-    "ChildDied",
-    "ConfigError",
     "Context",
-    "DeadLetter",
-    "DeadLetterFilter",
-    "DefinitionError",
     "Depends",
     "EnqueueError",
     "EnqueueReport",
-    "EnqueueUnconfirmed",
-    "Event",
-    "Finding",
     "InvalidArguments",
     "JetJobs",
     "JetJobsError",
-    "JobAmbiguous",
     "JobCancelled",
     "JobFailed",
     "JobHandle",
     "JobNotFound",
-    "JobQuery",
     "JobRequest",
     "JobState",
     "JobStatus",
-    "JobTimeout",
-    "JobTooLarge",
-    "LiveEvent",
     "Middleware",
     "Observer",
-    "QueueNotFound",
-    "QueueState",
     "Reject",
-    "ReplayOutcome",
-    "ResultError",
-    "ResultExpired",
     "ResultNotReady",
     "Retry",
     "RetryPolicy",
     "Router",
     "Schedule",
-    "ScheduleConflict",
-    "ScheduleInfo",
-    "ScheduleNotFound",
     "Secret",
     "Settings",
-    "Signal",
     "Snooze",
     "Task",
-    "UnstorableValue",
-    "Verdict",
     "Worker",
-    "WorkerNotFound",
-    "WorkerRecord",
-    "WorkerSilent",
     "current_job",
 ]
 
-# Where each name lives. Loaded on first use, so that `jetjobs --help` does not wait for nats and pydantic.
+# The module of each name. A name is loaded on first use, so that `jetjobs --help` does not wait for nats and
+# pydantic.
 _HOMES = {
-    "jetjobs.app": ("JetJobs",),
-    "jetjobs.admin.dead_letters": ("ReplayOutcome",),
-    "jetjobs.define.context": ("Context", "current_job"),
-    "jetjobs.define.dependencies": ("INJECTED", "Depends"),
-    "jetjobs.define.handle": ("JobHandle",),
-    "jetjobs.define.middleware": ("CallNext", "Middleware"),
-    "jetjobs.define.router": ("Router",),
-    "jetjobs.define.enqueue_report": ("EnqueueReport",),
-    "jetjobs.define.secret": ("Secret",),
-    "jetjobs.define.task": ("JobRequest", "Task"),
-    "jetjobs.model.errors": (
-        "AccessDenied",
-        "BrokerError",
-        "BrokerUnavailable",
-        "CheckpointError",
-        "ChildDied",
-        "ConfigError",
-        "DefinitionError",
-        "EnqueueError",
-        "EnqueueUnconfirmed",
-        "InvalidArguments",
-        "JetJobsError",
-        "JobAmbiguous",
-        "JobCancelled",
-        "JobFailed",
-        "JobNotFound",
-        "JobTimeout",
-        "JobTooLarge",
-        "QueueNotFound",
-        "Reject",
-        "ResultError",
-        "ResultExpired",
-        "ResultNotReady",
-        "Retry",
-        "ScheduleConflict",
-        "ScheduleNotFound",
-        "Signal",
-        "Snooze",
-        "UnstorableValue",
-        "WorkerNotFound",
-        "WorkerSilent",
-    ),
-    "jetjobs.model.events": ("Event", "Observer"),
-    "jetjobs.model.job": ("JobState", "JobStatus"),
-    "jetjobs.model.views.job_query": ("JobQuery",),
-    "jetjobs.model.views.live_events": ("LiveEvent",),
-    "jetjobs.model.views.dead_letter": ("DeadLetter", "DeadLetterFilter"),
-    "jetjobs.model.views.worker_info": ("WorkerRecord",),
-    "jetjobs.model.views.queue_info": ("QueueState",),
-    "jetjobs.doctor.finding": ("Finding",),
-    "jetjobs.model.retry": ("RetryPolicy",),
-    "jetjobs.model.schedule.schedule": ("Schedule",),
-    "jetjobs.model.settings": ("Settings",),
-    "jetjobs.model.error_classification": ("PERMANENT", "TRANSIENT", "Verdict"),
-    "jetjobs.admin.schedules": ("ScheduleInfo",),
-    "jetjobs.worker.worker": ("Worker",),
+    "jetjobs.app": "JetJobs",
+    "jetjobs.define.context": "Context current_job",
+    "jetjobs.define.dependencies": "Depends INJECTED",
+    "jetjobs.define.enqueue_report": "EnqueueReport",
+    "jetjobs.define.handle": "JobHandle",
+    "jetjobs.define.middleware": "CallNext Middleware",
+    "jetjobs.define.router": "Router",
+    "jetjobs.define.secret": "Secret",
+    "jetjobs.define.task": "JobRequest Task",
+    "jetjobs.model.errors": "BrokerUnavailable EnqueueError InvalidArguments JetJobsError JobCancelled JobFailed "
+    "JobNotFound Reject ResultNotReady Retry Snooze",
+    "jetjobs.model.events": "Observer",
+    "jetjobs.model.job": "JobState JobStatus",
+    "jetjobs.model.retry": "RetryPolicy",
+    "jetjobs.model.schedule.schedule": "Schedule",
+    "jetjobs.model.settings": "Settings",
+    "jetjobs.worker.worker": "Worker",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# Types that public methods take or return and few programs name. They are importable, but not in `__all__`.
+_ANNOTATION_HOMES = {
+    "jetjobs.define.context": "ScheduledRun",
+    "jetjobs.define.enqueue_report": "Entry Refusal",
+    "jetjobs.define.options": "EnqueueOptions ScheduleOptions TaskOptions",
+    "jetjobs.define.router": "TaskDecorator",
+    "jetjobs.define.task": "AsyncTask SyncTask TaskCall",
+    "jetjobs.model.job": "Job",
+    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
+    "jetjobs.observe.metrics": "Metrics",
+}
+_HOME_OF = {
+    name: home for homes in (_HOMES, _ANNOTATION_HOMES) for home, names in homes.items() for name in names.split()
+}
 
 
 def __getattr__(name: str) -> Any:

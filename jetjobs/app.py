@@ -31,6 +31,7 @@ from jetjobs.jetstream.workers.control_client import EventStream
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import EnqueueFailed, Event, JobEnqueued, Observer
+from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.views.live_events import LiveEvent, event_subjects
 from jetjobs.model.wire.lenient_json import read_json
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from jetjobs.observe.metrics import Metrics
 
 
+@public("jetjobs")
 class JetJobs(Router):
     """An app: its tasks, and a connection while it is open.
 

@@ -1,1 +1,101 @@
-"""Operations on jobs, queues, dead letters and schedules, shared by the app and the command line."""
+"""Operations on jobs, queues, dead letters, schedules and workers; the public import path of their types."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jetjobs.admin.cancel import CancelAnswer, CancelOutcome
+    from jetjobs.admin.dead_letter_files import ImportReport
+    from jetjobs.admin.dead_letters import DeadLetters
+    from jetjobs.admin.jobs import Jobs
+    from jetjobs.admin.queues import Queues
+    from jetjobs.admin.reschedule import MoveAnswer, MoveOutcome
+    from jetjobs.admin.schedules import PutOptions, ScheduleInfo, Schedules
+    from jetjobs.admin.workers import Workers
+    from jetjobs.doctor.finding import Finding
+    from jetjobs.jetstream.queues.purge import Purged
+    from jetjobs.jetstream.topology import Change, Wanted
+    from jetjobs.jetstream.workers.control_client import WorkerAnswers
+    from jetjobs.model.views.dead_letter import (
+        DeadLetter,
+        DeadLetterFilter,
+        DeadLetterGroup,
+        ReplayAnswer,
+        ReplayOptions,
+        ReplayOutcome,
+    )
+    from jetjobs.model.views.job_query import JobPage, JobQuery, ListedJob
+    from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
+    from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
+
+__all__ = [
+    "CancelAnswer",
+    "CancelOutcome",
+    "Change",
+    "DeadLetter",
+    "DeadLetterFilter",
+    "DeadLetterGroup",
+    "DeadLetters",
+    "Finding",
+    "ImportReport",
+    "JobPage",
+    "JobQuery",
+    "Jobs",
+    "LaneState",
+    "ListedJob",
+    "MoveAnswer",
+    "MoveOutcome",
+    "Pause",
+    "Purged",
+    "PutOptions",
+    "QueueSlots",
+    "QueueState",
+    "Queues",
+    "ReplayAnswer",
+    "ReplayOptions",
+    "ReplayOutcome",
+    "RunningJob",
+    "ScheduleInfo",
+    "Schedules",
+    "Wanted",
+    "WorkerAnswers",
+    "WorkerRecord",
+    "Workers",
+]
+
+# The module of each name. A name is loaded on first use, so that `jetjobs --help` does not wait for nats and
+# pydantic.
+_HOMES = {
+    "jetjobs.admin.cancel": "CancelAnswer CancelOutcome",
+    "jetjobs.admin.dead_letter_files": "ImportReport",
+    "jetjobs.admin.dead_letters": "DeadLetters",
+    "jetjobs.admin.jobs": "Jobs",
+    "jetjobs.admin.queues": "Queues",
+    "jetjobs.admin.reschedule": "MoveAnswer MoveOutcome",
+    "jetjobs.admin.schedules": "PutOptions ScheduleInfo Schedules",
+    "jetjobs.admin.workers": "Workers",
+    "jetjobs.doctor.finding": "Finding",
+    "jetjobs.jetstream.queues.purge": "Purged",
+    "jetjobs.jetstream.topology": "Change Wanted",
+    "jetjobs.jetstream.workers.control_client": "WorkerAnswers",
+    "jetjobs.model.views.dead_letter": "DeadLetter DeadLetterFilter DeadLetterGroup "
+    "ReplayAnswer ReplayOptions ReplayOutcome",
+    "jetjobs.model.views.job_query": "JobPage JobQuery ListedJob",
+    "jetjobs.model.views.queue_info": "LaneState Pause QueueState",
+    "jetjobs.model.views.worker_info": "QueueSlots RunningJob WorkerRecord",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

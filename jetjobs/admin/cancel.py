@@ -17,9 +17,10 @@ from jetjobs.jetstream.jobs.cancel_marks import CancelMark
 from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record
 from jetjobs.jetstream.messages.codec import decode, run_of
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message
-from jetjobs.jetstream.workers.control_client import Answers, ask_all
+from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
+from jetjobs.model.public import public
 from jetjobs.model.wire import subjects as n
 
 _HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop, and its child process was killed"}
@@ -27,6 +28,7 @@ _LOOK_S = 0.05
 _ASK_AGAIN_S = 0.5
 
 
+@public("jetjobs.admin")
 class CancelOutcome(StrEnum):
     """What became of a job that was to be cancelled."""
 
@@ -42,6 +44,7 @@ class CancelOutcome(StrEnum):
     """A worker that may have it does not answer. If it has not begun by now, it will not."""
 
 
+@public("jetjobs.admin")
 class CancelAnswer(NamedTuple):
     """The outcome, with the state the job was found in at the end."""
 
@@ -67,7 +70,7 @@ class Canceller:
             return _ended(status)
         mark = CancelMark(status.run, by[:200], reason[:500])
         await self._jetstream.cancel_marks.put(job_id, mark)
-        answers = Answers({}, [])
+        answers = WorkerAnswers({}, [])
         asked_at = 0.0
         while True:
             status = await self._jetstream.locator.status(queue, task, job_id, mark.run)
@@ -87,12 +90,12 @@ class Canceller:
                 return _ended(status) if status.state in FINAL or status.run != mark.run else answer
             await asyncio.sleep(_LOOK_S)
 
-    async def _ask(self, job_id: str, run: str) -> Answers:
+    async def _ask(self, job_id: str, run: str) -> WorkerAnswers:
         jetstream = self._jetstream
         return await ask_all(jetstream.connection, jetstream.names, "cancel", {"id": job_id, "run": run})
 
     async def _removed(
-        self, queue: str, task: str, job_id: str, mark: CancelMark, answers: Answers, status: JobStatus
+        self, queue: str, task: str, job_id: str, mark: CancelMark, answers: WorkerAnswers, status: JobStatus
     ) -> bool:
         """Take the job out of the queue if nobody can have begun it. Whether that was done."""
         if any(answer.get("holds") for answer in answers.by_worker.values()):
@@ -139,7 +142,7 @@ def _ended(status: JobStatus) -> CancelAnswer:
     return CancelAnswer(status.id, CancelOutcome.ENDED, status.state, f"it is {status.state} already")
 
 
-def _running(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer | None:
+def _running(job_id: str, status: JobStatus, answers: WorkerAnswers) -> CancelAnswer | None:
     """What the workers say of a job that has begun; None when none of them has."""
     for worker, answer in answers.by_worker.items():
         if answer.get("runs") and not answer.get("stops"):
@@ -152,7 +155,7 @@ def _running(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer |
     return None
 
 
-def _unconfirmed(job_id: str, status: JobStatus, answers: Answers) -> CancelAnswer:
+def _unconfirmed(job_id: str, status: JobStatus, answers: WorkerAnswers) -> CancelAnswer:
     silent = ", ".join(answers.silent) or (status.worker if status.state is JobState.RUNNING else "")
     detail = f"no answer from {silent}" if silent else "it is on its way between two places"
     return CancelAnswer(job_id, CancelOutcome.UNCONFIRMED, status.state, detail)

@@ -10,6 +10,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import HEADER_LIMIT
 from jetjobs.jetstream.messages.codec import header_size
 from jetjobs.model.errors import DefinitionError, MalformedJob
+from jetjobs.model.public import public
 from jetjobs.model.views.dead_letter import DeadLetter
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.headers import check_header
@@ -21,6 +22,7 @@ _ROOM = 1024
 """For what the publish itself adds to the headers."""
 
 
+@public("jetjobs.admin")
 class ImportReport(NamedTuple):
     """What became of a file's lines."""
 

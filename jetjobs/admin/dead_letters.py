@@ -13,6 +13,7 @@ from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import read_letter
 from jetjobs.model.errors import DefinitionError, DeliveryError, JobAmbiguous, QueueNotFound
+from jetjobs.model.public import public
 from jetjobs.model.views.dead_letter import (
     DeadLetter,
     DeadLetterFilter,
@@ -28,6 +29,7 @@ __all__ = ["DeadLetters", "ImportReport", "ReplayAnswer", "ReplayOutcome"]
 EVERYTHING = DeadLetterFilter()
 
 
+@public("jetjobs.admin")
 class DeadLetters:
     """The dead letters of one namespace."""
 

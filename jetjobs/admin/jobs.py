@@ -25,6 +25,7 @@ from jetjobs.model.errors import (
     TopologyMissing,
 )
 from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
+from jetjobs.model.public import public
 from jetjobs.model.views.job_query import (
     MAX_LIMIT,
     JobPage,
@@ -50,6 +51,7 @@ def check_priority(priority: str) -> None:
         raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
 
 
+@public("jetjobs.admin")
 class Jobs:
     """The jobs of one namespace, whatever app they are of."""
 

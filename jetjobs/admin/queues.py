@@ -13,6 +13,7 @@ from jetjobs.jetstream.queues.queue_state import lane_states, pause, queue_state
 from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import DefinitionError, QueueNotFound
+from jetjobs.model.public import public
 from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire.validation import check_token
@@ -21,6 +22,7 @@ RATES_S = 0.2
 """Between the two looks that rates are made of."""
 
 
+@public("jetjobs.admin")
 class Queues:
     """The queues of one namespace, as they stand on the server."""
 

@@ -20,6 +20,7 @@ from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, delete_me
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job, JobState, JobStatus
+from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_run, parse_id
@@ -28,6 +29,7 @@ CLOSE_S = 2.0
 """So near to its time a job may be under way already."""
 
 
+@public("jetjobs.admin")
 class MoveOutcome(StrEnum):
     """What became of a move."""
 
@@ -43,6 +45,7 @@ class MoveOutcome(StrEnum):
     """It has come to its end, or is nowhere; nothing was changed."""
 
 
+@public("jetjobs.admin")
 class MoveAnswer(NamedTuple):
     """The outcome, with the state the job was found in."""
 

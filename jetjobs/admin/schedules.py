@@ -21,6 +21,7 @@ from jetjobs.jetstream.schedules.ticks import tick_job
 from jetjobs.model.errors import ConfigError, DefinitionError, ScheduleConflict, TopologyMissing
 from jetjobs.model.job import Job
 from jetjobs.model.masking import mask, read_paths
+from jetjobs.model.public import public
 from jetjobs.model.schedule.plan import AHEAD, Mark, Tick, last_scheduled_time
 from jetjobs.model.schedule.schedule import Schedule, time_token
 from jetjobs.model.wire import headers as h
@@ -32,6 +33,7 @@ LATE_S = 5.0
 """A schedule that nobody plans is called late after this."""
 
 
+@public("jetjobs.admin")
 class PutOptions(ScheduleOptions, total=False):
     """What may be said of a schedule: its rule, which is cron or every, and all else."""
 
@@ -39,6 +41,7 @@ class PutOptions(ScheduleOptions, total=False):
     every: timedelta
 
 
+@public("jetjobs.admin")
 class ScheduleInfo(NamedTuple):
     """A schedule as it stands."""
 
@@ -93,6 +96,7 @@ class ScheduleInfo(NamedTuple):
         }
 
 
+@public("jetjobs.admin")
 class Schedules:
     """The schedules of one namespace."""
 

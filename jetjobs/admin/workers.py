@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.workers.control_client import ANSWER_S, Answers, ask_all, read_answer
+from jetjobs.jetstream.workers.control_client import ANSWER_S, WorkerAnswers, ask_all, read_answer
 from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerUnavailable, WorkerNotFound, WorkerSilent
+from jetjobs.model.public import public
 from jetjobs.model.views.worker_info import WorkerRecord
 
 
+@public("jetjobs.admin")
 class Workers:
     """The workers of one namespace, as the registry has them.
 
@@ -81,6 +83,6 @@ class Workers:
 
     async def request_all(
         self, command: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S
-    ) -> Answers:
+    ) -> WorkerAnswers:
         """Send a command to every worker and collect the answers."""
         return await ask_all(self._connection, self._names, command, body or {}, timeout_s=timeout_s)

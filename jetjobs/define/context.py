@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, lineage_of
+from jetjobs.model.public import public
 from jetjobs.model.wire.headers import OF_SCHEDULE, SCHEDULED_TIME
 from jetjobs.model.wire.lenient_json import as_time
 
@@ -40,6 +41,7 @@ class AttemptServices(Protocol):
     def load_sync(self, attempt: Any) -> bytes | None: ...
 
 
+@public("jetjobs")
 class ScheduledRun(NamedTuple):
     """Which tick of which schedule a job is."""
 
@@ -55,6 +57,7 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
+@public("jetjobs")
 class Context:
     """The job that runs here. Obtained by `current_job()`; valid until the task returns."""
 

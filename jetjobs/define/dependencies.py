@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from jetjobs.define.context import outside_jobs
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.public import public
 
 INJECTED: Any = object()
 """A default for injected arguments, so that type checkers do not ask for them at `enqueue`."""
 
 
+@public("jetjobs")
 @dataclass(frozen=True, slots=True)
 class Depends:
     """Marks an argument as made by `factory`: `db: Annotated[Db, Depends(connect)]`.

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.task import JobRequest
 from jetjobs.model.errors import JetJobsError
+from jetjobs.model.public import public
 
 
+@public("jetjobs")
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A request that is not known to be stored, and why."""
@@ -21,6 +23,7 @@ class Refusal:
     error: JetJobsError
 
 
+@public("jetjobs")
 class Entry(NamedTuple):
     """A request that is stored: enough to make its handle."""
 
@@ -29,6 +32,7 @@ class Entry(NamedTuple):
     duplicate: bool
 
 
+@public("jetjobs")
 class EnqueueReport:
     """One answer for each request. Handles are made when asked for: a million jobs rarely need theirs."""
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from jetjobs.model.job import JobStatus
+from jetjobs.model.public import public
 
 R = TypeVar("R")
 
@@ -25,6 +26,7 @@ class JobLookup(Protocol):
     def follow(self, handle: JobHandle[Any]) -> AsyncIterator[JobStatus]: ...
 
 
+@public("jetjobs")
 class JobHandle(Generic[R]):
     """A stored job. `duplicate` says that it was there before, and this is the live job's handle."""
 

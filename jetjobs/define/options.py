@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.public import public
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.schedule.schedule import Misfire, Overlap
 from jetjobs.model.wire.headers import check_header
@@ -19,6 +20,7 @@ LAST_YEAR = 2261
 """The server counts nanoseconds since 1970 in 63 bits: a later schedule would be fired at once."""
 
 
+@public("jetjobs")
 class TaskOptions(TypedDict, total=False):
     """What may be said of a task where it is declared."""
 
@@ -39,6 +41,7 @@ class TaskOptions(TypedDict, total=False):
     """Bytes of address space the child may take for the task, above what it has when idle."""
 
 
+@public("jetjobs")
 class EnqueueOptions(TypedDict, total=False):
     """What may be said of one job, apart from its arguments."""
 
@@ -58,6 +61,7 @@ class EnqueueOptions(TypedDict, total=False):
     headers: Mapping[str, str]
 
 
+@public("jetjobs")
 class ScheduleOptions(TypedDict, total=False):
     """What may be said of a schedule, apart from its rule."""
 

@@ -14,6 +14,7 @@ from jetjobs.define.options import TaskOptions
 from jetjobs.define.schedule import schedule_of
 from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task
 from jetjobs.model.errors import DefinitionError, UnknownTask
+from jetjobs.model.public import public
 from jetjobs.model.schedule.schedule import Schedule
 from jetjobs.model.wire.validation import check_token
 
@@ -23,6 +24,7 @@ R = TypeVar("R")
 _KNOWN = frozenset(TaskOptions.__annotations__)
 
 
+@public("jetjobs")
 class TaskDecorator(Protocol):
     """What `@app.task(...)` returns: keeps the function's parameters and result in the task's type."""
 
@@ -32,6 +34,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> SyncTask[P, R]: ...
 
 
+@public("jetjobs")
 class Router:
     """Tasks declared in one module, with a default queue. Inert: no connection, no environment read."""
 

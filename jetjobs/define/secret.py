@@ -13,6 +13,7 @@ from pydantic_core.core_schema import (
 )
 
 from jetjobs.model.masking import Path
+from jetjobs.model.public import public
 
 _MARK = "jetjobs_secret"
 _MASKING = frozenset({"_serialize_secret", "_serialize_secret_field"})
@@ -21,6 +22,7 @@ _NO_SCHEMA = frozenset({"metadata", "serialization", "default", "config", "expec
 _ITEMS = frozenset({"list", "set", "frozenset", "generator", "tuple"})
 
 
+@public("jetjobs")
 class Secret:
     """`token: Annotated[str, Secret()]`: the value travels as it is and is masked wherever arguments are shown.
 

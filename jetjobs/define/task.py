@@ -14,6 +14,7 @@ from jetjobs.define.options import EnqueueOptions, ScheduleOptions, TaskOptions,
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.masking import write_paths, write_result_paths
+from jetjobs.model.public import public
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.wire.headers import SECRET
 from jetjobs.model.wire.subjects import check_lane
@@ -26,6 +27,7 @@ MIN_MEMORY = 16 * 2**20
 """Less than this would hardly let a task begin."""
 
 
+@public("jetjobs")
 class JobRequest(NamedTuple, Generic[R]):
     """A checked call, ready to be stored: `task.bind(...)` makes one."""
 
@@ -41,6 +43,7 @@ Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
 Declare = Callable[["Task[Any, Any]", Mapping[str, Any]], None]
 
 
+@public("jetjobs")
 class Task(Generic[P, R]):
     """A registered function. Calling it runs the plain function; `enqueue` stores a job."""
 
@@ -177,6 +180,7 @@ class Task(Generic[P, R]):
         return f"<Task {self.name} queue={self.queue}>"
 
 
+@public("jetjobs")
 class AsyncTask(Task[P, R]):
     """A task over `async def`; runs on the worker's event loop, or on that of a child process."""
 
@@ -186,6 +190,7 @@ class AsyncTask(Task[P, R]):
         return call
 
 
+@public("jetjobs")
 class SyncTask(Task[P, R]):
     """A task over `def`; runs in a thread of the worker, or in a child process."""
 
@@ -195,6 +200,7 @@ class SyncTask(Task[P, R]):
         return value
 
 
+@public("jetjobs")
 class TaskCall(Generic[P, R]):
     """A task with options for one job."""
 

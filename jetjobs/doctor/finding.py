@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -15,6 +16,7 @@ Area = Literal["nats", "topology", "queues", "schedules", "workers", "app"]
 AREAS: tuple[Area, ...] = ("nats", "topology", "queues", "schedules", "workers", "app")
 
 
+@public("jetjobs.admin")
 class Finding(NamedTuple):
     """One line of the doctor. `skip` is what could not be looked at, and why."""
 

@@ -11,6 +11,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import NO_PEERS
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
+from jetjobs.model.public import public
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -23,6 +24,7 @@ Kind = Literal["stream", "lane", "bucket"]
 Action = Literal["create", "update", "none"]
 
 
+@public("jetjobs.admin")
 class Wanted(NamedTuple):
     """One thing that must stand on the server, as the API wants to hear it."""
 
@@ -35,6 +37,7 @@ class Wanted(NamedTuple):
     """Subject of the stream's first message, which nobody consumes. ADR 1."""
 
 
+@public("jetjobs.admin")
 class Change(NamedTuple):
     """What must be done to one wanted thing: `diff` maps each key to (there, wanted)."""
 

@@ -8,10 +8,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from jetjobs.model.errors import ChildRaised
+from jetjobs.model.public import public
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
+@public("jetjobs.errors")
 class Verdict(NamedTuple):
     """`after_s` replaces the policy's backoff where the other side named a time."""
 

@@ -47,6 +47,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from jetjobs.model.public import public
+
 
 class JetJobsError(Exception):
     """Base of every error jetjobs raises. `hint` says what to do about it, where that is known."""
@@ -277,3 +279,8 @@ class Reject(Signal):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
+
+
+for _kind in tuple(globals().values()):
+    if isinstance(_kind, type) and issubclass(_kind, JetJobsError | Signal):
+        public("jetjobs.errors")(_kind)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.public import public
 
 
+@public("jetjobs.events")
 class JobEnqueued(NamedTuple):
     """A job was stored, or found to be there already."""
 
@@ -19,6 +21,7 @@ class JobEnqueued(NamedTuple):
     """How long the call took. Of jobs stored together, the first of each queue says it and the others say 0."""
 
 
+@public("jetjobs.events")
 class EnqueueFailed(NamedTuple):
     """A job could not be stored, or was not confirmed. `took_s` as with `JobEnqueued`."""
 
@@ -29,6 +32,7 @@ class EnqueueFailed(NamedTuple):
     took_s: float
 
 
+@public("jetjobs.events")
 class JobStarted(NamedTuple):
     """An attempt begins. `wait_s` counts from the moment the job was due."""
 
@@ -40,6 +44,7 @@ class JobStarted(NamedTuple):
     wait_s: float
 
 
+@public("jetjobs.events")
 class JobFinished(NamedTuple):
     """An attempt has ended and the job stands in its next place."""
 
@@ -63,6 +68,7 @@ class JobFinished(NamedTuple):
     """How many it may have; told of one that has failed."""
 
 
+@public("jetjobs.events")
 class Redelivered(NamedTuple):
     """A message came that was handed out before and never settled: a lease ran out, or a worker died. Jobs that
     are given back or retried come as new messages, so this is always unexpected."""
@@ -73,6 +79,7 @@ class Redelivered(NamedTuple):
     delivery: int
 
 
+@public("jetjobs.events")
 class LeaseLostEvent(NamedTuple):
     """A lease ran out under a job; nothing was touched on the server."""
 
@@ -81,6 +88,7 @@ class LeaseLostEvent(NamedTuple):
     job_id: str
 
 
+@public("jetjobs.events")
 class SettleFailed(NamedTuple):
     """What a job's end writes could not be stored."""
 
@@ -93,12 +101,14 @@ class SettleFailed(NamedTuple):
     succeeded was acked without a record."""
 
 
+@public("jetjobs.events")
 class ConnectionLost(NamedTuple):
     """The connection is gone; we are reconnecting."""
 
     error: str
 
 
+@public("jetjobs.events")
 class ConnectionRestored(NamedTuple):
     """The connection is back."""
 
@@ -106,6 +116,7 @@ class ConnectionRestored(NamedTuple):
     server: str
 
 
+@public("jetjobs.events")
 class WorkerChanged(NamedTuple):
     """The worker went to another phase: started, ready, recycling, quiet, stopped."""
 
@@ -113,6 +124,7 @@ class WorkerChanged(NamedTuple):
     detail: str = ""
 
 
+@public("jetjobs.events")
 class LaneTrouble(NamedTuple):
     """A lane cannot be pulled from right now, and why."""
 
@@ -121,6 +133,7 @@ class LaneTrouble(NamedTuple):
     error: str
 
 
+@public("jetjobs.events")
 class ThreadStuck(NamedTuple):
     """A thread still runs a task that was given up, and cannot be stopped; `stuck` of them by now."""
 

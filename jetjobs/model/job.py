@@ -7,11 +7,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from jetjobs.model.public import public
 from jetjobs.model.wire.headers import OWN_PREFIXES, PARENT, ROOT
 from jetjobs.model.wire.ids import NO_KEY, is_id
 from jetjobs.model.wire.lenient_json import as_time
 
 
+@public("jetjobs")
 class JobState(StrEnum):
     """Where a job stands. Only the final states are ever written down; the others are places."""
 
@@ -46,6 +48,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 }
 
 
+@public("jetjobs")
 class Job(NamedTuple):
     """One request to run a task. A tuple, because one is made for every delivery.
 
@@ -91,6 +94,7 @@ class Job(NamedTuple):
         return {k: v for k, v in self.headers.items() if not k.lower().startswith(OWN_PREFIXES)}
 
 
+@public("jetjobs")
 class JobStatus(NamedTuple):
     """What is known of a job at one moment."""
 

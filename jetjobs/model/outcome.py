@@ -22,6 +22,7 @@ from jetjobs.model.errors import (
     UnstorableValue,
 )
 from jetjobs.model.job import Job
+from jetjobs.model.public import public
 from jetjobs.model.retry import RetryPolicy, delay_s
 
 MAX_TEXT = 1_000
@@ -41,6 +42,7 @@ class DeadReason(StrEnum):
     CRASHED = "crashed"
 
 
+@public("jetjobs.events")
 class ErrorInfo(NamedTuple):
     """An exception as text: it crosses processes, and is never rebuilt."""
 

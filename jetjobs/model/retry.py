@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, Self
 
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.public import public
 from jetjobs.model.wire.lenient_json import read_json
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
@@ -18,6 +19,7 @@ Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
 _KINDS = ("exponential", "linear", "fixed")
 
 
+@public("jetjobs")
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Which failures are tried again, how often, and after how long.

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
+from jetjobs.model.public import public
 from jetjobs.model.wire.validation import check_token
 
 # To the last @, for a password may hold one, or a slash; the scheme may be missing.
@@ -72,6 +73,7 @@ class _Group(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+@public("jetjobs")
 class NatsSettings(_Group):
     """How to reach the server."""
 
@@ -88,6 +90,7 @@ class NatsSettings(_Group):
     connect_timeout: Positive = timedelta(seconds=5)
 
 
+@public("jetjobs")
 class QueueSettings(_Group):
     """How queues stand on the server."""
 
@@ -104,6 +107,7 @@ class QueueSettings(_Group):
     dead_max_age: Positive = timedelta(days=30)
 
 
+@public("jetjobs")
 class WorkerSettings(_Group):
     """How a worker runs jobs."""
 
@@ -117,6 +121,7 @@ class WorkerSettings(_Group):
     """HOST:PORT of /livez, /readyz and /metrics, or off."""
 
 
+@public("jetjobs")
 class ObserveSettings(_Group):
     """What is written where."""
 
@@ -124,6 +129,7 @@ class ObserveSettings(_Group):
     log_format: Literal["auto", "console", "json"] = "auto"
 
 
+@public("jetjobs")
 class Settings(_Group):
     """All settings. `Settings()` works against a server on this machine."""
 

@@ -29,6 +29,7 @@ from jetjobs.model.events import (
     SettleFailed,
 )
 from jetjobs.model.outcome import DeadReason
+from jetjobs.model.public import public
 from jetjobs.model.views.queue_info import QueueState
 from jetjobs.model.views.worker_info import QueueSlots
 
@@ -106,6 +107,7 @@ class _Ended:
         """Never begun: given back, or refused."""
 
 
+@public("jetjobs")
 class Metrics:
     """An Observer and a collector. Labels are closed sets: a task nobody declared counts as `unknown`."""
 

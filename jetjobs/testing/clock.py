@@ -17,6 +17,7 @@ from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import JetJobsError
+from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import new_run
 from jetjobs.testing.sync_bridge import ask
@@ -29,6 +30,7 @@ _FIRED_S = 30.0
 _MOMENTS = (h.ENQUEUED_AT, h.DUE_AT, h.DEADLINE)
 
 
+@public("jetjobs.testing")
 class Clock:
     """The time of the jobs that wait on an app's server: delayed, retrying or snoozed, in all queues."""
 

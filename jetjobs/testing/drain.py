@@ -14,6 +14,7 @@ from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.events import Event, JobFinished
+from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import JobId
@@ -25,6 +26,7 @@ _TRACES = 3
 """So many failures are shown with their traceback."""
 
 
+@public("jetjobs.testing")
 class JobsFailed(AssertionError):
     """Jobs failed in a drain. `failures` has one entry for each, `drained` the whole report."""
 
@@ -34,6 +36,7 @@ class JobsFailed(AssertionError):
         self.drained = drained
 
 
+@public("jetjobs.testing")
 @dataclass
 class Drained:
     """What ran, in the order in which it ended: an entry for each attempt."""

@@ -17,6 +17,7 @@ from jetjobs.jetstream.topology import list_queues
 from jetjobs.model.errors import DeliveryError
 from jetjobs.model.job import Job, JobState
 from jetjobs.model.masking import read_paths
+from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.lenient_json import as_time, read_json
@@ -29,6 +30,7 @@ SHOWN = 5
 TaskLike = Task[Any, Any] | TaskCall[Any, Any] | str
 
 
+@public("jetjobs.testing")
 class EnqueuedJob(NamedTuple):
     """A live job as it stands on the server."""
 

@@ -16,6 +16,7 @@ from jetjobs.define.router import Router
 from jetjobs.define.task import Task, TaskCall
 from jetjobs.model.errors import DefinitionError, JobTimeout
 from jetjobs.model.job import Job
+from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire.ids import new_run, new_uid
 from jetjobs.model.wire.lenient_json import read_json
@@ -59,6 +60,7 @@ class _Desk:
         return self.value
 
 
+@public("jetjobs.testing")
 class Inline:
     """`run_inline` with facts of the attempt: `await Inline(attempt=2).run(charge, order)`. A second `run` is a
     further attempt of the job as far as checkpoints go: it finds the last one of the first."""

@@ -13,6 +13,7 @@ from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.errors import BrokerUnavailable, ConfigError
 from jetjobs.model.events import Event, Observer, SettleFailed, WorkerChanged
+from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.views.live_events import WATCH
 from jetjobs.model.views.queue_info import QueueState
@@ -39,6 +40,7 @@ RELEASE_GRACE_S = 5.0
 """How long cancelled tasks may take to clean up before we exit without them."""
 
 
+@public("jetjobs")
 class Worker:
     """Runs the tasks of a registry. Made by the app; `run` returns when it has stopped."""
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from jetjobs import Signal, current_job
+from jetjobs import current_job
+from jetjobs.errors import Signal
 
 VARIABLE = "CHAOS_JOURNAL"
 

@@ -11,7 +11,8 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client
 
-from jetjobs import EnqueueUnconfirmed, JetJobs, JetJobsError, JobRequest
+from jetjobs import JetJobs, JetJobsError, JobRequest
+from jetjobs.errors import EnqueueUnconfirmed
 from tests.chaos import tasks
 from tests.chaos.history import CONFIRMED, DUPLICATE, REFUSED, UNCONFIRMED, History, Sent
 from tests.chaos.plan import BATCH, PlannedJob

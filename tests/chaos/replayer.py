@@ -7,7 +7,8 @@ import contextlib
 import random
 import time
 
-from jetjobs import DeadLetter, JetJobs, JetJobsError, JobQuery, JobState, JobStatus
+from jetjobs import JetJobs, JetJobsError, JobState, JobStatus
+from jetjobs.admin import DeadLetter, JobQuery
 from jetjobs.model.errors import JobNotFound
 from tests.chaos.history import History, Move, Replay
 from tests.chaos.plan import PlannedMove, PlannedReplay

@@ -15,8 +15,9 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
-from jetjobs import BrokerError, JetJobs
+from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import BrokerError
 from jetjobs.model.settings import build_settings
 from tests.chaos import tasks
 from tests.chaos.fleet import Fleet

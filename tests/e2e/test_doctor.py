@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import Finding, JetJobs
+from jetjobs import JetJobs
+from jetjobs.admin import Finding
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.settings import build_settings

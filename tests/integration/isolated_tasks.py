@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Snooze, Verdict, current_job
+from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
+from jetjobs.errors import Verdict
 
 app = JetJobs("isolated")
 

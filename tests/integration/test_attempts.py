@@ -12,19 +12,8 @@ from typing import Any
 
 import pytest
 
-from jetjobs import (
-    PERMANENT,
-    JetJobs,
-    JobFailed,
-    JobState,
-    JobTimeout,
-    Reject,
-    Retry,
-    RetryPolicy,
-    Snooze,
-    Verdict,
-    current_job,
-)
+from jetjobs import JetJobs, JobFailed, JobState, Reject, Retry, RetryPolicy, Snooze, current_job
+from jetjobs.errors import PERMANENT, JobTimeout, Verdict
 from jetjobs.model.events import JobFinished, JobStarted, SettleFailed
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from jetjobs import BrokerError, CheckpointError, JetJobs, JobFailed, Reject, Snooze, UnstorableValue, current_job
+from jetjobs import JetJobs, JobFailed, Reject, Snooze, current_job
+from jetjobs.errors import BrokerError, CheckpointError, UnstorableValue
 from jetjobs.model.events import JobFinished
 from tests.integration import kept_tasks
 from tests.support.checkpoints import BUCKET, checkpoints, gone

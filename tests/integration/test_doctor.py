@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from jetjobs import Finding, JetJobs
+from jetjobs import JetJobs
+from jetjobs.admin import Finding
 from jetjobs.cli.command_tree import run as run_command
 from jetjobs.dev_server import EmbeddedServer, announce
 from jetjobs.doctor.runner import CHECKS, examine

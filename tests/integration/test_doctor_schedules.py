@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from jetjobs import Finding, JetJobs
+from jetjobs import JetJobs
+from jetjobs.admin import Finding
 from jetjobs.doctor.runner import examine
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told, worker_record

@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from jetjobs import (
-    EnqueueUnconfirmed,
-    InvalidArguments,
-    JetJobs,
-    JobState,
-    JobTooLarge,
-    QueueNotFound,
-    RetryPolicy,
-    Router,
-)
+from jetjobs import InvalidArguments, JetJobs, JobState, RetryPolicy, Router
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import EnqueueUnconfirmed, JobTooLarge, QueueNotFound
 from jetjobs.jetstream import client
 from jetjobs.model.events import ConnectionRestored
 from jetjobs.model.wire.ids import key_token

@@ -11,8 +11,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jetjobs import BrokerError, JetJobs, JetJobsError, RetryPolicy, Task
+from jetjobs import JetJobs, JetJobsError, RetryPolicy, Task
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import BrokerError
 from jetjobs.model.events import ConnectionLost, JobStarted, LaneTrouble
 from jetjobs.model.settings import build_settings
 from jetjobs.model.wire import headers as h

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 from nats.errors import NoRespondersError
 
-from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy
+from jetjobs import JetJobs, JobState, RetryPolicy
+from jetjobs.admin import JobQuery
 from jetjobs.cli.command_tree import run
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream.transport import api

@@ -150,7 +150,7 @@ async def test_signals_mean_the_same_as_elsewhere(app: JetJobs, truth: Truth) ->
 async def test_a_result_that_cannot_be_kept_ends_the_job_at_once(app: JetJobs) -> None:
     async with running(app.worker()):
         error = await failure(await tasks.not_json.enqueue())
-        assert (error.reason, error.error_type) == ("permanent", "jetjobs.model.errors.UnstorableValue")
+        assert (error.reason, error.error_type) == ("permanent", "jetjobs.errors.UnstorableValue")
         for size in (500_000, 2_000_000):  # in the record, and in the object store
             assert len(await (await tasks.large.enqueue(size)).result(SOON)) == size
         probe = Probe()
@@ -228,9 +228,9 @@ async def test_lines_logged_between_two_jobs_are_no_answer_to_the_next(app: JetJ
 @pytest.mark.parametrize(
     ("how", "kind", "text"),
     [
-        ("segfault", "jetjobs.model.errors.ChildDied", "killed by SIGSEGV"),
-        ("exit", "jetjobs.model.errors.ChildDied", "exited with code 7"),
-        ("close", "jetjobs.model.errors.ChildDied", "closed its channel"),
+        ("segfault", "jetjobs.errors.ChildDied", "killed by SIGSEGV"),
+        ("exit", "jetjobs.errors.ChildDied", "exited with code 7"),
+        ("close", "jetjobs.errors.ChildDied", "closed its channel"),
         ("sys.exit", "SystemExit", "3"),
         ("interrupt", "KeyboardInterrupt", ""),
     ],
@@ -258,7 +258,7 @@ async def test_a_job_that_crashed_its_child_is_retried_and_counts_no_crash(app: 
         assert await handle.result(SOON) == 1  # the second attempt is a new message, delivered once
         retried = (await ended(probe, "retried"))[0]
     assert retried.error is not None
-    assert retried.error.type == "jetjobs.model.errors.ChildDied"
+    assert retried.error.type == "jetjobs.errors.ChildDied"
     assert (await truth.done())[handle.id]["attempt"] == 2
     await truth.until_empty()
 
@@ -276,7 +276,7 @@ async def test_garbage_in_the_channel_costs_the_attempt_and_nothing_hangs(
 ) -> None:
     async with running(app.worker(slots=1)):
         error = await failure(await tasks.garbage.enqueue(length, seconds))
-        assert error.error_type == "jetjobs.model.errors.ChildDied"
+        assert error.error_type == "jetjobs.errors.ChildDied"
         assert "garbage" in error.text
         assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3
 
@@ -299,7 +299,7 @@ async def test_a_copy_that_lingers_does_not_hide_the_end_of_the_child(app: JetJo
     async with running(app.worker(slots=1)):
         error = await failure(await tasks.fork_and_linger.enqueue())
         assert (error.error_type, "exited with code 5" in error.text) == (
-            "jetjobs.model.errors.ChildDied",
+            "jetjobs.errors.ChildDied",
             True,
         )
 
@@ -319,7 +319,7 @@ async def test_a_timeout_kills_a_loop_that_never_yields(app: JetJobs, truth: Tru
     async with running(app.worker(slots=1)):
         handle = await tasks.spin.enqueue(str(marker))
         error = await failure(handle)
-        assert (error.reason, error.error_type) == ("exhausted", "jetjobs.model.errors.JobTimeout")
+        assert (error.reason, error.error_type) == ("exhausted", "jetjobs.errors.JobTimeout")
         await gone((await pids_in(marker))[0])
         assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3
     await truth.until_empty()

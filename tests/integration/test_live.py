@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from jetjobs import ConfigError, DefinitionError, JetJobs, LiveEvent, RetryPolicy, Snooze, Worker
+from jetjobs import JetJobs, RetryPolicy, Snooze, Worker
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import ConfigError, DefinitionError
+from jetjobs.events import LiveEvent
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.fleet import event_publisher

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from jetjobs import EnqueueUnconfirmed, JetJobs, JobFailed, QueueNotFound, ResultExpired, RetryPolicy
+from jetjobs import JetJobs, JobFailed, RetryPolicy
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import EnqueueUnconfirmed, QueueNotFound, ResultExpired
 from jetjobs.jetstream import client
 from jetjobs.model.events import ConnectionLost, JobFinished
 from tests.conftest import MakeApp

@@ -11,8 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jetjobs import DefinitionError, JetJobs, JobState, QueueNotFound, QueueState, Retry, RetryPolicy, current_job
+from jetjobs import JetJobs, JobState, Retry, RetryPolicy, current_job
+from jetjobs.admin import QueueState
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import DefinitionError, QueueNotFound
 from jetjobs.model.events import JobFinished
 from jetjobs.model.wire.subjects import PULLED
 from tests.conftest import MakeApp

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import JetJobs, JobState, WorkerNotFound, WorkerSilent
+from jetjobs import JetJobs, JobState
 from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.errors import WorkerNotFound, WorkerSilent
 from jetjobs.jetstream.workers.control_client import ask_all
 from jetjobs.jetstream.workers.registry import TTL_S
 from jetjobs.model.views.worker_info import WorkerRecord

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from jetjobs import DeadLetterFilter, DefinitionError, JetJobs, QueueNotFound, ReplayOutcome, RetryPolicy
+from jetjobs import JetJobs, RetryPolicy
+from jetjobs.admin import DeadLetterFilter, ReplayOutcome
 from jetjobs.admin.dead_letters import ReplayAnswer
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import DefinitionError, QueueNotFound
 from tests.conftest import MakeApp
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe, eventually

@@ -10,7 +10,8 @@ import pytest
 from nats.aio.msg import Msg
 from pydantic import BaseModel
 
-from jetjobs import JetJobs, JobFailed, JobState, ResultError, ResultExpired, ResultNotReady, RetryPolicy
+from jetjobs import JetJobs, JobFailed, JobState, ResultNotReady, RetryPolicy
+from jetjobs.errors import ResultError, ResultExpired
 from jetjobs.model.events import JobStarted
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from jetjobs import BrokerError, JetJobs, RetryPolicy, ScheduleConflict, ScheduleNotFound
+from jetjobs import JetJobs, RetryPolicy
 from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.errors import BrokerError, ScheduleConflict, ScheduleNotFound
 from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.model.errors import BrokerUnavailable

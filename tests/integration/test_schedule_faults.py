@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jetjobs import JetJobs, ScheduleNotFound
+from jetjobs import JetJobs
+from jetjobs.errors import ScheduleNotFound
 from jetjobs.model.schedule.schedule import schedule_key
 from jetjobs.worker.leader.duty_runner import DutyRunner
 from jetjobs.worker.scheduling.declared import sync_declared

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import AccessDenied, JetJobs
+from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import AccessDenied
 from jetjobs.model.settings import build_settings
 from tests.support.probe import eventually
 from tests.support.roles import roles_config

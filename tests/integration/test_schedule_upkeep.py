@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from jetjobs import ConfigError, DefinitionError, JetJobs, ScheduleConflict, ScheduleNotFound
+from jetjobs import JetJobs
 from jetjobs.cli.completion import _ASKED
+from jetjobs.errors import ConfigError, DefinitionError, ScheduleConflict, ScheduleNotFound
 from jetjobs.worker.scheduling.declared import sync_declared
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told

@@ -12,7 +12,8 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from jetjobs import JetJobs, JobQuery, JobState, RetryPolicy, Secret
+from jetjobs import JetJobs, JobState, RetryPolicy, Secret
+from jetjobs.admin import JobQuery
 from jetjobs.cli.command_tree import run as run_command
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.observe.logs import log_event

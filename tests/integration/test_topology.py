@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from jetjobs import AccessDenied, BrokerError, BrokerUnavailable, JetJobs
+from jetjobs import BrokerUnavailable, JetJobs
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.errors import AccessDenied, BrokerError
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import TopologyConflict, TopologyMissing, UnsupportedServer
 from jetjobs.model.settings import build_settings

@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jetjobs import DeadLetter, JetJobs
+from jetjobs import JetJobs
+from jetjobs.admin import DeadLetter
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo

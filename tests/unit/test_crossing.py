@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Settings, Snooze, Verdict
+from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Settings, Snooze
 from jetjobs.define.context import Context
 from jetjobs.define.task import Task
+from jetjobs.errors import Verdict
 from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Classifier, classify
 from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job

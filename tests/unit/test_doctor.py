@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jetjobs import Finding
+from jetjobs.admin import Finding
 from jetjobs.cli.commands.doctor import lines_of, summary
 from jetjobs.doctor.checks import topology
 from jetjobs.doctor.finding import count

@@ -5,23 +5,25 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import typing
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import jetjobs
+import jetjobs.admin
+import jetjobs.errors
+import jetjobs.events
 import jetjobs.testing
+from jetjobs.model import errors as model_errors
+from jetjobs.model import events as model_events
 
 PUBLIC = [
-    "AccessDenied", "BrokerError", "BrokerUnavailable", "CallNext", "CheckpointError", "ChildDied",
-    "ConfigError", "Context", "DeadLetter", "DeadLetterFilter", "DefinitionError", "Depends", "EnqueueError",
-    "EnqueueReport", "EnqueueUnconfirmed", "Event", "Finding", "INJECTED", "InvalidArguments", "JetJobs",
-    "JetJobsError", "JobAmbiguous", "JobCancelled", "JobFailed", "JobHandle", "JobNotFound", "JobQuery",
-    "JobRequest", "JobState", "JobStatus", "JobTimeout", "JobTooLarge", "LiveEvent", "Middleware",
-    "Observer", "PERMANENT", "QueueNotFound", "QueueState", "Reject", "ReplayOutcome", "ResultError",
-    "ResultExpired", "ResultNotReady", "Retry", "RetryPolicy", "Router", "Schedule", "ScheduleConflict",
-    "ScheduleInfo", "ScheduleNotFound", "Secret", "Settings", "Signal", "Snooze", "TRANSIENT", "Task",
-    "UnstorableValue", "Verdict", "Worker", "WorkerNotFound", "WorkerRecord", "WorkerSilent", "current_job",
+    "BrokerUnavailable", "CallNext", "Context", "Depends", "EnqueueError", "EnqueueReport", "INJECTED",
+    "InvalidArguments", "JetJobs", "JetJobsError", "JobCancelled", "JobFailed", "JobHandle", "JobNotFound",
+    "JobRequest", "JobState", "JobStatus", "Middleware", "Observer", "Reject", "ResultNotReady", "Retry",
+    "RetryPolicy", "Router", "Schedule", "Secret", "Settings", "Snooze", "Task", "Worker", "current_job",
 ]  # fmt: skip
 
 
@@ -58,20 +60,37 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         jetjobs.Jobs  # noqa: B018
 
 
+def names_in(homes: dict[str, str]) -> list[str]:
+    return sorted(name for names in homes.values() for name in names.split())
+
+
 def test_homes_hold_exactly_the_public_names() -> None:
-    homes = [name for names in jetjobs._HOMES.values() for name in names]
-    assert sorted(homes) == PUBLIC
+    assert names_in(jetjobs._HOMES) == PUBLIC
+    assert names_in(jetjobs.admin._HOMES) == sorted(jetjobs.admin.__all__)
+    assert not {*names_in(jetjobs._ANNOTATION_HOMES)} & {*PUBLIC}
 
 
-def test_typing_imports_and_homes_say_the_same() -> None:
-    tree = ast.parse(Path(jetjobs.__file__).read_text())
+@pytest.mark.parametrize("module", [jetjobs, jetjobs.admin], ids=lambda module: module.__name__)
+def test_typing_imports_and_homes_say_the_same(module: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text())
     block = next(n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
     typed = {
-        node.module: tuple(sorted(alias.name for alias in node.names))
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
+        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert typed == {home: tuple(sorted(names)) for home, names in jetjobs._HOMES.items()}
+    assert typed == module._HOME_OF
+
+
+def test_the_facades_of_errors_and_events_are_complete() -> None:
+    errors = {name for name, value in vars(model_errors).items() if is_error(value) and name[0] != "_"} - {
+        "ChildRaised"
+    }
+    assert {*jetjobs.errors.__all__} == errors | {"PERMANENT", "TRANSIENT", "Classifier", "Verdict"}
+    events = {kind.__name__ for kind in typing.get_args(model_events.Event)}
+    assert {*jetjobs.events.__all__} == events | {"ErrorInfo", "Event", "LiveEvent", "Observer"}
+
+
+def is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, jetjobs.errors.JetJobsError | jetjobs.errors.Signal)
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -85,7 +104,9 @@ def test_importing_the_package_loads_neither_nats_nor_pydantic() -> None:
 
 
 def test_errors_are_had_without_nats() -> None:
-    assert "nats" not in loaded_after("from jetjobs import JetJobsError, RetryPolicy")
+    assert "nats" not in loaded_after(
+        "from jetjobs import JetJobsError, RetryPolicy; import jetjobs.errors, jetjobs.events"
+    )
 
 
 def test_the_heavy_libraries_are_loaded_once_the_app_is_asked_for() -> None:

@@ -15,17 +15,16 @@ from jetjobs import (
     INJECTED,
     CallNext,
     Context,
-    DefinitionError,
     Depends,
     InvalidArguments,
     JetJobs,
     JetJobsError,
-    JobTimeout,
     Retry,
     Router,
     Snooze,
     current_job,
 )
+from jetjobs.errors import DefinitionError, JobTimeout
 from jetjobs.model.errors import UnstorableValue
 from jetjobs.testing import Inline, run_inline
 

@@ -42,6 +42,8 @@ TOP = {
     "bulk": "top",
     "doctor": "top",
     "enqueue": "top",
+    "errors": "top",
+    "events": "top",
     "config": "settings",
     "dev_server": "settings",
     "pytest_plugin": "cli",

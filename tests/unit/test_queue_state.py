@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jetjobs import JetJobs, QueueState
+from jetjobs import JetJobs
+from jetjobs.admin import QueueState
 from jetjobs.model.views.queue_info import LaneState, Pause
 from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord, iso, read_worker
 

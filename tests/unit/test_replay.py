@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from jetjobs import DeadLetter, DefinitionError
+from jetjobs.admin import DeadLetter
+from jetjobs.errors import DefinitionError
 from jetjobs.jetstream.jobs.dead_letters import read_letter
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.model.views.dead_letter import MAX_REPLAYS_BYTES, ReplayOptions, provenance, run_of

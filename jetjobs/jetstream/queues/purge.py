@@ -25,6 +25,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob
+from jetjobs.model.public import public
 from jetjobs.model.views.queue_info import LaneState
 from jetjobs.model.wire import subjects as n
 
@@ -34,6 +35,7 @@ _QUIET_S = 1.0
 _PATIENCE_S = 15.0
 
 
+@public("jetjobs.admin")
 class Purged(NamedTuple):
     """How many jobs were deleted: from the lanes, and of those for later."""
 

@@ -16,6 +16,7 @@ from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerError, BrokerUnavailable
+from jetjobs.model.public import public
 from jetjobs.model.views.live_events import ANNOUNCE_S, WATCH, LiveEvent, read_live
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
@@ -26,7 +27,8 @@ MOST_WAITING = 10_000
 """Of a reader that is slower than the events the oldest are dropped, and the next says how many."""
 
 
-class Answers(NamedTuple):
+@public("jetjobs.admin")
+class WorkerAnswers(NamedTuple):
     """What workers said, by their keys, and the keys of those that are registered and said nothing."""
 
     by_worker: dict[str, dict[str, Any]]
@@ -40,7 +42,7 @@ async def ask_all(
     body: Mapping[str, Any] = _NOTHING,
     *,
     timeout_s: float = ANSWER_S,
-) -> Answers:
+) -> WorkerAnswers:
     """The answers of all workers: waits for those that are registered, but no longer than `timeout_s`."""
     answers: dict[str, dict[str, Any]] = {}
     news = asyncio.Event()
@@ -73,7 +75,7 @@ async def ask_all(
     finally:
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
             await connection.nc.unlisten(sid)
-    return Answers(answers, sorted(expected - answers.keys()))
+    return WorkerAnswers(answers, sorted(expected - answers.keys()))
 
 
 def read_answer(data: bytes) -> dict[str, Any] | None:
@@ -128,7 +130,7 @@ class EventStream:
         try:
             answers = await ask_all(self._connection, self._names, WATCH)
         except BrokerError:
-            answers = Answers({}, [])
+            answers = WorkerAnswers({}, [])
         begun(sum(bool(answer.get("ok")) for answer in answers.by_worker.values()))
         request = json.dumps({"do": WATCH}).encode()
         while not self._connection.closed.is_set():

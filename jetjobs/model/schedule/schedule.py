@@ -21,6 +21,7 @@ from pydantic import (
 
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.public import public
 from jetjobs.model.schedule.cron import Cron, zone_of
 from jetjobs.model.wire.ids import key_token
 from jetjobs.model.wire.validation import check_schedule_name, check_token
@@ -105,6 +106,7 @@ class Interval(NamedTuple):
             return None
 
 
+@public("jetjobs")
 class Schedule(BaseModel):
     """A rule that enqueues a task. Made by `task.cron`, `task.every` or `app.schedules.put`."""
 

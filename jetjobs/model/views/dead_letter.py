@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.masking import shown_arguments
+from jetjobs.model.public import public
 from jetjobs.model.wire.validation import check_token
 
 MAX_REPLAYS_KEPT = 5
@@ -20,6 +21,7 @@ MAX_WORDS = 500
 """Of `by` and of `reason`: they travel with the job."""
 
 
+@public("jetjobs.admin")
 class DeadLetter(NamedTuple):
     """A job that will not run again by itself."""
 
@@ -72,6 +74,7 @@ class DeadLetter(NamedTuple):
         }
 
 
+@public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
     """Letters that died of the same: how many, and when the first and the last of them."""
@@ -85,6 +88,7 @@ class DeadLetterGroup:
     last: datetime | None
 
 
+@public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
     """Which letters are meant. What is not given matches all."""
@@ -111,6 +115,7 @@ class DeadLetterFilter:
         )
 
 
+@public("jetjobs.admin")
 class ReplayOutcome(StrEnum):
     """What became of one replay."""
 
@@ -125,6 +130,7 @@ class ReplayOutcome(StrEnum):
     """It could not run now either; nothing was changed."""
 
 
+@public("jetjobs.admin")
 class ReplayAnswer(NamedTuple):
     """The outcome of one replay, with the reason where nothing was done."""
 
@@ -133,6 +139,7 @@ class ReplayAnswer(NamedTuple):
     why: str = ""
 
 
+@public("jetjobs.admin")
 class ReplayOptions(NamedTuple):
     """How to replay: who asks and why, on another queue, with other arguments."""
 

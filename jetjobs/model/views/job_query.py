@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.masking import covers_secret, read_paths
+from jetjobs.model.public import public
 from jetjobs.model.wire.lenient_json import read_json
 
 LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
 MAX_LIMIT = 10_000
 
 
+@public("jetjobs.admin")
 class ListedJob(NamedTuple):
     """One job of a list: its status, and its arguments where they stand in the message."""
 
@@ -25,6 +27,7 @@ class ListedJob(NamedTuple):
     arguments: dict[str, Any] | None
 
 
+@public("jetjobs.admin")
 class JobPage(NamedTuple):
     """A part of a list."""
 
@@ -39,6 +42,7 @@ class JobPage(NamedTuple):
     """Arguments asked for that are secret in some of them: those are not compared, and not listed."""
 
 
+@public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class JobQuery:
     """Which jobs are meant. What is not given matches all; no state stands for all that live."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
+from jetjobs.model.public import public
 from jetjobs.model.views.worker_info import iso
 from jetjobs.model.wire.lenient_json import as_float, as_int, as_seconds, read_json
 from jetjobs.model.wire.subjects import PROGRESS, Names
@@ -29,6 +30,7 @@ _TEXTS = ("worker", "queue", "task", "job_id", "reason", "error_type", "error", 
 _SPANS = ("wait_s", "run_s", "retry_in_s")
 
 
+@public("jetjobs.events")
 class LiveEvent(NamedTuple):
     """Something that has just happened to a job or a worker."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jetjobs.model.public import public
 from jetjobs.model.views.worker_info import iso
 
 NO_END_S = 10 * 365 * 86400.0
 """A pause that ends later than this was given no end."""
 
 
+@public("jetjobs.admin")
 class Pause(NamedTuple):
     """A queue is paused: until when by the server's clock (0 for no end), why, by whom and since when."""
 
@@ -20,6 +22,7 @@ class Pause(NamedTuple):
     at: float = 0.0
 
 
+@public("jetjobs.admin")
 class LaneState(NamedTuple):
     """The consumer of one lane at one moment, by the server's clock."""
 
@@ -47,6 +50,7 @@ class LaneState(NamedTuple):
         return self.deliveries - self.running
 
 
+@public("jetjobs.admin")
 class QueueState(NamedTuple):
     """One queue at one moment: counts are asked of the server one after another, and jobs move in between."""
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from jetjobs.model.public import public
 from jetjobs.model.wire.lenient_json import as_int, as_seconds
 from jetjobs.model.wire.validation import is_token
 
 
+@public("jetjobs.admin")
 class RunningJob(NamedTuple):
     """A job that a worker runs, since a time by the worker's clock."""
 
@@ -19,6 +21,7 @@ class RunningJob(NamedTuple):
     since: float
 
 
+@public("jetjobs.admin")
 class QueueSlots(NamedTuple):
     """How many slots of a worker a queue has taken, and how many it may."""
 
@@ -26,6 +29,7 @@ class QueueSlots(NamedTuple):
     total: int
 
 
+@public("jetjobs.admin")
 class WorkerRecord(NamedTuple):
     """One live worker, as it last described itself."""
 
