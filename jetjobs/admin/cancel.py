@@ -1,7 +1,7 @@
-"""Cancel a job wherever it stands: mark it, ask the workers, take it out of the queue, leave a record.
+"""Cancel a job in any state: mark it, ask the workers, remove it from its queue, write its record.
 
-The mark comes first. From then on no worker starts the job, so all that is left is to find out whether one has
-begun. To delete the message proves nothing about that: the server also deletes what is being delivered.
+The mark comes first. From then on no worker starts the job, so what remains is to find out whether one has
+started it already. Deleting the message does not answer that: the server also deletes messages it has delivered.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 from jetjobs.model.public import public
-from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.subjects import WAITING, JobSubject
 
-_HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop, and its child process was killed"}
-_LOOK_S = 0.05
+_HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop; its child process was killed"}
+_POLL_S = 0.05
 _ASK_AGAIN_S = 0.5
 
 
 @public("jetjobs.admin")
 class CancelOutcome(StrEnum):
-    """What became of a job that was to be cancelled."""
+    """The result of a cancel."""
 
     CANCELLED = "cancelled"
-    """It will not run: it was taken from the queue, or stopped."""
+    """The job was removed from its queue, or stopped. It will not run again."""
     ENDED = "ended"
-    """It had come to another end before it could be stopped; nothing was changed."""
+    """The job had ended before it could be stopped. Nothing was changed."""
     STOPPING = "stopping"
-    """It was told to stop and has not ended yet."""
+    """The job was asked to stop and has not ended yet."""
     NOT_STOPPABLE = "not stoppable"
-    """It runs in a thread, which cannot be stopped. It will not run again."""
+    """The job runs in a thread, which cannot be stopped. It will not run again."""
     UNCONFIRMED = "unconfirmed"
-    """A worker that may have it does not answer. If it has not begun by now, it will not."""
+    """A worker that may hold the job does not answer. A job that has not started by now will not start."""
 
 
 @public("jetjobs.admin")
 class CancelAnswer(NamedTuple):
-    """The outcome, with the state the job was found in at the end."""
+    """The outcome of a cancel, and the last state the job was seen in."""
 
     job_id: str
     outcome: CancelOutcome
@@ -63,7 +63,7 @@ class Canceller:
     async def cancel(
         self, queue: str, task: str, job_id: str, *, by: str, reason: str, timeout_s: float
     ) -> CancelAnswer:
-        """Cancel the job; wait up to `timeout_s` for one that runs to end. Repeating it changes nothing."""
+        """Cancel the job; wait up to `timeout_s` for a running one to end. Repeating it changes nothing."""
         give_up = time.monotonic() + timeout_s
         status = await self._jetstream.locator.status(queue, task, job_id)
         if status.state in FINAL or status.state is None:
@@ -85,10 +85,10 @@ class Canceller:
             if answer is None and time.monotonic() >= give_up:
                 answer = _unconfirmed(job_id, status, answers)
             if answer is not None and _is_last(answer, give_up):
-                # To ask may have taken seconds: has it ended in them?
+                # Asking may have taken seconds: check once more whether the job has ended.
                 status = await self._jetstream.locator.status(queue, task, job_id, mark.run)
                 return _ended(status) if status.state in FINAL or status.run != mark.run else answer
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _ask(self, job_id: str, run: str) -> WorkerAnswers:
         jetstream = self._jetstream
@@ -97,41 +97,42 @@ class Canceller:
     async def _removed(
         self, queue: str, task: str, job_id: str, mark: CancelMark, answers: WorkerAnswers, status: JobStatus
     ) -> bool:
-        """Take the job out of the queue if nobody can have begun it. Whether that was done."""
+        """Remove the job from its queue unless a worker may have started it. True when it was removed."""
         if any(answer.get("holds") for answer in answers.by_worker.values()):
             return False
         live = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
         if live is None or run_of(live) != mark.run:
             return False
-        lane = live.subject.split(".")[3]
-        # A worker that does not answer may have begun before the mark. One that is shown to run the job has, also
-        # if the registry has given it up: it may only stand still, and go on within its lease.
-        unheard = answers.silent or status.state is JobState.RUNNING
+        # A worker that does not answer may have started the job before the mark. A worker shown to run it has,
+        # even if the registry no longer lists it: a frozen worker can resume within its lease.
+        uncertain = answers.silent or status.state is JobState.RUNNING
+        waits = JobSubject.parse(live.subject).lane in WAITING
         locator = self._jetstream.locator
-        if unheard and lane not in n.WAITING and await locator.was_delivered(queue, live.subject, live.sequence):
+        if uncertain and not waits and await locator.was_delivered(queue, live.subject, live.sequence):
             return False
         stream = self._jetstream.names.work_stream(queue)
         await delete_message(self._jetstream.connection, stream, live.sequence, erase=False)
-        job = self._read(live, job_id)
+        job = _read(live, job_id)
         after = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
         if after is not None and run_of(after) == mark.run:
-            return False  # the clock has fired it meanwhile: look again
+            return False  # the server has moved the due job in the meantime: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
         stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
         if job.reply:
             self._jetstream.results.notify_producer(job, stands)
-        with contextlib.suppress(BrokerError):  # what is left over goes by its TTL or the sweep
+        with contextlib.suppress(BrokerError):  # what remains expires, or maintenance removes it
             if job.payload:
                 await self._jetstream.locator.delete_unreferenced(queue, task, job_id, job.payload)
             await self._jetstream.checkpoints.forget(job_id, job.run)
         return stands == record
 
-    def _read(self, live: StoredMessage, job_id: str) -> Job:
-        try:
-            return decode(live)
-        except MalformedJob:
-            tokens = live.subject.split(".")
-            return Job(job_id, tokens[4], tokens[2], tokens[3], live.data, run=run_of(live))
+
+def _read(live: StoredMessage, job_id: str) -> Job:
+    try:
+        return decode(live)
+    except MalformedJob:
+        subject = JobSubject.parse(live.subject)
+        return Job(job_id, subject.task, subject.queue, subject.lane, live.data, run=run_of(live))
 
 
 def _ended(status: JobStatus) -> CancelAnswer:
@@ -139,25 +140,25 @@ def _ended(status: JobStatus) -> CancelAnswer:
         return CancelAnswer(status.id, CancelOutcome.CANCELLED, status.state, _HOW.get(status.how or "", ""))
     if status.state is None:
         return CancelAnswer(status.id, CancelOutcome.ENDED, None, "it has ended and left no record")
-    return CancelAnswer(status.id, CancelOutcome.ENDED, status.state, f"it is {status.state} already")
+    return CancelAnswer(status.id, CancelOutcome.ENDED, status.state, f"it is already {status.state}")
 
 
 def _running(job_id: str, status: JobStatus, answers: WorkerAnswers) -> CancelAnswer | None:
-    """What the workers say of a job that has begun; None when none of them has."""
+    """The answer for a job that a worker holds; None when no worker does."""
     for worker, answer in answers.by_worker.items():
         if answer.get("runs") and not answer.get("stops"):
             detail = f"it runs in a thread of {worker}, which cannot be stopped"
             return CancelAnswer(job_id, CancelOutcome.NOT_STOPPABLE, JobState.RUNNING, detail)
         if answer.get("holds"):
-            # It may not be shown as running yet; whoever has it knows better.
+            # The running record may not exist yet; the worker's answer is newer.
             state = JobState.RUNNING if answer.get("runs") else status.state
-            return CancelAnswer(job_id, CancelOutcome.STOPPING, state, f"{worker} was told to stop it")
+            return CancelAnswer(job_id, CancelOutcome.STOPPING, state, f"{worker} was asked to stop it")
     return None
 
 
 def _unconfirmed(job_id: str, status: JobStatus, answers: WorkerAnswers) -> CancelAnswer:
     silent = ", ".join(answers.silent) or (status.worker if status.state is JobState.RUNNING else "")
-    detail = f"no answer from {silent}" if silent else "it is on its way between two places"
+    detail = f"no answer from {silent}" if silent else "it is moving between two lanes"
     return CancelAnswer(job_id, CancelOutcome.UNCONFIRMED, status.state, detail)
 
 

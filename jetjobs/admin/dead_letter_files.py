@@ -1,4 +1,4 @@
-"""Dead letters as lines of JSON: written whole to a file, checked and put back from one."""
+"""Export dead letters to files of JSON lines and import them again."""
 
 from __future__ import annotations
 
@@ -16,39 +16,34 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.headers import check_header
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.lenient_json import read_json, write_json
+from jetjobs.model.wire.subjects import DeadSubject
 from jetjobs.model.wire.validation import check_token
 
-_ROOM = 1024
-"""For what the publish itself adds to the headers."""
+_PUBLISH_HEADERS = 1024
+"""Bytes reserved for the headers that the publish adds."""
 
 
 @public("jetjobs.admin")
 class ImportReport(NamedTuple):
-    """What became of a file's lines."""
+    """The result of an import, by lines of the file."""
 
     imported: int
     already_there: int
     problems: tuple[tuple[int, str], ...]
-    """Number of each line that is no usable letter, and what is wrong with it."""
+    """For each line that cannot be imported: its number and the reason."""
 
 
-class Parsed(NamedTuple):
-    """A line that has been checked."""
+class ParsedLine(NamedTuple):
+    """A validated line of an exported file."""
 
-    subject: str
+    subject: DeadSubject
     headers: dict[str, str]
     body: bytes
     objects: dict[str, bytes]
 
-    @property
-    def place(self) -> tuple[str, str, str]:
-        """Queue, task and id."""
-        queue, task, job_id = self.subject.split(".")[-3:]
-        return queue, task, job_id
-
 
 async def to_json(jetstream: JetStreamClient, letter: DeadLetter) -> dict[str, Any]:
-    """A letter as one JSON object, whole. An object that is gone from the store is `null`."""
+    """The complete letter as one JSON object. An object that is missing from the store is `null`."""
     objects: dict[str, str | None] = {}
     for name in objects_of(letter.headers):
         try:
@@ -65,26 +60,26 @@ async def to_json(jetstream: JetStreamClient, letter: DeadLetter) -> dict[str, A
 
 
 async def from_json(jetstream: JetStreamClient, value: Any) -> bool:
-    """Put an exported letter back. False when one is there already; ValueError when it cannot be a letter here."""
+    """Restore an exported letter. False when it exists already; ValueError when it is not valid here."""
     line = parse(value, jetstream.names.namespace, jetstream.connection.max_payload)
-    queue, task, job_id = line.place
+    _, queue, task, job_id = line.subject
     if await jetstream.dead.get(queue, task, job_id) is not None:
         return False
     if line.objects and await jetstream.locator.find_live(queue, task, job_id) is not None:
-        raise ValueError("a live job of this id may be using the objects of this letter")
+        raise ValueError("a live job with this id may use the objects of this letter")
     labels = {"queue": queue, "task": task, "id": job_id, "run": line.headers.get(h.RUN, "")}
     for name, data in line.objects.items():
         await jetstream.payloads.put(name, data, labels)
-    return await jetstream.dead.restore(line.subject, line.body, line.headers)
+    return await jetstream.dead.restore(jetstream.names.dead(queue, task, job_id), line.body, line.headers)
 
 
 async def write_file(jetstream: JetStreamClient, file: IO[str], letter: DeadLetter) -> None:
-    """One line."""
+    """Write one letter as one line."""
     file.write(write_json(await to_json(jetstream, letter)) + "\n")
 
 
 async def read_file(jetstream: JetStreamClient, file: IO[str]) -> ImportReport:
-    """Every line by itself: one that is wrong does not stop the others. Importing a file again changes nothing."""
+    """Import each line on its own: an invalid one does not stop the others. Repeating it changes nothing."""
     imported = already = 0
     problems: list[tuple[int, str]] = []
     number = 0
@@ -103,60 +98,57 @@ async def read_file(jetstream: JetStreamClient, file: IO[str]) -> ImportReport:
 
 
 def objects_of(headers: Mapping[str, str]) -> list[str]:
-    """Names in the object store that a letter refers to."""
+    """The names of the stored objects that a letter refers to."""
     return [headers[name] for name in (h.PAYLOAD, h.PAYLOAD_HEADERS) if headers.get(name)]
 
 
-def parse(value: Any, namespace: str, max_payload: int) -> Parsed:
-    """An exported letter, checked in every part: a file may come from anywhere."""
+def parse(value: Any, namespace: str, max_payload: int) -> ParsedLine:
+    """Validate every part of an exported letter: a file may come from anywhere."""
     if not isinstance(value, dict):
-        raise ValueError("no exported dead letter: not a JSON object")
+        raise ValueError("not an exported dead letter: not a JSON object")
     subject = _subject(value.get("subject"), namespace)
     headers = _headers(value.get("headers"))
     body = _bytes("body", value.get("body"))
     objects = _objects(value.get("objects", {}), headers)
-    size = header_size(headers) + _ROOM
-    if size > HEADER_LIMIT + _ROOM or size + len(body) > max_payload:
-        raise ValueError(
-            f"no dead letter for this server: {size + len(body):,} bytes, of {max_payload:,} possible"
-        )
-    return Parsed(subject, headers, body, objects)
+    size = header_size(headers) + _PUBLISH_HEADERS
+    if size > HEADER_LIMIT + _PUBLISH_HEADERS or size + len(body) > max_payload:
+        raise ValueError(f"dead letter too large: {size + len(body):,} bytes; this server accepts {max_payload:,}")
+    return ParsedLine(subject, headers, body, objects)
 
 
-def _subject(value: Any, namespace: str) -> str:
-    tokens = value.split(".") if isinstance(value, str) else []
+def _subject(value: Any, namespace: str) -> DeadSubject:
     try:
-        if len(tokens) != 5 or tokens[:2] != [namespace, "dead"] or not is_id(tokens[4]):
-            raise DefinitionError("")
-        check_token("queue", tokens[2])
-        if not is_id(tokens[3]):
-            raise DefinitionError("")
-    except DefinitionError:
-        raise ValueError(f"{value!r} is no subject of a dead letter in namespace {namespace!r}") from None
-    return ".".join(tokens)
+        subject = DeadSubject.parse(value if isinstance(value, str) else "")
+        check_token("queue", subject.queue)
+        valid = subject.namespace == namespace and is_id(subject.task) and is_id(subject.job_id)
+    except (ValueError, DefinitionError):
+        valid = False
+    if not valid:
+        raise ValueError(f"not the subject of a dead letter in namespace {namespace!r}: {value!r}")
+    return subject
 
 
 def _headers(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ValueError("no exported dead letter: `headers` is no JSON object")
+        raise ValueError("not an exported dead letter: `headers` must be a JSON object")
     for name, text in value.items():
-        # Our own are part of the letter. The server's would make it do things: purge, expire, overwrite.
-        ours = name.lower().startswith("jetjobs-")
+        # Headers of jetjobs are part of the letter. Headers of the server are commands: purge, expire, overwrite.
+        own = name.lower().startswith("jetjobs-")
         try:
-            check_header(f"X-{name}" if ours else name, text)
+            check_header(f"X-{name}" if own else name, text)
         except DefinitionError as error:
-            raise ValueError(f"no exported dead letter: {error}") from None
+            raise ValueError(f"not an exported dead letter: {error}") from None
     if h.RUN in value and not is_id(value[h.RUN]):
-        raise ValueError(f"no exported dead letter: {h.RUN} is not usable")
+        raise ValueError(f"not an exported dead letter: header {h.RUN} is invalid")
     return dict(value)
 
 
 def _objects(value: Any, headers: Mapping[str, str]) -> dict[str, bytes]:
     if not isinstance(value, dict):
-        raise ValueError("no exported dead letter: `objects` is no JSON object")
+        raise ValueError("not an exported dead letter: `objects` must be a JSON object")
     wanted = objects_of(headers)
     if sorted(value) != sorted(set(wanted)):
-        raise ValueError(f"no exported dead letter: it needs the objects {wanted}, and has {sorted(value)}")
+        raise ValueError(f"not an exported dead letter: it needs the objects {wanted} and has {sorted(value)}")
     return {name: _bytes(f"object {name}", data) for name, data in value.items() if data is not None}
 
 
@@ -164,4 +156,4 @@ def _bytes(what: str, value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"no exported dead letter: {what}: {error}") from None
+        raise ValueError(f"not an exported dead letter: {what}: {error}") from None

@@ -1,4 +1,4 @@
-"""`app.jobs`: find a job by its id alone, list jobs by state, and change those that wait."""
+"""`app.jobs`: find a job by its id, list jobs, cancel them, and change the time or priority of waiting jobs."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from jetjobs.model.views.job_query import (
 from jetjobs.model.wire.headers import KV_OPERATION, SECRET
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.lenient_json import read_running
-from jetjobs.model.wire.subjects import PRIORITIES, kv_stream, kv_subject
+from jetjobs.model.wire.subjects import PRIORITIES, kv_stream, kv_subject, last_token
 
 SCAN_LIMIT = 10_000
-"""Messages looked at for one page at the most."""
-_STEP = 256
+"""The most messages that are read for one page."""
+_BATCH = 256
 
 
 def check_priority(priority: str) -> None:
-    """ConfigError for what no lane is called."""
+    """ConfigError unless it is a priority."""
     if priority not in PRIORITIES:
-        raise ConfigError(f"priority {priority!r} is none of {', '.join(PRIORITIES)}")
+        raise ConfigError(f"invalid priority {priority!r}: use {', '.join(PRIORITIES)}")
 
 
 @public("jetjobs.admin")
 class Jobs:
-    """The jobs of one namespace, whatever app they are of."""
+    """The jobs of one namespace, of all its apps."""
 
     def __init__(self, jetstream: JetStreamClient) -> None:
         self._jetstream = jetstream
@@ -61,8 +61,11 @@ class Jobs:
     # One job
 
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobStatus:
-        """Where the job of that id stands. JobNotFound when it is nowhere, JobAmbiguous when two have the id,
-        ResultError when its record cannot be read."""
+        """The status of the job with that id.
+
+        JobNotFound when there is none, JobAmbiguous when several jobs have the id, ResultError when the job's
+        record cannot be read.
+        """
         where = await self.locate(job_id, queue, task)
         status = await self._jetstream.locator.status(*where, job_id)
         if status.state is None:
@@ -70,26 +73,26 @@ class Jobs:
         return status if status.state in FINAL else await self._with_cancel(status)
 
     async def _with_cancel(self, status: JobStatus) -> JobStatus:
-        """With the cancel that somebody has asked for, if it is for this life of the job."""
+        """Add the cancel that was requested for this run of the job, if there is one."""
         try:
             mark = await self._jetstream.cancel_marks.get(status.id, status.run)
         except AccessDenied:
-            return status  # a user that may see jobs, and not this
+            return status  # this user may read jobs, but not cancel marks
         return status if mark is None else status._replace(cancel={"by": mark.by, "reason": mark.why})
 
     async def locate(self, job_id: str, queue: str | None = None, task: str | None = None) -> tuple[str, str]:
-        """Queue and task of the job of that id."""
+        """The queue and task of the job with that id."""
         if not is_id(job_id):
-            raise JobNotFound(f"{job_id!r} is no job id", hint="an id is 1 to 128 letters, digits, '-' or '_'")
+            raise JobNotFound(f"invalid job id {job_id!r}", hint="use 1 to 128 letters, digits, '-' or '_'")
         jetstream = self._jetstream
         queues = [queue] if queue is not None else await list_queues(jetstream.connection, jetstream.names)
         found = await self._jetstream.locator.locate(job_id, queues)
         found = {(q, t) for q, t in found if queue in (None, q) and task in (None, t)}
         if not found:
             raise JobNotFound(
-                f"no job is found by the id {job_id}",
-                hint="records of ended jobs are kept for an hour, unless the task says otherwise; a job published"
-                " without jetjobs may be not found by this id yet: `jetjobs jobs list --task TASK` shows it",
+                f"no job with id {job_id}",
+                hint="records of ended jobs are kept for an hour unless the task sets another time; a job"
+                " published without jetjobs may not have its id yet: `jetjobs jobs list --task TASK` shows it",
             )
         if len(found) > 1:
             places = sorted(found)
@@ -100,14 +103,14 @@ class Jobs:
         return found.pop()
 
     async def _explain(self, queue: str, task: str, job_id: str) -> NoReturn:
-        """Why the job that was located has no state."""
+        """Raise the reason why a job that was located has no state."""
         there = await self._jetstream.results.get(queue, task, job_id)
         if there is not None and there.data and KV_OPERATION not in there.headers:
             raise ResultError(
                 f"job {job_id} has a record that cannot be read",
-                hint=f"nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id} shows what it says",
+                hint=f"`nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id}` shows the record",
             )
-        raise JobNotFound(f"no job {job_id}: its record has just expired, or was deleted")
+        raise JobNotFound(f"no job with id {job_id}: its record has just expired or was deleted")
 
     # Changes
 
@@ -121,19 +124,19 @@ class Jobs:
         reason: str = "",
         timeout: timedelta = timedelta(seconds=10),
     ) -> CancelAnswer:
-        """Cancel a job wherever it stands; the answer says what became of it. Waits for one that runs to end."""
+        """Cancel a job in any state and report the outcome. Waits up to `timeout` for a running job to end."""
         where = await self.locate(job_id, queue, task)
         seconds = timeout.total_seconds()
         return await Canceller(self._jetstream).cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
 
     async def run_now(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> MoveAnswer:
-        """Let a scheduled or retrying job run now."""
+        """Make a scheduled or retrying job due now."""
         return await Rescheduler(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
 
     async def reschedule(
         self, job_id: str, run_at: datetime, *, queue: str | None = None, task: str | None = None
     ) -> MoveAnswer:
-        """Let a scheduled or retrying job run at another time."""
+        """Change the time at which a scheduled or retrying job is due."""
         check_moment("run_at", run_at)
         where = await self.locate(job_id, queue, task)
         return await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
@@ -141,7 +144,7 @@ class Jobs:
     async def set_priority(
         self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
     ) -> MoveAnswer:
-        """Put a job that waits into another lane: high, normal or low."""
+        """Change the priority of a waiting job: high, normal or low."""
         check_priority(priority)
         where = await self.locate(job_id, queue, task)
         return await Rescheduler(self._jetstream).set_priority(*where, job_id, priority)
@@ -149,31 +152,33 @@ class Jobs:
     # Lists
 
     async def page(self, query: JobQuery = JobQuery(), *, limit: int = 50, cursor: str | None = None) -> JobPage:  # noqa: B008 - frozen
-        """A page of jobs in the order of their places, oldest first in each.
+        """One page of jobs, grouped by where they are stored, oldest first within each group.
 
-        At most SCAN_LIMIT messages are looked at; then the page ends early, and its cursor goes on from there.
+        At most SCAN_LIMIT messages are read; then the page ends early and its cursor continues from there.
         """
         if not 1 <= limit <= MAX_LIMIT:
-            raise ConfigError(f"limit must be from 1 to {MAX_LIMIT:,}")
+            raise ConfigError(f"invalid limit {limit}: use 1 to {MAX_LIMIT:,}")
         position = read_cursor(query, cursor) if cursor else None
         running = await self._running()
         queues = await list_queues(self._jetstream.connection, self._jetstream.names)
         if query.queue is not None and query.queue not in queues:
-            raise QueueNotFound(f"there is no queue {query.queue!r}", hint="jetjobs queues list")
-        asked = queues if query.queue is None else [query.queue]
-        delivered = await self._delivered(asked) if query.state is JobState.RUNNING else {}
-        all_shelves = [*listing_sources(self._jetstream.names, queues, query, running, delivered)]
+            raise QueueNotFound(
+                f"queue {query.queue!r} does not exist", hint="list them with `jetjobs queues list`"
+            )
+        wanted = queues if query.queue is None else [query.queue]
+        delivered = await self._delivered(wanted) if query.state is JobState.RUNNING else {}
+        sources = [*listing_sources(self._jetstream.names, queues, query, running, delivered)]
         if position is not None:
-            keys = [source.key for source in all_shelves]
+            keys = [source.key for source in sources]
             if position.source not in keys:
-                raise ConfigError("the cursor stands in a queue that is gone", hint="begin the list anew")
-            all_shelves = all_shelves[keys.index(position.source) :]
-        return await _Lister(self._jetstream, query, limit).fill(all_shelves, position)
+                raise ConfigError("the queue of the cursor is gone", hint="start the list again without a cursor")
+            sources = sources[keys.index(position.source) :]
+        return await _Lister(self._jetstream, query, limit).fill(sources, position)
 
     async def _delivered(self, queues: Iterable[str]) -> dict[tuple[str, str], int]:
-        """The last sequence that each lane has delivered, 0 where nothing is out: what runs stands no further.
+        """The last sequence that each lane has delivered, 0 for a lane without running jobs.
 
-        Without it a list of the few that run would read all that wait.
+        Running jobs lie no further. Without this limit a list of them would read every waiting job.
         """
         connection, names = self._jetstream.connection, self._jetstream.names
         found: dict[tuple[str, str], int] = {}
@@ -183,7 +188,7 @@ class Jobs:
         return found
 
     async def running(self) -> list[JobStatus]:
-        """The jobs that run and have lasted a quarter of a second, longest first, with their progress."""
+        """Jobs that have been running for at least a quarter of a second, longest first, with their progress."""
         found = [running_status(job_id, record) for job_id, record in (await self._running()).items() if record]
         return sorted(found, key=lambda status: status.started_at or NEVER)
 
@@ -193,13 +198,13 @@ class Jobs:
         found: dict[str, Any] = {}
         try:
             async for message in scan(self._jetstream.connection, kv_stream(bucket), kv_subject(bucket, "*")):
-                found[message.subject.rsplit(".", 1)[1]] = read_running(read_record(message.data))
+                found[last_token(message.subject)] = read_running(read_record(message.data))
         except TopologyMissing:
             return {}
         return found
 
     async def list(self, query: JobQuery = JobQuery()) -> AsyncIterator[ListedJob]:  # noqa: B008 - frozen
-        """Every job of the query, page after page."""
+        """Every job that matches the query, read page by page."""
         cursor: str | None = None
         while True:
             found = await self.page(query, limit=1000, cursor=cursor)
@@ -211,7 +216,7 @@ class Jobs:
 
 
 class _Lister:
-    """Fills one page."""
+    """Fills one page of a list."""
 
     def __init__(self, jetstream: JetStreamClient, query: JobQuery, limit: int) -> None:
         self._jetstream = jetstream
@@ -222,8 +227,8 @@ class _Lister:
         self._missing = {path for path, _ in query.where}
         self._secret: set[str] = set()
 
-    async def fill(self, all_shelves: list[ListingSource], position: Position | None) -> JobPage:
-        for source in all_shelves:
+    async def fill(self, sources: list[ListingSource], position: Position | None) -> JobPage:
+        for source in sources:
             start = position.sequence if position is not None and position.source == source.key else 1
             reached = await self._read(source, start)
             if reached is not None:
@@ -235,14 +240,14 @@ class _Lister:
         return JobPage(self._items, cursor, self._scanned, unknown, tuple(sorted(self._secret)))
 
     async def _read(self, source: ListingSource, start: int) -> int | None:
-        """Take what matches off a source. Where to go on if the page is full; None at the source's end."""
+        """Collect the matches of one source. Returns where to continue when the page is full, None at the end."""
         since = ""
         if start == 1 and self._query.since is not None:
             since = self._query.since.isoformat()
         while source.until is None or start <= source.until:
             try:
-                step = min(_STEP, 4 * self._limit)
-                found = await page(self._jetstream.connection, source.stream, source.subject, start, step, since)
+                batch = min(_BATCH, 4 * self._limit)
+                found = await page(self._jetstream.connection, source.stream, source.subject, start, batch, since)
             except TopologyMissing:
                 return None
             for message in found:

@@ -1,4 +1,4 @@
-"""`app.queues`: what stands in each queue and how it moves; pause, resume, purge."""
+"""`app.queues`: the state and rates of each queue; pause, resume and purge."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire.validation import check_token
 
 RATES_S = 0.2
-"""Between the two looks that rates are made of."""
+"""Time between the two measurements that rates are computed from."""
 
 
 @public("jetjobs.admin")
 class Queues:
-    """The queues of one namespace, as they stand on the server."""
+    """The queues of one namespace, as they are on the server."""
 
     def __init__(self, jetstream: JetStreamClient) -> None:
         self._jetstream = jetstream
@@ -32,23 +32,25 @@ class Queues:
         self._names = jetstream.names
 
     async def names(self) -> list[str]:
-        """The queues there are."""
+        """The names of all queues."""
         return await list_queues(self._connection, self._names)
 
     async def list(self, *, rates_s: float = RATES_S, before: Sequence[QueueState] = ()) -> list[QueueState]:
-        """All of them. Rates are those since `before`, an earlier list; without one it takes `rates_s` to see how
-        they move. 0 for no rates."""
+        """The state of every queue.
+
+        Rates are measured since `before`, an earlier list; without one, over `rates_s` seconds. 0 omits them.
+        """
         if not before and rates_s:
             started = time.monotonic()
             before = await self.list(rates_s=0)
             await asyncio.sleep(rates_s - (time.monotonic() - started))
         queues, workers = await asyncio.gather(self.names(), list_workers(self._connection, self._names))
         earlier = {state.queue: state.lanes for state in before}
-        looks = (self._look(queue, workers, earlier.get(queue, ())) for queue in queues)
-        return [state for state in await asyncio.gather(*looks) if state is not None]
+        states = (self._state(queue, workers, earlier.get(queue, ())) for queue in queues)
+        return [state for state in await asyncio.gather(*states) if state is not None]
 
     async def get(self, queue: str, *, rates_s: float = 5 * RATES_S) -> QueueState:
-        """One of them. QueueNotFound when there is none of that name."""
+        """The state of one queue. QueueNotFound when it does not exist."""
         check_token("queue", queue)
         lanes: Sequence[LaneState] = ()
         if rates_s:
@@ -57,7 +59,7 @@ class Queues:
         workers = await list_workers(self._connection, self._names)
         return await queue_state(self._connection, self._names, queue, workers, lanes)
 
-    async def _look(
+    async def _state(
         self, queue: str, workers: Sequence[WorkerRecord], before: Sequence[LaneState]
     ) -> QueueState | None:
         try:
@@ -68,25 +70,30 @@ class Queues:
     async def pause(
         self, queue: str, *, for_: timedelta | None = None, reason: str = "", by: str = ""
     ) -> QueueState:
-        """Let no job of the queue start, for a time or until `resume`. What runs finishes. Repeating it sets the
-        time and the reason anew. QueueNotFound when there is none of that name."""
+        """Start no jobs of the queue, for a time or until `resume`. Running jobs finish.
+
+        Repeating it replaces the time and the reason. QueueNotFound when the queue does not exist.
+        """
         check_token("queue", queue)
         if for_ is not None and not timedelta(0) < for_ <= timedelta(days=3650):
-            raise DefinitionError("a pause lasts longer than nothing, and ten years at most")
+            raise DefinitionError("invalid duration of a pause: use more than zero and at most ten years")
         now = server_time_of(await lane_states(self._connection, self._names, queue))
         wanted = Pause(now + for_.total_seconds() if for_ is not None else 0.0, reason, by, now)
         await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
         return await self.get(queue, rates_s=0)
 
     async def resume(self, queue: str) -> bool:
-        """Let its jobs start again. False when it was not paused; QueueNotFound when there is no such queue."""
+        """Start its jobs again. False when it was not paused; QueueNotFound when it does not exist."""
         check_token("queue", queue)
         return await resume(self._connection, self._jetstream.publisher, self._names, queue)
 
     async def purge(
         self, queue: str, *, scheduled: bool = False, step: Callable[[int], None] = lambda count: None
     ) -> Purged:
-        """Delete the jobs that wait, and with `scheduled` those for later. Running ones, newer ones, done records
-        and dead letters stay. QueueNotFound when there is none of that name."""
+        """Delete the queued jobs; with `scheduled`, also the jobs scheduled for later.
+
+        Running jobs, jobs enqueued since the purge began, done records and dead letters stay. QueueNotFound when
+        the queue does not exist.
+        """
         check_token("queue", queue)
         return await Purge(self._jetstream, queue, step).run(scheduled=scheduled)

@@ -1,4 +1,4 @@
-"""Replay dead letters: one, or many at once. Safe to interrupt and repeat. ADR 27."""
+"""Replay dead letters, one or many. A replay is safe to interrupt and to repeat. ADR 27."""
 
 from __future__ import annotations
 
@@ -40,52 +40,50 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import NO_KEY, JobId, new_run, parse_id
 
 AT_ONCE = 16
-"""Letters under way at a time, in a replay of many."""
+"""Letters replayed concurrently when there are many."""
 GROUP_BYTES = 2 * 1024 * 1024
+_KEPT = frozenset({h.PRODUCER, h.RETRY_POLICY, h.PARENT, h.ROOT})
+"""Headers of jetjobs that the replayed job keeps."""
+_REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
+"""Errors that concern one letter. Every other error concerns the server."""
 T = TypeVar("T")
 
 
 class _Ready(NamedTuple):
-    """A letter and the job made of it, checked and ready to be stored."""
+    """A letter and the job made from it, validated and ready to be stored."""
 
     letter: DeadLetter
     job: Job
     guard: str
 
 
-# Said of a letter; anything else is the server's trouble.
-_KEPT = frozenset({h.PRODUCER, h.RETRY_POLICY, h.PARENT, h.ROOT})
-"""Headers of ours that a new life of the job has too."""
-_REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
-
-
 class Replayer:
-    """Carries out one order: each letter is enqueued, and only then removed.
+    """Enqueues the job of each letter, and removes the letter only then.
 
-    The run of the new life is derived from the letter. So a replay that was cut short before it could remove its
-    letter is known by the live job or done record of that run, or by the message id of the job.
+    The run id of the replayed job is derived from its letter. A replay that was interrupted before it removed the
+    letter is therefore recognised by the live job or the done record of that run, or by the job's message id.
     """
 
-    def __init__(self, jetstream: JetStreamClient, registry: Router, order: ReplayOptions) -> None:
-        order.check()
+    def __init__(self, jetstream: JetStreamClient, registry: Router, options: ReplayOptions) -> None:
+        options.check()
         self._jetstream = jetstream
         self._registry = registry
-        self._order = order
+        self._options = options
 
     async def check_queue(self) -> None:
-        """QueueNotFound when the jobs are to go to a queue that is not there."""
-        queue = self._order.to_queue
+        """QueueNotFound when the target queue of the jobs does not exist."""
+        queue = self._options.to_queue
         if queue is None:
             return
         try:
             await self._jetstream.connection.api(api.stream_info(self._jetstream.names.work_stream(queue)))
         except TopologyMissing as error:
-            raise QueueNotFound(f"there is no queue {queue!r}; nothing was changed", hint=error.hint) from error
+            raise QueueNotFound(f"queue {queue!r} does not exist; nothing was changed", hint=error.hint) from error
         except AccessDenied:
-            return  # we may not ask; the publish will tell
+            return  # this user may not read the stream; the publish reports a missing queue
 
     async def replay(self, letter: DeadLetter) -> ReplayAnswer:
-        """Never raises for what a letter is; BrokerError when the server fails."""
+        """Replay one letter. Problems of the letter are answered; only BrokerError is raised."""
         names, dead = self._jetstream.names, self._jetstream.dead
         if not await dead.exists(letter.sequence):
             return ReplayAnswer(letter, ReplayOutcome.GONE)
@@ -97,82 +95,84 @@ class Replayer:
             guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
             if job.key != NO_KEY:
                 guard = names.key_anywhere(job.queue, job.task, job.key)
-            one = _Ready(letter, await self._fit(job, guard), guard)
+            ready = _Ready(letter, await self._fit(job, guard), guard)
         except _REFUSALS as error:
             return ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
         try:
-            outcome = await self._store(one)
+            outcome = await self._store(ready)
         except _REFUSALS as error:
-            await self._drop_body(one)
+            await self._drop_body(ready)
             return ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
         if outcome is ReplayOutcome.ALIVE:
-            await self._drop_body(one)
-            return ReplayAnswer(letter, outcome, "a live job holds its id or key")
+            await self._drop_body(ready)
+            return ReplayAnswer(letter, outcome, "a live job has its id or key")
         await dead.remove(letter.sequence, erase=False)
         if outcome is ReplayOutcome.ALREADY:
-            await self._drop_body(one)
-        elif letter.payload and letter.payload != one.job.payload:
-            await self._discard(letter.queue, one, letter.payload)
+            await self._drop_body(ready)
+        elif letter.payload and letter.payload != ready.job.payload:
+            await self._discard(letter.queue, ready, letter.payload)
         return ReplayAnswer(letter, outcome)
 
     async def _has_ended(self, letter: DeadLetter) -> bool:
-        """Whether the life that a replay of this letter begins has left its record."""
+        """Whether the job that a replay of this letter enqueues has run and left its record."""
         try:
-            done = await self._jetstream.results.get(self._order.to_queue or letter.queue, letter.task, letter.id)
+            done = await self._jetstream.results.get(
+                self._options.to_queue or letter.queue, letter.task, letter.id
+            )
         except TopologyMissing:
             return False
         return done is not None and read_record(done.data).get("run") == run_of(letter)
 
-    async def _store(self, one: _Ready) -> ReplayOutcome:
-        stream = self._jetstream.names.work_stream(one.job.queue)
-        message = self._jetstream.publisher.outgoing(one.job, None, one.guard)
+    async def _store(self, ready: _Ready) -> ReplayOutcome:
+        stream = self._jetstream.names.work_stream(ready.job.queue)
+        message = self._jetstream.publisher.outgoing(ready.job, None, ready.guard)
         while True:
             try:
                 stored = await self._jetstream.publisher.store(stream, message)
                 return ReplayOutcome.REPLAYED if stored else ReplayOutcome.ALREADY
             except WrongLastSequence:
-                there = await last_on(self._jetstream.connection, stream, one.guard)
+                there = await last_on(self._jetstream.connection, stream, ready.guard)
                 if there is not None:
-                    ours = there.headers.get(h.RUN) == one.job.run
+                    ours = there.headers.get(h.RUN) == ready.job.run
                     return ReplayOutcome.ALREADY if ours else ReplayOutcome.ALIVE
-            await asyncio.sleep(0.05)  # what held it has ended or moved: try again
+            await asyncio.sleep(0.05)  # the job that had the key has ended or moved: try again
 
     async def _fit(self, job: Job, guard: str) -> Job:
-        """The job as it is stored: a body that is too large for a message goes to the object store."""
+        """The job as it is stored: a body too large for a message goes to the object store."""
         publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
         message = publisher.outgoing(job, None, guard)
         if (size := header_size(message.headers)) > MAX_MOVABLE:
             raise JobTooLarge(f"its headers are {size:,} bytes", size=size, limit=MAX_MOVABLE)
         if publisher.fits(message, limit):
             return job
-        # Under a name of this try alone: an earlier one may have got through with other arguments.
+        # The name is unique to this try: an earlier one may have succeeded with other arguments.
         job = claim_check(job, new_run())
         await self._jetstream.payloads.put(job.payload, job.body, labels_of(job))
         return job._replace(body=b"")
 
-    async def _drop_body(self, one: _Ready) -> None:
-        """What `_fit` had stored for a job that was not."""
-        if one.job.payload and one.job.payload != one.letter.payload:
-            await self._discard(one.job.queue, one, one.job.payload)
+    async def _drop_body(self, ready: _Ready) -> None:
+        """Delete the body that `_fit` stored for a job that was not enqueued."""
+        if ready.job.payload and ready.job.payload != ready.letter.payload:
+            await self._discard(ready.job.queue, ready, ready.job.payload)
 
-    async def _discard(self, queue: str, one: _Ready, name: str) -> None:
-        await self._jetstream.locator.delete_unreferenced(queue, one.job.task, one.job.id, name)
+    async def _discard(self, queue: str, ready: _Ready, name: str) -> None:
+        await self._jetstream.locator.delete_unreferenced(queue, ready.job.task, ready.job.id, name)
 
     async def revive(self, letter: DeadLetter) -> Job:
-        """The job as it will be enqueued, checked against the task as it is now. Changes nothing."""
-        order = self._order
+        """The job as it will be enqueued, validated against the current task. Changes nothing."""
+        options = self._options
         if h.PAYLOAD_HEADERS in letter.headers:
-            raise MalformedJob("its headers are too large for a job; enqueue it anew with fewer")
+            raise MalformedJob("its headers are too large for a job; enqueue a new job with fewer headers")
         task = self._registry.find(letter.task)
-        queue = order.to_queue or letter.queue
+        queue = options.to_queue or letter.queue
         body, payload = letter.body, letter.payload
-        if order.arguments is not None:
-            body, payload = task.signature.encode(task.signature.bind((), order.arguments)), ""
+        if options.arguments is not None:
+            body, payload = task.signature.encode(task.signature.bind((), options.arguments)), ""
         elif payload:
             body = await self._jetstream.payloads.get(payload)
         task.signature.decode(body)
         if payload and queue == letter.queue:
-            body = b""  # the object goes over to the new life; on another queue the job gets one of its own
+            body = b""  # the replayed job takes over the object; on another queue it gets its own
         else:
             payload = ""
         kept = {k: v for k, v in letter.headers.items() if k in _KEPT or not _own(k)}
@@ -188,19 +188,19 @@ class Replayer:
             max_attempts=int(header_number(letter.headers, h.MAX_ATTEMPTS, 0)),
             enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
             payload=payload,
-            headers={**kept, h.REPLAY: provenance(letter, order, time.time())},
+            headers={**kept, h.REPLAY: provenance(letter, options, time.time())},
         )
 
 
 async def replay_many(
     replayer: Replayer, letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter], rate: float = 0.0
 ) -> AsyncGenerator[ReplayAnswer, None]:
-    """Replay letters as they come, up to 16 at a time; with a rate one by one, so many a second.
+    """Replay letters, up to 16 at a time; with a `rate`, one by one and at most that many per second.
 
-    When it is cancelled, those under way are brought to their end and answered first.
+    When it is cancelled, the replays in progress finish and are answered first.
     """
     if not rate >= 0.0 or math.isinf(rate):
-        raise DefinitionError(f"the rate must be 0 or more a second, not {rate}")
+        raise DefinitionError(f"invalid rate {rate}: use 0 or more letters per second")
     await replayer.check_queue()
     async for group in _groups(letters, rate):
         work = asyncio.ensure_future(_all(map(replayer.replay, group)))
@@ -217,11 +217,11 @@ async def replay_many(
 async def _groups(
     letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter], rate: float
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Letters in the portions in which they are replayed: by number and by size, or one by one and paced."""
+    """Split letters into groups to replay together: limited by number and size, or one by one at the rate."""
     group: list[DeadLetter] = []
     due = time.monotonic()
     async for letter in _each(letters):
-        if group and (rate or len(group) == AT_ONCE or sum(_weight(x) for x in group) > GROUP_BYTES):
+        if group and (rate or len(group) == AT_ONCE or sum(map(_size, group)) > GROUP_BYTES):
             yield group
             group = []
         if rate:
@@ -232,8 +232,8 @@ async def _groups(
         yield group
 
 
-def _weight(letter: DeadLetter) -> int:
-    """Bytes to hold for it; a body in the object store may be large, so it goes alone."""
+def _size(letter: DeadLetter) -> int:
+    """Bytes of memory for a letter. A body in the object store may be large, so its letter fills a group."""
     return len(letter.body) + (GROUP_BYTES if letter.payload else 0)
 
 
@@ -247,12 +247,12 @@ async def _each(letters: AsyncIterable[DeadLetter] | Iterable[DeadLetter]) -> As
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What they return, once all have ended; the first error otherwise."""
+    """The results, once all have ended; then the first error is raised, if there is one."""
     ended = await asyncio.gather(*work, return_exceptions=True)
-    for one in ended:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in ended if not isinstance(one, BaseException)]
+    for result in ended:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in ended if not isinstance(result, BaseException)]
 
 
 def _own(name: str) -> bool:

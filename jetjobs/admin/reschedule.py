@@ -1,9 +1,9 @@
-"""Move a job that waits: to another time, to now, to another lane. Only if it is where it was read.
+"""Move a waiting job to another time or another lane, if it has not moved since it was read.
 
-A message that carries `Nats-Scheduler` and `Nats-Schedule-Next: purge` takes the one named there out of the stream
-as it is stored itself. In the last two seconds before a job is due the clock may be firing it already, and a
-compare-and-set does not help against that: then nothing is changed. A queued job has no such message: it is copied
-to its new lane, then the original is deleted. ADR 30.
+When the server stores a message with `Nats-Scheduler` and `Nats-Schedule-Next: purge`, it removes the scheduled
+message named there. In the last two seconds before a job is due the server may be firing it already, which a
+compare-and-set cannot prevent: then nothing is changed. A queued job has no scheduled message: it is copied to its
+new lane, then the original is deleted. ADR 30.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job, JobState, JobStatus
 from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_run, parse_id
+from jetjobs.model.wire.subjects import PRIORITIES, WAITING, JobSubject
 
 CLOSE_S = 2.0
-"""So near to its time a job may be under way already."""
+"""A job due within this time may be firing already."""
 
 
 @public("jetjobs.admin")
 class MoveOutcome(StrEnum):
-    """What became of a move."""
+    """The result of a move."""
 
     MOVED = "moved"
     MAY_RUN_TWICE = "may run twice"
-    """It changed its lane just as a worker took it: it may run in both."""
+    """A worker took the job while it changed its lane: it may run from both lanes."""
     UNCHANGED = "unchanged"
-    """It stood there already."""
+    """The job was there already."""
     TOO_LATE = "too late"
-    """It is due within two seconds, is running, or has moved on meanwhile; nothing was changed. Also said of the
-    priority of a queued job that was published without jetjobs and has not moved yet."""
+    """The job is due within two seconds, is running, or has moved since it was read. Nothing was changed.
+
+    Also the outcome for the priority of a queued job that was published without jetjobs and has not moved yet.
+    """
     ENDED = "ended"
-    """It has come to its end, or is nowhere; nothing was changed."""
+    """The job has ended or does not exist. Nothing was changed."""
 
 
 @public("jetjobs.admin")
 class MoveAnswer(NamedTuple):
-    """The outcome, with the state the job was found in."""
+    """The outcome of a move, and the state the job was found in."""
 
     job_id: str
     outcome: MoveOutcome
@@ -62,22 +64,22 @@ class Rescheduler:
         self._jetstream = jetstream
 
     async def reschedule(self, queue: str, task: str, job_id: str, due_at: float | None) -> MoveAnswer:
-        """Let a job that waits for its time run at another time; None for now."""
+        """Change the time at which a waiting job is due; None for now."""
         live, early = await self._waiting(queue, task, job_id)
         if live is None:
             return early
-        job = self._read(live)
+        job = _read(live)
         if due_at is None:
             message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, due_at=time.time()))
             headers = _headers(message, live)
             headers[h.SCHEDULER], headers[h.SCHEDULE_NEXT] = live.subject, "purge"
         else:
-            message = self._stay(live, job._replace(hop=job.hop + 1, due_at=due_at), due_at)
+            message = self._waiting_message(live, job._replace(hop=job.hop + 1, due_at=due_at), due_at)
             headers = _headers(message, live)
         return await self._store(queue, job_id, early.state, message._replace(headers=headers))
 
     async def set_priority(self, queue: str, task: str, job_id: str, lane: str) -> MoveAnswer:
-        """Put a job that waits, for its time or for a worker, into another lane."""
+        """Move a job that waits for its due time or for a worker to another lane."""
         status = await self._jetstream.locator.status(queue, task, job_id)
         if status.state in (JobState.SCHEDULED, JobState.RETRYING):
             return await self._retarget(queue, task, job_id, lane)
@@ -86,21 +88,21 @@ class Rescheduler:
         live = await self._jetstream.locator.find_live(queue, task, job_id)
         if live is None:
             return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it has just moved")
-        if live.subject.count(".") == 4:
-            detail = "it was published without jetjobs and has not moved yet: its priority cannot be changed"
+        if not JobSubject.parse(live.subject).uid:
+            detail = "it was published without jetjobs and has not moved yet, so its priority cannot be changed"
             return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, detail)
-        job = self._read(live)
+        job = _read(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, status.state)
         if await self._jetstream.locator.was_delivered(queue, live.subject, live.sequence):
-            return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "a worker has it already")
+            return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "a worker has taken it already")
         return await self._change_lane(queue, live, job, lane)
 
     async def _change_lane(self, queue: str, live: StoredMessage, job: Job, lane: str) -> MoveAnswer:
-        """Copy it, check whether the original was delivered, delete one of the two, check whether that one was.
+        """Copy the job, check whether the original was delivered, delete one of the two, check that one too.
 
-        The copy has the hop of the original: a worker that gets the original again must not take the copy for the
-        job's next place and ack, while the copy is deleted here.
+        The copy keeps the hop of the original. Otherwise a worker that gets the original again would take the copy
+        for the job's next place and ack, while the copy is deleted here.
         """
         jetstream = self._jetstream
         message = jetstream.publisher.outgoing(job._replace(lane=lane))
@@ -126,23 +128,22 @@ class Rescheduler:
         live, early = await self._waiting(queue, task, job_id)
         if live is None:
             return early
-        job = self._read(live)
-        target = live.headers.get(h.SCHEDULE_TARGET, "").split(".")
-        if len(target) > 3 and target[3] == lane:
+        job = _read(live)
+        if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, early.state)
         due_at = due_time(live.headers) or time.time()
-        message = self._stay(live, job._replace(hop=job.hop + 1, lane=lane), due_at)
+        message = self._waiting_message(live, job._replace(hop=job.hop + 1, lane=lane), due_at)
         return await self._store(queue, job_id, early.state, message._replace(headers=_headers(message, live)))
 
     # Parts
 
     async def _waiting(self, queue: str, task: str, job_id: str) -> tuple[StoredMessage | None, MoveAnswer]:
-        """The job's message in the lane where it waits, if there is time to move it; else what to answer."""
+        """The message of a job that waits for its due time, if there is time to move it; otherwise the answer."""
         status = await self._jetstream.locator.status(queue, task, job_id)
         if status.state not in (JobState.SCHEDULED, JobState.RETRYING):
             return None, _found(job_id, status)
         live = await self._jetstream.locator.find_live(queue, task, job_id)
-        if live is None or live.subject.split(".")[3] not in n.WAITING:
+        if live is None or JobSubject.parse(live.subject).lane not in WAITING:
             return None, MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it has just moved")
         stream = self._jetstream.names.work_stream(queue)
         now = await self._jetstream.server_clock.seconds(stream)
@@ -152,41 +153,47 @@ class Rescheduler:
             return None, MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it is due within two seconds")
         return live, MoveAnswer(job_id, MoveOutcome.MOVED, status.state)
 
-    def _stay(self, live: StoredMessage, job: Job, due_at: float) -> Outgoing:
-        """The job as it waits on, in the lane where it waits now."""
-        return self._jetstream.publisher.outgoing(job, due_at, lane=live.subject.split(".")[3])
+    def _waiting_message(self, live: StoredMessage, job: Job, due_at: float) -> Outgoing:
+        """The message of a job that keeps waiting in its current lane."""
+        return self._jetstream.publisher.outgoing(job, due_at, lane=JobSubject.parse(live.subject).lane)
 
     async def _store(self, queue: str, job_id: str, state: JobState | None, message: Outgoing) -> MoveAnswer:
         if await self._stored(queue, message):
             return MoveAnswer(job_id, MoveOutcome.MOVED, state)
-        return MoveAnswer(job_id, MoveOutcome.TOO_LATE, state, "it has moved meanwhile")
+        return MoveAnswer(job_id, MoveOutcome.TOO_LATE, state, "it has moved in the meantime")
 
     async def _stored(self, queue: str, message: Outgoing) -> int:
-        """The sequence the message has got; 0 when the job is not where it was read."""
+        """The sequence of the stored message; 0 when the job has moved since it was read."""
         jetstream, stream = self._jetstream, self._jetstream.names.work_stream(queue)
         jetstream.publisher.check_size(message, jetstream.connection.max_payload)
         try:
             return int(json.loads(await jetstream.publisher.confirm(stream, message))["seq"])
         except WrongLastSequence as taken:
-            # By our own message, if only the answer to it was lost.
+            # The message found may be our own, when only the answer to our publish was lost.
             there = await at_sequence(jetstream.connection, stream, taken.sequence) if taken.sequence else None
             assert isinstance(message.headers, dict)
             ours = there is not None and there.headers.get(h.MSG_ID) == message.headers[h.MSG_ID]
             return taken.sequence if ours else 0
 
-    def _read(self, live: StoredMessage) -> Job:
-        job = decode(live)
-        if live.subject.split(".")[3] not in n.WAITING:
-            return job
-        # While it waits, the lane it is for stands in its target.
-        target = live.headers.get(h.SCHEDULE_TARGET, "").split(".")
-        if len(target) != 7 or target[3] not in n.PRIORITIES:
-            raise MalformedJob(f"its schedule has no usable target: {'.'.join(target)[:100]!r}")
-        return job._replace(lane=target[3])
+
+def _read(live: StoredMessage) -> Job:
+    """The job with its priority as lane. While a job waits, the target of its schedule holds the priority."""
+    job = decode(live)
+    if JobSubject.parse(live.subject).lane not in WAITING:
+        return job
+    target = live.headers.get(h.SCHEDULE_TARGET, "")
+    try:
+        subject = JobSubject.parse(target)
+        valid = bool(subject.uid) and subject.lane in PRIORITIES
+    except ValueError:
+        valid = False
+    if not valid:
+        raise MalformedJob(f"its schedule has an invalid target: {target[:100]!r}")
+    return job._replace(lane=subject.lane)
 
 
 def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
-    """The headers of the new message, stored only if the old one stands as it was read."""
+    """Headers that make the server store the message only if the old one has not changed."""
     assert isinstance(message.headers, dict)
     return {
         **message.headers,
@@ -198,4 +205,6 @@ def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
 def _found(job_id: str, status: JobStatus) -> MoveAnswer:
     if status.state in (JobState.RUNNING, JobState.QUEUED):
         return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, f"it is {status.state}")
-    return MoveAnswer(job_id, MoveOutcome.ENDED, status.state, f"it is {status.state or 'nowhere'}")
+    return MoveAnswer(
+        job_id, MoveOutcome.ENDED, status.state, f"it is {status.state}" if status.state else "it does not exist"
+    )

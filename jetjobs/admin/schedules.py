@@ -1,4 +1,4 @@
-"""`app.schedules`: which schedules there are, how they stand, and how to change them at run time."""
+"""`app.schedules`: list schedules and change them at run time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from jetjobs.model.wire.validation import check_schedule_key, check_schedule_nam
 
 _TRIES = 5
 LATE_S = 5.0
-"""A schedule that nobody plans is called late after this."""
+"""A schedule is late when a scheduled time has been due and unplanned for this long."""
 
 
 @public("jetjobs.admin")
 class PutOptions(ScheduleOptions, total=False):
-    """What may be said of a schedule: its rule, which is cron or every, and all else."""
+    """The options of a schedule, with its rule: either `cron` or `every`."""
 
     cron: str
     every: timedelta
@@ -43,26 +43,26 @@ class PutOptions(ScheduleOptions, total=False):
 
 @public("jetjobs.admin")
 class ScheduleInfo(NamedTuple):
-    """A schedule as it stands."""
+    """A schedule and its current state."""
 
     schedule: Schedule
     revision: int
-    """Of the definition: hand it to `put` to change only what you have seen."""
+    """The revision of the definition. Pass it to `put` to change only the version you have read."""
     last: datetime | None
-    """Slot of the newest tick that is due; None when there was none, or it was missed."""
+    """The scheduled time of the newest tick that is due; None when there is none or it was missed."""
     next: datetime | None
-    """The scheduled time that comes next; None when it is paused or has ended."""
+    """The next scheduled time; None when the schedule is paused or has ended."""
     late_s: float = 0.0
-    """For how long a scheduled time has been due that nobody has planned: 0 while a leader plans."""
+    """How long a scheduled time has been due and unplanned; 0 while a leader plans."""
     missed: int = 0
-    """Slots that were passed over so far, because nobody could plan them in time."""
+    """How many scheduled times were skipped so far because they could not be planned in time."""
     planned_by: int | None = None
-    """The revision whose ticks are placed; None for none yet. If it differs from `revision`, the leader has not
-    seen the change yet."""
+    """The revision whose ticks are placed; None before the first. While it differs from `revision`, the leader has
+    not applied the change yet."""
 
     @property
     def state(self) -> Literal["on", "paused", "ended", "late"]:
-        """late: a scheduled time has been due for 5 seconds that nobody has planned."""
+        """`late`: a scheduled time has been due and unplanned for 5 seconds."""
         if self.schedule.paused:
             return "paused"
         if self.late_s >= LATE_S:
@@ -75,7 +75,7 @@ class ScheduleInfo(NamedTuple):
         return str(JobId(self.schedule.key, time_token(self.last))) if self.last is not None else None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON, with secret arguments masked."""
+        """The JSON form, with secret arguments masked."""
         shown = self.schedule.model_dump(
             mode="json",
             exclude={"secret", "since", "takes_scheduled_time", "every", "jitter"},
@@ -107,10 +107,10 @@ class Schedules:
         self._registry = registry
         self._handle = handle
 
-    # Looking
+    # Reading
 
     async def list(self) -> list[ScheduleInfo]:
-        """All that can be read, by name."""
+        """All schedules that can be read, by name."""
         definitions = await self._jetstream.schedules.all()
         marks: dict[str, dict[str, Mark]] = {}
         for queue in {d.schedule.queue for d in definitions if d.schedule is not None}:
@@ -126,19 +126,21 @@ class Schedules:
         ]
 
     async def get(self, name: str) -> ScheduleInfo:
-        """ScheduleNotFound unless it is there."""
-        return await self._look(await self._find(name))
+        """One schedule. ScheduleNotFound when it does not exist."""
+        return await self._info(await self._find(name))
 
     def scheduled_times(self, schedule: Schedule, after: datetime) -> Iterator[datetime]:
-        """The scheduled times that follow a moment, in UTC."""
+        """The scheduled times after a given time, in UTC."""
         scheduled_time = schedule.after(after)
         while scheduled_time is not None:
             yield scheduled_time
             scheduled_time = schedule.after(scheduled_time)
 
     async def has_leader(self) -> bool:
-        """Whether a worker leads. While none does, changes have no effect yet, and ticks that are placed still
-        fire: up to a minute of them."""
+        """Whether a worker is the leader.
+
+        Without a leader, changes have no effect yet; ticks that are placed, up to a minute ahead, still fire.
+        """
         return await lock_holder(self._jetstream.connection, self._jetstream.names.locks_bucket) is not None
 
     # Changing
@@ -152,26 +154,27 @@ class Schedules:
         revision: int | None = None,
         **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
-        """Make a schedule, or put another in its place: what is not given has its default. The leader plans it.
+        """Create or replace a schedule; options that are not given get their defaults. The leader plans it.
 
-        With a `revision`, as `get` told it (0: there is none), ScheduleConflict unless that still stands; without
-        one it is written over what is there. Refused for one that the code of an app declares. DefinitionError,
-        InvalidArguments or UnknownTask for what cannot work, before anything is stored.
+        With a `revision`, as `get` returned it (0: the schedule does not exist), ScheduleConflict unless it is
+        still current; without one, any version is replaced. ScheduleConflict too for a schedule that the code of
+        an app declares. DefinitionError, InvalidArguments or UnknownTask for an invalid schedule, before anything
+        is stored.
         """
         check_schedule_name(name)
         _check_revision(revision)
         known = self._registry.find(task) if isinstance(task, str) else task
         if "name" in options:
-            raise DefinitionError("the name is the first argument")
+            raise DefinitionError("the name must be the first argument")
         wanted = schedule_of(known, name, options)
         _check_end(wanted, await self._jetstream.server_clock.now())
         await self._jetstream.schedules.check(wanted)
         for tries_left in reversed(range(_TRIES if revision is None else 1)):
             there = await self._jetstream.schedules.get(name)
-            _check_stands(name, there, revision)
+            _check_current(name, there, revision)
             if there is not None:
-                hint = "change it there, or pause it. If that app is gone, delete it first, with --force"
-                _check_free(there, hint)
+                hint = "change it there, or pause it; if that app is gone, delete the schedule first with --force"
+                _check_not_declared(there, hint)
             try:
                 there = await self._jetstream.schedules.put(wanted, there)
                 break
@@ -179,32 +182,38 @@ class Schedules:
                 if not tries_left:
                     raise
         assert there is not None
-        return await self._look(there)
+        return await self._info(there)
 
     async def pause(self, name: str) -> ScheduleInfo:
-        """Plan no more ticks; the leader takes back those that have not fired, within about a second. It stays
-        paused through deploys."""
+        """Plan no more ticks. The leader removes ticks that have not fired, within about a second.
+
+        The schedule stays paused through deploys.
+        """
         return await self._set_paused(name, True)
 
     async def resume(self, name: str) -> ScheduleInfo:
-        """Plan its ticks again, from now on: the scheduled times of the pause are not missed, they are none."""
+        """Plan its ticks again, from now on. Scheduled times during the pause do not count as missed."""
         return await self._set_paused(name, False)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
-        """Delete it; the leader takes back the ticks that have not fired. Refused for one that the code declares,
-        unless by `force`: for an app that is gone. If it is not, its next worker stores the schedule again."""
+        """Delete a schedule. The leader removes ticks that have not fired.
+
+        ScheduleConflict for a schedule that the code of an app declares, unless `force` is given because that app
+        is gone. If the app is not gone, its next worker stores the schedule again.
+        """
         definition = await self.find_to_delete(name, force=force)
         await self._jetstream.schedules.delete(definition)
 
     async def find_to_delete(self, name: str, *, force: bool = False) -> Definition:
-        """What `delete` would delete; the same errors. Of any name, for it may be what somebody's hand wrote."""
+        """What `delete` would delete, with the same errors. Any key is accepted: it may be foreign data."""
         definition = await self._jetstream.schedules.find(check_schedule_key(name))
         if not force:
-            _check_free(definition, "delete it there, or pause it. If that app is gone, delete it with --force")
+            hint = "delete it there, or pause it; if that app is gone, delete it with --force"
+            _check_not_declared(definition, hint)
         return definition
 
     async def run_now(self, name: str) -> JobHandle[Any]:
-        """Enqueue a job of it at once, besides its ticks and whether it is paused or not."""
+        """Enqueue one extra job of the schedule now, even if it is paused. Its ticks are not changed."""
         definition = await self._find(name)
         schedule = _readable(definition)
         job = _extra_job(schedule, await self._jetstream.server_clock.now())
@@ -232,12 +241,12 @@ class Schedules:
             except ScheduleConflict:
                 if not tries_left:
                     raise
-        return await self._look(definition)
+        return await self._info(definition)
 
     async def _find(self, name: str) -> Definition:
         return await self._jetstream.schedules.find(check_schedule_name(name))
 
-    async def _look(self, definition: Definition) -> ScheduleInfo:
+    async def _info(self, definition: Definition) -> ScheduleInfo:
         schedule = _readable(definition)
         try:
             mark = await self._jetstream.ticks.mark(schedule.queue, schedule.name)
@@ -250,52 +259,52 @@ def _info(definition: Definition, schedule: Schedule, mark: Mark, now: datetime)
     last, planned_by = last_scheduled_time(schedule, mark, now), mark.revision or None
     if schedule.paused:
         return ScheduleInfo(schedule, definition.revision, last, None, 0.0, mark.missed, planned_by)
-    # Without a mark it is new here.
-    upto = mark.planned_until or datetime.fromtimestamp(definition.stored_at, UTC)
-    upto = max(schedule.since, upto)
-    first = schedule.after(upto)
+    # A schedule without a mark has not been planned yet.
+    planned_until = mark.planned_until or datetime.fromtimestamp(definition.stored_at, UTC)
+    planned_until = max(schedule.since, planned_until)
+    first = schedule.after(planned_until)
     late_s = max(0.0, (now - first).total_seconds()) if first is not None else 0.0
-    # Further ahead than ticks are placed nothing is planned up to there: a clock went back, or a hand wrote it.
-    upcoming = schedule.after(upto if upto - now > 2 * AHEAD else now)
+    # A mark further ahead than ticks are ever placed means that the clock went back or that the mark is foreign.
+    upcoming = schedule.after(planned_until if planned_until - now > 2 * AHEAD else now)
     return ScheduleInfo(schedule, definition.revision, last, upcoming, late_s, mark.missed, planned_by)
 
 
 def _readable(definition: Definition) -> Schedule:
     if definition.schedule is None:
         raise DefinitionError(
-            f"schedule {definition.name!r} cannot be read: a newer version or somebody's hand has written it",
-            hint="put or delete it",
+            f"schedule {definition.name!r} cannot be read: it was not written by this version of jetjobs",
+            hint="replace or delete it",
         )
     return definition.schedule
 
 
 def _check_revision(revision: object) -> None:
-    # True is an int to Python, and 1.0 equals 1.
+    # In Python, True is an int and 1.0 equals 1.
     if revision is not None and (not isinstance(revision, int) or isinstance(revision, bool) or revision < 0):
-        raise ConfigError(f"a revision is a whole number from 0 on, not {revision!r}")
+        raise ConfigError(f"invalid revision {revision!r}: use a whole number of at least 0")
 
 
-def _check_stands(name: str, there: Definition | None, revision: int | None) -> None:
-    """ScheduleConflict unless it is the revision that was given, if one was."""
-    standing = there.revision if there is not None and not there.deleted else 0
-    if revision is not None and revision != standing:
+def _check_current(name: str, there: Definition | None, revision: int | None) -> None:
+    """ScheduleConflict when a revision was given and it is not the current one."""
+    current = there.revision if there is not None and not there.deleted else 0
+    if revision is not None and revision != current:
         raise ScheduleConflict(
-            f"schedule {name!r} was changed meanwhile: its revision is {standing or 'none'}, not {revision}",
-            hint="look at it as it is now, and change it again",
+            f"schedule {name!r} has changed: its revision is {current or 'none'}, not {revision}",
+            hint="read it again and repeat the change",
         )
 
 
 def _check_end(schedule: Schedule, now: datetime) -> None:
-    """DefinitionError for one that would never run. Not asked of the code's: it outlives dates."""
+    """DefinitionError for a schedule that would never run. Declared schedules are exempt: code outlives dates."""
     if schedule.after(now) is None:
         raise DefinitionError(
-            f"schedule {schedule.name!r}: it would never run: there is no scheduled time from now until its end",
-            hint="give it a later end, or none",
+            f"schedule {schedule.name!r} would never run: it has no scheduled time from now until its end",
+            hint="set a later end, or none",
         )
 
 
-def _check_free(definition: Definition, hint: str) -> None:
-    """ScheduleConflict for one that an app's code declares: the next deploy would undo the change."""
+def _check_not_declared(definition: Definition, hint: str) -> None:
+    """ScheduleConflict for a schedule that an app's code declares: the next deploy would undo the change."""
     if definition.schedule is not None and definition.schedule.declared_by:
         raise ScheduleConflict(
             f"schedule {definition.name!r} is declared in the code of app {definition.schedule.declared_by!r}",

@@ -33,7 +33,7 @@ class Workers:
     async def get(self, name: str) -> WorkerRecord:
         """The worker with that key, or else the only worker with that name.
 
-        WorkerNotFound when there is no such worker, or when several share the name.
+        WorkerNotFound when no worker has it, or several workers share the name.
         """
         found = await self.list()
         matches = [record for record in found if record.key == name] or [r for r in found if r.name == name]

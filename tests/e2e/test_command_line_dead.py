@@ -141,8 +141,8 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
         (["replay", one, "--data", "{"], 2, "--data:"),
         (["replay", "--all", "--data", "{}"], 2, "--data goes with one id"),
         (["replay", one, "--reason", "x" * 600], 2, "reason has 600 characters"),
-        (["replay", one, "--to-queue", "nowhere"], 5, "there is no queue 'nowhere'; nothing was changed"),
-        (["replay", "--all", "--yes", "--to-queue", "nowhere"], 5, "there is no queue 'nowhere'"),
+        (["replay", one, "--to-queue", "nowhere"], 5, "queue 'nowhere' does not exist; nothing was changed"),
+        (["replay", "--all", "--yes", "--to-queue", "nowhere"], 5, "queue 'nowhere' does not exist"),
         (["replay", "--all", "--task", "no.task"], 2, "invalid task name 'no.task'"),
         (["replay", "--all"], 6, "this would replay 5 jobs; nothing was changed"),
         (["delete", "--all"], 6, "this would delete 5 jobs; nothing was changed"),
@@ -243,7 +243,7 @@ async def test_letters_go_to_a_file_and_back(app: JetJobs, dead: Shell, truth: T
 
     file.write_text(file.read_text() + '{"subject": "jobs.dead.x.y.z", "headers": {"Nats-Rollup": "all"}}\n')
     wrong = dead("import", str(file), code=1)
-    assert f"{file}, line 4: no exported dead letter: header 'Nats-Rollup' is reserved" in wrong.stderr
+    assert f"{file}, line 4: not an exported dead letter: header 'Nats-Rollup' is reserved" in wrong.stderr
     dead("import", str(folder / "nothing"), code=2)
     (folder / "bytes").write_bytes(b"\xff\xfe\n")
     dead("import", str(folder / "bytes"), code=2)

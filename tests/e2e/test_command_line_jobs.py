@@ -110,20 +110,20 @@ async def test_a_list_that_cannot_be_is_refused_with_a_reason(app: JetJobs, jobs
     assert "args.NAME=VALUE" in jobs.error("list", "--where", "colour", code=2)
     assert "only arguments" in jobs.error("list", "--where", "id=1", code=2)
     assert "is none of scheduled, queued" in jobs.error("list", "--state", "asleep", code=2)
-    assert jobs.error("list", "--queue", "nowhere", code=5) == "error: there is no queue 'nowhere'"
+    assert jobs.error("list", "--queue", "nowhere", code=5) == "error: queue 'nowhere' does not exist"
 
 
 async def test_an_id_that_says_nothing_is_told_apart_from_one_that_is_none(app: JetJobs, jobs: Shell) -> None:
     looks = ("show", "wait", "cancel", "watch")
     for line in (*looks, "reschedule --delay 1h", "priority low"):
         verb, *options = line.split()
-        assert jobs.error(verb, "nobody", *options, code=5) == "error: no job is found by the id nobody"
+        assert jobs.error(verb, "nobody", *options, code=5) == "error: no job with id nobody"
     for verb in looks:
         malformed = jobs(verb, "no.id", code=2)
         assert error_of(malformed) == "error: 'no.id' is no job id"
         assert "hint: an id is" in malformed.stderr
     told = json.loads(jobs("show", "nobody", "--json", code=5).stderr)
-    assert (told["error"]["code"], told["error"]["message"]) == (5, "no job is found by the id nobody")
+    assert (told["error"]["code"], told["error"]["message"]) == (5, "no job with id nobody")
 
 
 async def test_two_jobs_of_one_id_are_told_apart_by_their_queue(app: JetJobs, jobs: Shell, truth: Truth) -> None:
@@ -159,7 +159,7 @@ async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Shell, truth: Truth)
     assert jobs("priority", "later", "high").stdout == "later moved\n"
     assert jobs("priority", "later", "high").stdout == "later unchanged\n"
     for job_id in ("later", "nobody"):
-        assert "is none of" in jobs.error("priority", job_id, "urgent", code=2)
+        assert "invalid priority 'urgent'" in jobs.error("priority", job_id, "urgent", code=2)
     assert jobs("priority", "now", "low").stdout == "now moved\n"
 
     async def in_its_lane() -> bool:
@@ -213,9 +213,9 @@ async def test_cancelling_says_what_became_of_each(
     assert both.stdout == "far cancelled\nruns cancelled: it was stopped while it ran\n"
     assert jobs("cancel", "far", "-q").stdout == "far\n"  # again, to no further effect
     ended = jobs("cancel", "good", code=1)
-    assert ended.stdout == "good ended: it is succeeded already\n"
+    assert ended.stdout == "good ended: it is already succeeded\n"
     quiet = jobs("cancel", "far", "good", "-q", code=1)
-    assert (quiet.stdout, quiet.stderr) == ("far\n", "good ended: it is succeeded already\n")
+    assert (quiet.stdout, quiet.stderr) == ("far\n", "good ended: it is already succeeded\n")
     item = jobs.json("cancel", "good", code=1)["items"][0]
     assert (item["outcome"], item["state"]) == ("ended", "succeeded")
     await truth.until_empty()

@@ -78,7 +78,7 @@ async def test_a_cancelled_job_that_ignores_it_is_killed_and_does_not_run_after_
         await eventually(app.workers.list, 40)  # whoever is registered is waited for
         answer = await app.jobs.cancel(handle.id, by="ada", reason="enough", timeout=SOON)
         assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
-        assert answer.detail == "it did not stop, and its child process was killed"
+        assert answer.detail == "it did not stop; its child process was killed"
         assert await pids_in(Path(f"{marker}.heard")) == [child]
         await gone(child)
         with pytest.raises(JobCancelled, match="by ada: enough"):

@@ -283,7 +283,7 @@ async def test_a_job_published_without_an_id_is_found_and_cancelled_by_the_id_of
         assert (await app.jobs.get(ids[1])).state is JobState.CANCELLED
         moved = await app.jobs.set_priority(ids[0], "high")
         assert moved.outcome is MoveOutcome.TOO_LATE
-        assert "published without jetjobs and has not moved yet: its priority cannot be changed" in moved.detail
+        assert "published without jetjobs and has not moved yet, so its priority cannot be changed" in moved.detail
         async with running(app.worker()):
             assert await handle.result(SOON) == 0
             await probe.finished(2, "succeeded")
@@ -317,7 +317,7 @@ async def test_a_message_id_finds_the_job_while_it_runs_and_after_its_first_move
         for change in (app.jobs.get("mine0"), app.jobs.cancel("mine0")):
             with pytest.raises(JobNotFound) as caught:
                 await change
-            assert "not found by this id yet: `jetjobs jobs list --task TASK` shows it" in str(caught.value.hint)
+            assert "may not have its id yet: `jetjobs jobs list --task TASK` shows it" in str(caught.value.hint)
         async with running(app.worker()):
             await begun.wait()
             await eventually(lambda: _is(app, "mine0", JobState.RUNNING))

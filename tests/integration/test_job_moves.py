@@ -60,7 +60,7 @@ async def test_a_job_for_later_published_without_jetjobs_is_moved_shown_and_canc
         assert (await app.jobs.run_now("two")).outcome is MoveOutcome.MOVED
         [anonymous] = [found.status.id async for found in app.jobs.list() if found.status.id not in ("one", "two")]
         assert (await app.jobs.get(anonymous)).state is JobState.SCHEDULED
-        with pytest.raises(MalformedJob, match="no usable target"):
+        with pytest.raises(MalformedJob, match="invalid target"):
             await app.jobs.run_now(anonymous)
         assert (await app.jobs.cancel(anonymous)).outcome is CancelOutcome.CANCELLED
         assert await truth.jobs() == ["jobs.work.default.later.fine.-.one", "jobs.work.default.normal.fine.-.two"]

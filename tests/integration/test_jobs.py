@@ -51,9 +51,9 @@ async def test_a_job_is_found_by_its_id_alone_in_every_state(app: JetJobs, probe
 async def test_what_is_nowhere_or_no_id_or_twice_is_said_so(app: JetJobs) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
-        with pytest.raises(JobNotFound, match="no job is found by the id"):
+        with pytest.raises(JobNotFound, match="no job with id"):
             await app.jobs.get("nosuch")
-        with pytest.raises(JobNotFound, match="is no job id"):
+        with pytest.raises(JobNotFound, match="invalid job id"):
             await app.jobs.get("no such>")
         await zoo.fine.options(job_id="mine").enqueue(1)
         await zoo.hold.options(job_id="mine").enqueue(2)

@@ -68,7 +68,7 @@ async def test_an_object_that_a_live_job_uses_is_not_written_over(app: JetJobs, 
             "body": "",
             "objects": {"large": base64.b64encode(b"old").decode()},
         }
-        with pytest.raises(ValueError, match="a live job of this id"):
+        with pytest.raises(ValueError, match="a live job with this id"):
             await app.dead.from_json(value)
         assert await app.jetstream.payloads.get("large") == b'{"text":"new"}'
         assert await truth.dead() == {}

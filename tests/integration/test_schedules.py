@@ -293,7 +293,7 @@ async def test_two_who_edit_one_schedule_one_wins_and_the_other_is_told(app: Jet
         [won] = [answer for answer in answers if not isinstance(answer, BaseException)]
         [lost] = [answer for answer in answers if isinstance(answer, BaseException)]
         assert isinstance(lost, ScheduleConflict)
-        assert "changed meanwhile" in str(lost)
+        assert "has changed" in str(lost)
         assert lost.hint
         assert (await app.schedules.get("s")).schedule.every == won.schedule.every
         with pytest.raises(ScheduleConflict, match="its revision is"):

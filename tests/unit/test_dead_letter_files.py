@@ -1,4 +1,4 @@
-"""Lines of an exported file: what may be a letter, and every way in which one cannot."""
+"""Lines of an exported file: valid letters are parsed, every invalid part is refused."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_a_letter_is_read_with_its_parts() -> None:
+def test_a_letter_is_parsed_with_all_its_parts() -> None:
     found = parse(GOOD, "jobs", MAX_PAYLOAD)
-    assert found.place == ("default", "work", "mine")
+    assert found.subject == ("jobs", "default", "work", "mine")
     assert (found.body, found.headers["X-Tenant"], found.objects) == (b"{}", "acme", {})
     large = {**GOOD, "headers": {"Jetjobs-Payload": "a.b"}, "objects": {"a.b": "e30="}}
     assert parse(large, "jobs", MAX_PAYLOAD).objects == {"a.b": b"{}"}
@@ -72,7 +72,7 @@ def test_a_letter_is_read_with_its_parts() -> None:
     ],
     ids=lambda wrong: repr(wrong)[:60],
 )
-def test_what_is_no_letter_is_refused_in_words(wrong: Any) -> None:
+def test_an_invalid_letter_is_refused_with_a_reason(wrong: Any) -> None:
     value = {**GOOD, **wrong} if isinstance(wrong, dict) and wrong else wrong
     with pytest.raises(ValueError, match="dead letter"):
         parse(value, "jobs", MAX_PAYLOAD)
