@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, Settings
+from tests.conftest import MakeApp
 from tests.integration import kept_tasks
+from tests.support.schedule_edits import QUEUES, app_of
 from tests.support.shop import Shop
 from tests.support.workers import provisioned
 
@@ -45,3 +47,11 @@ async def shop(app: JetJobs) -> AsyncIterator[Shop]:
     shop = Shop(app)
     async with provisioned(app):
         yield shop
+
+
+@pytest.fixture
+async def queues_app(make_app: MakeApp) -> AsyncIterator[JetJobs]:
+    """An app with three queues and a task to schedule, open and provisioned."""
+    async with app_of(make_app) as app:
+        await app.provision(QUEUES)
+        yield app

@@ -5,35 +5,43 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jetjobs import JetJobs
 from jetjobs.errors import ScheduleNotFound
-from jetjobs.model.schedule.schedule import schedule_key
+from jetjobs.model.errors import DefinitionError, JobTooLarge
+from jetjobs.model.schedule.schedule import make_schedule, schedule_key, time_token
 from jetjobs.worker.leader.duty_runner import DutyRunner
 from jetjobs.worker.scheduling.declared import sync_declared
 from jetjobs.worker.scheduling.planner import Planner
-from tests.integration.test_leader import lock
+from tests.conftest import MakeApp
+from tests.integration.test_leader import fill, lock
 from tests.support.probe import background, eventually
-from tests.support.server import Truth
+from tests.support.schedules import (
+    MINUTE,
+    SECOND,
+    aligned,
+    gaps,
+    now_of,
+    placed,
+    planning,
+    ready,
+    ticks_in,
+    ticks_once,
+    times_of,
+)
+from tests.support.server import Truth, server_of
 from tests.support.workers import provisioned
 
-SECOND = timedelta(seconds=1)
 NO_NAMES = ("_pin", "z" * 80, "a.b", "Ä")
 
 pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture
-def work(app: JetJobs) -> Any:
-    @app.task
-    async def work() -> None: ...
-
-    return work
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +61,7 @@ async def planned(truth: Truth, name: str) -> list[str]:
     return [subject for subject in await truth.jobs(lane="later") if subject.split(".")[5] == schedule_key(name)]
 
 
-def told(caplog: pytest.LogCaptureFixture, least: int = logging.WARNING) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture, least: int = logging.WARNING) -> list[str]:
     """Events in the log, from a level on."""
     return [str(getattr(record, "event", "")) for record in caplog.records if record.levelno >= least]
 
@@ -77,7 +85,7 @@ async def test_traces_under_names_that_no_schedule_may_have_are_passed_over(
         for name in NO_NAMES:
             with pytest.raises(ScheduleNotFound):
                 await app.schedules.delete(name)
-    assert told(caplog) == []
+    assert logged(caplog) == []
 
 
 async def test_foreign_messages_among_the_marks_go_away(
@@ -98,7 +106,7 @@ async def test_foreign_messages_among_the_marks_go_away(
         async with leading(app):
             await eventually(lambda: planned(truth, "s"), 30)
             await eventually(tidy, 30)
-    assert told(caplog) == []
+    assert logged(caplog) == []
 
 
 # Buckets that go away
@@ -126,7 +134,7 @@ async def test_a_bucket_that_is_deleted_and_made_again_at_once_has_what_the_code
                 return info.planned_by == info.revision and bool(await planned(truth, "declared"))
 
             await eventually(planned_again, 30)
-    assert "schedule.bucket_new" in told(caplog)  # beside what fails while there is no bucket
+    assert "schedule.bucket_new" in logged(caplog)  # beside what fails while there is no bucket
 
 
 async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_is_told_once(
@@ -138,18 +146,18 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
     work.every(SECOND, name="s")
 
     async def tried_again() -> bool:
-        return told(caplog, logging.DEBUG).count("schedule.unknown") >= 4
+        return logged(caplog, logging.DEBUG).count("schedule.unknown") >= 4
 
     async with provisioned(app), leading(app):
         await eventually(lambda: planned(truth, "s"), 30)
         await truth.api("STREAM.DELETE.KV_jobs-schedules")
         await eventually(tried_again, 30)
-        told_while_gone = told(caplog)
-        ticked = told(caplog, logging.DEBUG)
+        told_while_gone = logged(caplog)
+        ticked = logged(caplog, logging.DEBUG)
         assert "schedule.ticked" not in ticked[ticked.index("schedule.unknown") :]
         await app.provision()
         await eventually(lambda: stored(app, "s"), 30)
-    assert told_while_gone == told(caplog) == ["schedule.unknown"]
+    assert told_while_gone == logged(caplog) == ["schedule.unknown"]
 
 
 async def test_a_bucket_that_somebody_has_emptied_has_again_what_the_code_declares(
@@ -181,10 +189,10 @@ async def test_a_bucket_of_locks_that_is_gone_is_told_once_and_when_it_is_back(
         await eventually(lambda: leads(candidate))
         await truth.api("STREAM.DELETE.KV_jobs-locks")
         await eventually(lambda: asked(caplog, 4), 30)
-        assert told(caplog) == ["leader.unknown"]
+        assert logged(caplog) == ["leader.unknown"]
         await app.provision()
         await eventually(lambda: is_told(caplog, "leader.known"))
-    assert told(caplog) == ["leader.unknown", "leader.known"]
+    assert logged(caplog) == ["leader.unknown", "leader.known"]
 
 
 async def test_a_lock_that_never_ends_is_told_with_the_way_to_end_it(
@@ -194,7 +202,7 @@ async def test_a_lock_that_never_ends_is_told_with_the_way_to_end_it(
         await truth.js.publish("$KV.jobs-locks.leader", b'{"holder": "ghost"}')
         async with trying(app, monkeypatch, caplog) as candidate:
             await eventually(lambda: asked(caplog, 8))
-            assert told(caplog) == ["leader.unknown"]
+            assert logged(caplog) == ["leader.unknown"]
             [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
             assert vars(warning)["hint"] == "nats kv purge jobs-locks leader --force"
             await truth.js.purge_stream("KV_jobs-locks", subject="$KV.jobs-locks.leader")
@@ -222,7 +230,7 @@ async def test_a_lock_that_another_holds_is_no_cause_to_speak(
                 return tried >= 8
 
             await eventually(often)
-    assert told(caplog, logging.DEBUG) == []
+    assert logged(caplog, logging.DEBUG) == []
 
 
 @contextlib.asynccontextmanager
@@ -244,8 +252,154 @@ async def leads(candidate: DutyRunner) -> bool:
 
 
 async def asked(caplog: pytest.LogCaptureFixture, times: int) -> bool:
-    return told(caplog, logging.DEBUG).count("leader.unknown") >= times
+    return logged(caplog, logging.DEBUG).count("leader.unknown") >= times
 
 
 async def is_told(caplog: pytest.LogCaptureFixture, event: str) -> bool:
-    return event in told(caplog)
+    return event in logged(caplog)
+
+
+# Queues, marks and definitions
+
+
+async def test_a_queue_that_is_gone_keeps_no_other_schedule_from_its_ticks_and_runs_nothing_again(
+    make_app: MakeApp, truth: Truth, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def work() -> None: ...
+
+    @app.task(queue="other")
+    async def elsewhere() -> None: ...
+
+    async with app:
+        await app.provision(["default", "other"])
+        await app.schedules.put("gone", elsewhere, every=SECOND, misfire="all")
+        async with planning(app) as planners:
+            await eventually(lambda: placed(truth, 50, "other"), 30)
+            deleted = await now_of(app)
+            await truth.api("STREAM.DELETE.jobs-work-other")
+            definition = await app.jetstream.schedules.find("gone")
+            assert definition.schedule is not None
+            await app.jetstream.schedules.put(definition.schedule, definition)  # so that it is looked at
+            await app.schedules.put("good", work, every=SECOND)
+            await eventually(lambda: placed(truth, 20), 30)
+            await eventually(lambda: is_logged(caplog, "schedule.unplaced"), 30)
+            assert "gone" in planners[0].lateness()
+            await app.provision(["default", "other"])
+            await eventually(lambda: aligned(app, "gone"), 30)
+        # The leader knows how far it had planned, though the mark is gone.
+        assert min(times_of(await ticks_in(truth, "other"))) > time_token(deleted)
+        warnings = [record for record in caplog.records if getattr(record, "event", "") == "schedule.unplaced"]
+        assert len([record for record in warnings if record.levelname == "WARNING"]) == 1
+
+
+async def is_logged(caplog: pytest.LogCaptureFixture, event: str) -> bool:
+    return any(getattr(record, "event", "") == event for record in caplog.records)
+
+
+@pytest.mark.patient
+async def test_marks_that_were_forged_or_lost_run_nothing_again_and_lose_nothing(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    forged = {
+        "garbled": b"garbage",
+        "strange": b'{"planned_until": "2026-01-01T00:00:00+00:00", "revision": "zzz"}',
+        "naive": b'{"planned_until": "2026-01-01T00:00:00", "revision": 1}',
+    }
+    names = {*forged, "lost"}
+
+    def by_schedule(subjects: list[str]) -> dict[str, list[str]]:
+        keys = {name: make_schedule({"name": name, "task": "t", "every": SECOND}).key for name in names}
+        return {name: times_of([s for s in subjects if s.split(".")[5] == key]) for name, key in keys.items()}
+
+    async with provisioned(app):
+        for name in names:
+            await app.schedules.put(name, work, every=SECOND, misfire="all")
+        async with planning(app):
+            await eventually(lambda: ready(truth, 16), 30)
+            for name, body in forged.items():
+                await truth.js.publish(f"jobs.work.default.mark.schedule.{name}", body)
+            await truth.js.purge_stream("jobs-work-default", subject="jobs.work.default.mark.schedule.lost")
+            before = {
+                name: max(scheduled_times) for name, scheduled_times in by_schedule(await truth.jobs()).items()
+            }
+
+            async def go_on() -> bool:
+                after = by_schedule(await truth.jobs())
+                return all(max(after[name]) > before[name] for name in names)
+
+            await eventually(go_on, 70)
+        for scheduled_times in by_schedule(await ticks_once(truth)).values():
+            assert gaps(scheduled_times) == {SECOND}
+
+
+async def test_a_definition_that_cannot_be_read_keeps_no_other_from_its_ticks(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with provisioned(app):
+        for name, body in {"broken": b"{", "other": b'{"name": "x", "task": "t", "every": "PT1M"}'}.items():
+            await truth.js.publish(f"$KV.jobs-schedules.{name}", body)
+        await app.schedules.put("sound", work, every=SECOND)
+        async with planning(app):
+            await eventually(lambda: placed(truth, 20), 30)
+            await truth.js.publish("$KV.jobs-schedules.sound2", b"\xff\xfe")
+            await app.schedules.put("sound3", work, every=SECOND)
+            await eventually(lambda: placed(truth, 80), 30)
+        assert [info.schedule.name for info in await app.schedules.list()] == ["sound", "sound3"]
+        with pytest.raises(DefinitionError, match="cannot be read"):
+            await app.schedules.get("broken")
+        await app.schedules.delete("broken")
+        await app.schedules.put("other", work, every=MINUTE)
+        assert [info.schedule.name for info in await app.schedules.list()] == ["other", "sound", "sound3"]
+
+
+@pytest.mark.patient
+async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path) -> None:
+    async with server_of(tmp_path, "jetstream { max_file_store: 20MB }") as (app, truth):
+
+        @app.task
+        async def work() -> None: ...
+
+        async with provisioned(app):
+            await truth.api(
+                "STREAM.CREATE.ballast", {"name": "ballast", "subjects": ["ballast"], "num_replicas": 1}
+            )
+            await app.schedules.put("s", work, every=20 * SECOND, misfire="all")
+            await fill(truth)
+            async with planning(app) as planners:
+
+                async def late() -> bool:
+                    return planners[0].lateness().get("s", 0.0) > 0.5
+
+                await eventually(late, 50)
+                assert await truth.jobs() == []
+                await truth.js.purge_stream("ballast")
+                found = await eventually(lambda: placed(truth, 1), 30)
+            assert found
+            assert gaps(times_of(await ticks_once(truth))) == {20 * SECOND}
+
+
+async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: Path) -> None:
+    async with server_of(tmp_path, "max_payload: 131072\njetstream {}") as (app, truth):
+
+        @app.task
+        async def work(text: str = "") -> None: ...
+
+        async with provisioned(app):
+            with pytest.raises(JobTooLarge):
+                await app.schedules.put("large", work, every=SECOND, args={"text": "x" * 65_400})
+            # By hand, as no check of ours would let it.
+            large = make_schedule({"name": "b", "task": "work", "every": SECOND, "args": {"text": "x" * 65_400}})
+            for name in ("a", "z"):
+                await app.schedules.put(name, work, every=SECOND)
+            await app.jetstream.schedules.put(large, None)
+            async with planning(app):
+
+                async def both() -> bool:
+                    keys = Counter(subject.split(".")[5] for subject in await truth.jobs(lane="later"))
+                    return len(keys) == 2 and min(keys.values()) > 20
+
+                await eventually(both, 30)
+            assert app.jetstream.connection.connected

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,9 @@ from jetjobs.model.events import JobStarted
 from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick
 from tests.conftest import MakeApp
 from tests.support.probe import Probe
+from tests.support.schedules import HOUR, SECOND, now_of, planning
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
-
-SECOND = timedelta(seconds=1)
-HOUR = timedelta(hours=1)
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -111,3 +111,68 @@ async def test_a_tick_that_was_only_moved_gives_way(app: JetJobs, probe: Probe) 
             later_is_gone.set()
             await probe.finished(1, "succeeded")
     assert (gone.job_id, gone.outcome) == (second, "cancelled")
+
+
+# With and without overlap
+
+
+async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_alive(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    release = asyncio.Event()
+    ran: list[str] = []
+
+    @app.task
+    async def slow() -> None:
+        ran.append(current_job().id)
+        await release.wait()
+
+    async with provisioned(app):
+        await app.schedules.put("s", slow, every=SECOND, overlap="skip")
+        async with running(app.worker(schedules=False)), planning(app):
+            cancelled = await probe.finished(2, "cancelled", 30)
+            assert len(ran) == 1
+            release.set()
+            await probe.finished(2, "succeeded", 30)
+            await app.schedules.pause("s")
+        done = await truth.done()
+        record = done[cancelled[0].job_id]
+        assert record["state"] == "cancelled"
+        assert "earlier tick" in json.dumps(record)
+        assert cancelled[0].job_id > ran[0]
+
+
+async def test_with_overlap_skip_an_earlier_tick_that_only_waits_for_its_jitter_is_not_alive(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
+    async with provisioned(app):
+        schedule = (await app.schedules.put("s", work, every=SECOND, overlap="skip", jitter=HOUR)).schedule
+        now = (await now_of(app)).replace(microsecond=0)
+        ticks = app.jetstream.ticks
+        due = (Tick(now, now + HOUR), Tick(now + SECOND, now - SECOND))
+        assert await ticks.store("default", [Step("s", Mark(1, now), Plan(due), schedule=schedule)], now)
+        job = tick_job(schedule, due[1], now.timestamp())
+        assert not await ticks.earlier(job)
+        # Once it has fired it is, whatever its task is by now.
+        [later] = await truth.jobs(lane="later")
+        message = await truth.js.get_last_msg("jobs-work-default", later)
+        await truth.js.publish(later.replace(".later.work.", ".normal.other."), message.data or b"")
+        assert await ticks.earlier(job)
+
+
+async def test_with_overlap_allow_ticks_run_beside_each_other(app: JetJobs, probe: Probe) -> None:
+    running_now = 0
+    most = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        nonlocal running_now
+        running_now += 1
+        if running_now == 2:
+            most.set()
+        await most.wait()
+
+    async with provisioned(app):
+        await app.schedules.put("s", slow, every=SECOND)
+        async with running(app.worker(schedules=False)), planning(app):
+            await probe.finished(2, "succeeded", 30)

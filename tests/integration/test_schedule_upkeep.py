@@ -14,8 +14,8 @@ from jetjobs.errors import ConfigError, DefinitionError, ScheduleConflict, Sched
 from jetjobs.worker.scheduling.declared import sync_declared
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told
-from tests.integration.test_schedules import placed, planning
 from tests.support.probe import eventually
+from tests.support.schedules import placed, planning
 from tests.support.server import Truth
 from tests.support.workers import provisioned
 
