@@ -25,7 +25,6 @@ from jetjobs.doctor.runner import examine
 from jetjobs.enqueue import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.workers.control_client import EventStream
 from jetjobs.model.error_classification import Classifier
@@ -144,7 +143,7 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
         await jetstream.open()
         self._jetstream = jetstream
-        self._waiting = ResultWaiter(jetstream)
+        self._waiting = jetstream.result_waiter
         self._enqueuer = Enqueuer(jetstream, self._waiting, self.name)
         self._outlet = self._enqueuer.enqueue
         return self

@@ -10,7 +10,6 @@ from jetjobs.admin.cancel import CancelAnswer, Canceller
 from jetjobs.admin.reschedule import MoveAnswer, Rescheduler
 from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
 from jetjobs.jetstream.messages.scan import page, scan
 from jetjobs.jetstream.queues.queue_state import lane_states
@@ -37,7 +36,7 @@ from jetjobs.model.views.job_query import (
 )
 from jetjobs.model.wire.headers import KV_OPERATION, SECRET
 from jetjobs.model.wire.ids import is_id
-from jetjobs.model.wire.lenient_json import read_running
+from jetjobs.model.wire.lenient_json import read_record, read_running
 from jetjobs.model.wire.subjects import PRIORITIES, kv_stream, kv_subject, last_token
 
 SCAN_LIMIT = 10_000

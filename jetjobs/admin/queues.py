@@ -96,4 +96,6 @@ class Queues:
         the queue does not exist.
         """
         check_token("queue", queue)
-        return await Purge(self._jetstream, queue, step).run(scheduled=scheduled)
+        jetstream = self._jetstream
+        purge = Purge(jetstream.connection, jetstream.publisher, jetstream.names, queue, step)
+        return await purge.run(scheduled=scheduled)

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 from jetjobs.define.router import Router
 from jetjobs.enqueue import claim_check
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.codec import MAX_MOVABLE, header_number, header_size
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
@@ -38,6 +37,7 @@ from jetjobs.model.views.dead_letter import (
 )
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import NO_KEY, JobId, new_run, parse_id
+from jetjobs.model.wire.lenient_json import read_record
 
 AT_ONCE = 16
 """Letters replayed concurrently when there are many."""

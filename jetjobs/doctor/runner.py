@@ -15,9 +15,9 @@ from jetjobs.doctor.checks import queues, schedules, topology
 from jetjobs.doctor.checks import server as nats
 from jetjobs.doctor.finding import AREAS, Answer, Area, Check, Finding, Look, many
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.queues.inspection import live_workers
 from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError
 from jetjobs.model.events import Event

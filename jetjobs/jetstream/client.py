@@ -6,6 +6,7 @@ from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.jobs.checkpoints import Checkpoints
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
 from jetjobs.jetstream.jobs.locator import JobLocator
+from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.jobs.results import Results
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Publisher
@@ -37,9 +38,12 @@ class JetStreamClient:
         self.locator = JobLocator(
             self.connection, self.publisher, self.results, self.dead, self.payloads, self.names
         )
+        self.result_waiter = ResultWaiter(
+            self.connection, self.names, self.payloads, self.results, self.dead, self.locator
+        )
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
-        self.ticks = Ticks(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, self.names)
+        self.ticks = Ticks(self.connection, self.publisher, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
 
     async def open(self) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Callable
 
 import nats.errors
 
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport.connection import Connection
@@ -28,6 +27,7 @@ from jetjobs.model.errors import BrokerError, TopologyConflict
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_uid
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import kv_stream, kv_subject
 
 TTL_S = 15.0

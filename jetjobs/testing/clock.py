@@ -14,7 +14,6 @@ from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan_waiting
 from jetjobs.jetstream.topology import list_queues
-from jetjobs.jetstream.transport import api
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.public import public
@@ -72,7 +71,7 @@ async def bring_forward(
         async for message in scan_waiting(client.connection, client.names, queue)
         if which(message) and (due_at := due_time(message.headers)) is not None
     ]
-    now = api.parse_time((await client.connection.api(api.stream_info(stream)))["ts"])
+    now = await client.server_clock.ask(stream)
     moved = 0
     firing: list[StoredMessage] = []
     for due_at, message in sorted(jobs, key=lambda one: one[0]):

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter, _cause, read_cause
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.codec import (
     MAX_HISTORY,
     MAX_HISTORY_TEXT,
@@ -35,6 +34,7 @@ from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import NO_KEY, JobId, is_id, key_token, new_uid
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names
 
 PLACE = "s060a2418202240-42"

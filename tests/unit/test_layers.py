@@ -36,6 +36,26 @@ BELOW: dict[str, frozenset[str]] = {
 }
 """For each layer, the layers it may import from. `root` is the package itself, with the public names."""
 
+ROOMS: dict[str, dict[str, frozenset[str]]] = {
+    "jetstream": {
+        "transport": frozenset(),
+        "messages": frozenset({"transport"}),
+        "pull": frozenset({"transport", "messages"}),
+        "jobs": frozenset({"transport", "messages", "pull"}),
+        "schedules": frozenset({"transport", "messages", "pull", "jobs"}),
+        "queues": frozenset({"transport", "messages", "pull", "jobs", "schedules"}),
+        "workers": frozenset({"transport", "messages", "pull", "jobs", "schedules"}),
+        "topology": frozenset({"transport", "messages", "pull", "jobs", "schedules", "queues", "workers"}),
+        "leader_lock": frozenset({"transport", "messages", "pull", "jobs", "schedules", "queues", "workers"}),
+        "client": frozenset(
+            {"transport", "messages", "pull", "jobs", "schedules", "queues", "workers", "topology", "leader_lock"}
+        ),
+    },
+    "worker": {},
+}
+"""For each room of a layer, the other rooms of that layer it may import from. A module directly below the layer is
+a room of its own. docs/explanation/architecture.md shows this order."""
+
 TOP = {
     "admin": "top",
     "app": "top",
@@ -80,6 +100,11 @@ def layer_of(module: str) -> str:
     if parts[1] == "__main__":
         return "cli"
     return TOP.get(parts[1], parts[1])
+
+
+def room_of(module: str) -> str:
+    """The folder or module below the layer; empty for the layer itself."""
+    return ".".join(module.split(".")[2:3])
 
 
 def is_typing_only(node: ast.stmt) -> bool:
@@ -142,6 +167,25 @@ def test_imports_point_down_typing_and_local_imports_included() -> None:
         for found in OURS
         if layer_of(found.importer) != "root"
         and layer_of(found.imported) not in BELOW.get(layer_of(found.importer), frozenset())
+    ]
+    assert not offenders, report(offenders)
+
+
+@pytest.mark.parametrize("layer", [layer for layer, rooms in ROOMS.items() if rooms])
+def test_imports_between_the_rooms_of_a_layer_follow_the_order(layer: str) -> None:
+    rooms = ROOMS[layer]
+    inside = f"jetjobs.{layer}."
+    offenders = [
+        f"{module} is in no room"
+        for module in MODULES
+        if f"{module}.".startswith(inside) and room_of(module) not in {"", *rooms}
+    ]
+    offenders += [
+        f"{found} ({room_of(found.importer)} -> {room_of(found.imported)})"
+        for found in OURS
+        if found.importer.startswith(inside)
+        and found.imported.startswith(inside)
+        and room_of(found.imported) not in {room_of(found.importer), *rooms.get(room_of(found.importer), ())}
     ]
     assert not offenders, report(offenders)
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from jetjobs.config import find_dev_server
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.jobs.status import done_status, live_status
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.messages.payloads import read_info
@@ -19,7 +18,15 @@ from jetjobs.model.job import JobState, running_status
 from jetjobs.model.views.job_query import JobQuery, Position, read_cursor, write_cursor
 from jetjobs.model.views.live_events import read_live
 from jetjobs.model.views.worker_info import read_worker
-from jetjobs.model.wire.lenient_json import as_float, as_int, as_seconds, as_time, read_json, read_running
+from jetjobs.model.wire.lenient_json import (
+    as_float,
+    as_int,
+    as_seconds,
+    as_time,
+    read_json,
+    read_record,
+    read_running,
+)
 
 NESTED = "[" * 100_000
 FORGED = "x 0\r\n\r\nPUB pwned.here 5\r\nhello\r\nPUB junk"

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.jobs.results import _INBOX, cancelled_record, read_record, success_record
+from jetjobs.jetstream.jobs.results import _INBOX, cancelled_record, success_record
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import anonymous_id, key_token
+from jetjobs.model.wire.lenient_json import read_record
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 IDS = (

@@ -8,10 +8,11 @@ from jetjobs.doctor.finding import Answer, Check, Look, many
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import at_sequence
-from jetjobs.jetstream.messages.scan import scan, scan_waiting
-from jetjobs.jetstream.queues.inspection import check_direct_get, live_workers, stranded_sequences, stream_info
+from jetjobs.jetstream.messages.scan import check_direct_get, scan, scan_waiting
+from jetjobs.jetstream.queues.inspection import stranded_sequences, stream_info
 from jetjobs.jetstream.queues.queue_state import lane_states, pause_of, server_time_of
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n

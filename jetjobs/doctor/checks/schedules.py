@@ -9,8 +9,10 @@ from typing import Any
 from jetjobs.admin.schedules import Schedules
 from jetjobs.define.router import Router
 from jetjobs.doctor.finding import Answer, Check, Look, many
-from jetjobs.jetstream.queues.inspection import check_direct_get, live_workers, stream_info
+from jetjobs.jetstream.messages.scan import check_direct_get
+from jetjobs.jetstream.queues.inspection import stream_info
 from jetjobs.jetstream.schedules.store import Definition
+from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import TopologyMissing
 from jetjobs.model.wire.subjects import kv_stream

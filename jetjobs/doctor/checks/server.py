@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jetjobs.doctor.finding import Answer, Check, Look, size
-from jetjobs.jetstream.queues.inspection import account_usage, clock_skew_s, may_publish, round_trip_s, stream_info
+from jetjobs.jetstream.queues.inspection import account_usage, may_publish, round_trip_s, stream_info
 from jetjobs.model.durations import show_duration
 from jetjobs.model.wire.ids import new_uid
 from jetjobs.model.wire.subjects import kv_subject
@@ -60,7 +60,7 @@ async def clock(look: Look) -> list[Answer]:
     names = look.jetstream.names
     streams = [names.dead_stream, *(names.work_stream(queue) for queue in look.queues)]
     for stream in streams:
-        skew = await clock_skew_s(look.jetstream.connection, stream)
+        skew = await look.jetstream.server_clock.skew_s(stream)
         if skew is None:
             continue
         if abs(skew) <= SKEW_S:

@@ -9,9 +9,10 @@ from typing import Any
 from jetjobs.doctor.finding import Answer, Check, Level, Look, many
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.messages.get import at_sequence
-from jetjobs.jetstream.messages.scan import scan
-from jetjobs.jetstream.queues.inspection import check_direct_get, consumers_of, live_workers, stream_info
+from jetjobs.jetstream.messages.scan import check_direct_get, scan
+from jetjobs.jetstream.queues.inspection import consumers_of, stream_info
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h

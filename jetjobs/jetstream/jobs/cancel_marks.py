@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import nats.errors
 
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
 from jetjobs.jetstream.messages.scan import scan
@@ -20,6 +19,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.model.errors import TopologyMissing
 from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 KEPT_S = 86400

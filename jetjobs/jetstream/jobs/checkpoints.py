@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jetjobs.jetstream.jobs.results import quote, read_record
+from jetjobs.jetstream.jobs.results import quote
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
@@ -21,6 +21,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 TTL_S = 30 * 86_400

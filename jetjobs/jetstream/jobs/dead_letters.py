@@ -19,7 +19,7 @@ from jetjobs.model.views.dead_letter import DeadLetter
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import is_id
-from jetjobs.model.wire.lenient_json import as_time, read_json
+from jetjobs.model.wire.lenient_json import as_time, read_record
 from jetjobs.model.wire.subjects import PRIORITIES, Names
 
 HEADER_LIMIT = 63 * 1024
@@ -134,11 +134,7 @@ class DeadLetters:
 
 def read_cause(headers: dict[str, str]) -> dict[str, Any]:
     """Reason, error type, text, traceback, worker and times of a dead letter."""
-    try:
-        cause = read_json(headers.get(h.CAUSE, "{}"))
-    except ValueError:
-        return {}
-    return cause if isinstance(cause, dict) else {}
+    return read_record(headers.get(h.CAUSE, "{}"))
 
 
 def _cause(letter: NewDeadLetter, room: int) -> str:

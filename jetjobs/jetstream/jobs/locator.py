@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
-from jetjobs.jetstream.jobs.results import Results, read_record
+from jetjobs.jetstream.jobs.results import Results
 from jetjobs.jetstream.jobs.status import dead_status, done_status, live_status
 from jetjobs.jetstream.messages.codec import header_number, identify, read_replays, run_of
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
@@ -22,7 +22,7 @@ from jetjobs.model.job import Job, JobStatus, running_status
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import anonymous_sequence, parse_id
-from jetjobs.model.wire.lenient_json import read_running
+from jetjobs.model.wire.lenient_json import read_record, read_running
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 

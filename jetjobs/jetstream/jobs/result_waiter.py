@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
-from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.dead_letters import read_cause
-from jetjobs.jetstream.jobs.results import read_record
+from jetjobs.jetstream.jobs.dead_letters import DeadLetters, read_cause
+from jetjobs.jetstream.jobs.locator import JobLocator
+from jetjobs.jetstream.jobs.results import Results
+from jetjobs.jetstream.messages.payloads import Payloads
+from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import (
     BrokerUnavailable,
     JobCancelled,
@@ -24,7 +26,8 @@ from jetjobs.model.errors import (
 from jetjobs.model.job import FINAL, JobState, JobStatus
 from jetjobs.model.masking import mask_result
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire.lenient_json import as_time, read_json, read_running
+from jetjobs.model.wire.lenient_json import as_time, read_json, read_record, read_running
+from jetjobs.model.wire.subjects import Names
 
 _LOOK_S = 1.0
 """Between looks at the bucket when a push is expected; it only makes up for a lost one."""
@@ -47,13 +50,21 @@ class JobReference(Protocol):
 class ResultWaiter:
     """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
 
-    def __init__(self, jetstream: JetStreamClient) -> None:
-        self._names = jetstream.names
-        self._connection = jetstream.connection
-        self._payloads = jetstream.payloads
-        self._results = jetstream.results
-        self._dead = jetstream.dead
-        self._locator = jetstream.locator
+    def __init__(
+        self,
+        connection: Connection,
+        names: Names,
+        payloads: Payloads,
+        results: Results,
+        dead: DeadLetters,
+        locator: JobLocator,
+    ) -> None:
+        self._connection = connection
+        self._names = names
+        self._payloads = payloads
+        self._results = results
+        self._dead = dead
+        self._locator = locator
         self._inbox = ""
         self._subscribed = False
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
-from typing import Any
 
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
@@ -14,7 +13,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire.lenient_json import read_json
+from jetjobs.model.wire.lenient_json import read_json, read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 # Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
@@ -161,12 +160,3 @@ class Results:
 
 def _guard(ttl_s: int, expected: int) -> bytes:
     return write_headers({h.TTL: f"{ttl_s}s", h.EXPECTED_LAST_SUBJECT_SEQ: str(expected)})
-
-
-def read_record(data: bytes) -> dict[str, Any]:
-    """A record as a dict; empty for a deleted or foreign one."""
-    try:
-        record = read_json(data)
-    except ValueError:
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
 from jetjobs.jetstream.jobs.dead_letters import read_cause
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.codec import decode, header_number, read_history, read_replays, run_of
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.model.errors import MalformedJob
@@ -19,7 +18,7 @@ from jetjobs.model.masking import mask, mask_result, read_paths
 from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import as_int, as_time, read_json, text_or_none
+from jetjobs.model.wire.lenient_json import as_int, as_time, read_json, read_record, text_or_none
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)

@@ -14,7 +14,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_headers, read_status
-from jetjobs.model.errors import BrokerUnavailable, TopologyMissing
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, TopologyMissing
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.subjects import Names
 
@@ -97,6 +97,15 @@ async def page(
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
             await connection.nc.unlisten(sid)
     return found
+
+
+async def check_direct_get(connection: Connection, stream: str) -> None:
+    """AccessDenied when this user may not read the stream in pages. A denied page itself only seems slow."""
+    try:
+        await connection.ask(api.direct_get(stream), b'{"seq":1}', None, 5.0)
+    except BrokerError as error:
+        if error.code != 503:  # no such stream: the read itself reports it
+            raise
 
 
 def _stored(headers: dict[str, str], data: bytes) -> StoredMessage:

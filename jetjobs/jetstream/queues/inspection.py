@@ -11,11 +11,9 @@ from jetjobs.jetstream.messages.get import next_on
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
-from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
-from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire.subjects import Names, kv_stream
+from jetjobs.model.wire.subjects import Names
 
 _NEVER = str(2**53 - 1)
 """A sequence that no stream reaches: a publish that expects it is refused, once permissions were checked."""
@@ -73,16 +71,6 @@ async def stream_info(connection: Connection, stream: str) -> dict[str, Any] | N
         return None
 
 
-async def clock_skew_s(connection: Connection, stream: str) -> float | None:
-    """How far the server's clock is ahead of ours at the least; None when no stream can tell."""
-    before = time.time()
-    info = await stream_info(connection, stream)
-    if info is None:
-        return None
-    after, there = time.time(), api.parse_time(info["ts"])
-    return min(0.0, there - before) if there < before else max(0.0, there - after)
-
-
 async def may_publish(connection: Connection, subject: str) -> bool | None:
     """Whether this user may publish to `subject`; None when nobody takes it. Nothing is stored."""
     try:
@@ -94,21 +82,6 @@ async def may_publish(connection: Connection, subject: str) -> bool | None:
             return None
         raise
     return True
-
-
-async def check_direct_get(connection: Connection, stream: str) -> None:
-    """AccessDenied when this user may not read the stream in pages: a page that is denied only seems slow."""
-    try:
-        await connection.ask(api.direct_get(stream), b'{"seq":1}', None, 5.0)
-    except BrokerError as error:
-        if error.code != 503:  # no such stream: whoever reads it says so
-            raise
-
-
-async def live_workers(connection: Connection, names: Names) -> list[WorkerRecord]:
-    """As the registry has them; AccessDenied at once for who may not look."""
-    await check_direct_get(connection, kv_stream(names.workers_bucket))
-    return await list_workers(connection, names)
 
 
 async def consumers_of(connection: Connection, stream: str) -> list[dict[str, Any]]:

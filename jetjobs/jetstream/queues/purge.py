@@ -15,19 +15,21 @@ from typing import NamedTuple
 
 import nats.errors
 
-from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import delete_message
+from jetjobs.jetstream.messages.publisher import Publisher
 from jetjobs.jetstream.messages.scan import page
 from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.jetstream.queues.queue_state import lane_state, lane_states, stream_state
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob
 from jetjobs.model.public import public
 from jetjobs.model.views.queue_info import LaneState
 from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.subjects import Names
 
 _BATCH = 500
 _QUIET_S = 1.0
@@ -58,14 +60,19 @@ class Purge:
     """One purge of one queue."""
 
     def __init__(
-        self, jetstream: JetStreamClient, queue: str, step: Callable[[int], None] = lambda count: None
+        self,
+        connection: Connection,
+        publisher: Publisher,
+        names: Names,
+        queue: str,
+        step: Callable[[int], None] = lambda count: None,
     ) -> None:
         """`step` is called with every so many that were deleted."""
-        self._jetstream = jetstream
-        self._connection = jetstream.connection
-        self._names = jetstream.names
+        self._connection = connection
+        self._publisher = publisher
+        self._names = names
         self._queue = queue
-        self._stream = jetstream.names.work_stream(queue)
+        self._stream = names.work_stream(queue)
         self._step = step
         self._last = 0
         """The last sequence at the start. What is newer stays."""
@@ -166,7 +173,7 @@ class Purge:
             job = decode(delivery)
         except MalformedJob:
             return
-        publisher, crashes = self._jetstream.publisher, job.crashes + delivery.delivered - 1
+        publisher, crashes = self._publisher, job.crashes + delivery.delivered - 1
         message = publisher.outgoing(job._replace(hop=job.hop + 1, crashes=crashes), lane=n.RETURNED)
         if message.size <= self._connection.max_payload and await publisher.store(self._stream, message):
             delivery.ack()

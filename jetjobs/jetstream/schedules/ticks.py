@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from jetjobs.jetstream.jobs.results import read_record
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message, last_on
 from jetjobs.jetstream.messages.publisher import (
     BATCH_SIZE,
@@ -28,6 +27,7 @@ from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.nats_client import header_lines
+from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.job import Job
 from jetjobs.model.schedule.plan import Mark, PlacedTick, Step, Tick
@@ -35,6 +35,7 @@ from jetjobs.model.schedule.schedule import Schedule, schedule_key, time_of_toke
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import JobId, new_run
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names
 
 _T = TypeVar("_T")
@@ -46,10 +47,11 @@ TAKEN = "_taken"
 class Ticks:
     """The ticks and marks of one namespace."""
 
-    def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
+    def __init__(self, connection: Connection, publisher: Publisher, names: Names, clock: ServerClock) -> None:
         self._connection = connection
         self._publisher = publisher
         self._names = names
+        self._clock = clock
 
     # Reading
 
@@ -86,9 +88,9 @@ class Ticks:
         found = await asyncio.gather(
             *(last_on(self._connection, self._stream(queue), subject) for subject in subjects)
         )
-        info = await self._connection.api(api.stream_info(self._stream(queue)))
+        now = await self._clock.ask(self._stream(queue))
         ticks = [tick for message in found if message is not None and (tick := _waiting(message)) is not None]
-        return ticks, datetime.fromtimestamp(api.parse_time(info["ts"]), UTC)
+        return ticks, datetime.fromtimestamp(now, UTC)
 
     async def earlier(self, job: Job) -> bool:
         """Whether a live job of the same schedule has an earlier scheduled time. Ticks in lane `later` have not

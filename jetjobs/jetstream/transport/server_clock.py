@@ -1,6 +1,6 @@
-"""The server's clock, which fires what is planned: asked now and then, and carried on by our monotonic clock.
+"""The server's clock, by which planned jobs fire: read once a minute and extrapolated by our monotonic clock.
 
-So a jump of this machine's wall clock moves nothing, and machines whose clocks differ plan the same.
+A jump of this machine's wall clock therefore moves nothing, and machines whose clocks differ plan the same times.
 """
 
 from __future__ import annotations
@@ -14,50 +14,68 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire.subjects import Names, kv_stream
 
-ASK_S = 60.0
+REFRESH_S = 60.0
 _SKEW_S = 2.0
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _log = logging.getLogger("jetjobs.jetstream")
 
 
 class ServerClock:
-    """One for all that a process asks: the clocks of a cluster's nodes are taken to agree."""
+    """One clock for all streams: the nodes of a cluster are assumed to agree on the time."""
 
     def __init__(self, connection: Connection, names: Names) -> None:
         self._connection = connection
         self._default = kv_stream(names.schedules_bucket)
         self._offset: float | None = None
-        """Of the server's wall clock to our monotonic one."""
-        self._ask_at = 0.0
+        """The server's wall clock minus our monotonic clock."""
+        self._refresh_at = 0.0
         self._warned = False
 
     async def now(self) -> datetime:
-        """BrokerError when it was never known; one that was is carried on."""
+        """As `seconds`, as a datetime."""
         return _EPOCH + timedelta(seconds=await self.seconds())
 
     async def seconds(self, stream: str = "") -> float:
-        """The same since the epoch, asked of the leader of `stream`. TopologyMissing when that is not there. Where
-        this user may not ask, our own clock must do."""
+        """Seconds since the epoch, read from the leader of `stream` if the last reading is too old.
+
+        TopologyMissing when that stream does not exist, BrokerError when the time was never known. A user that
+        may not read it gets this machine's time.
+        """
         asked = time.monotonic()
-        if self._offset is None or asked >= self._ask_at:
+        if self._offset is None or asked >= self._refresh_at:
             try:
-                info = await self._connection.api(api.stream_info(stream or self._default))
+                server_s = await self.ask(stream or self._default)
             except TopologyMissing:
                 raise
             except AccessDenied:
-                self._offset, self._ask_at = time.time() - time.monotonic(), asked + ASK_S
+                self._offset, self._refresh_at = time.time() - time.monotonic(), asked + REFRESH_S
             except BrokerError:
                 if self._offset is None:
                     raise
             else:
-                self._set(api.parse_time(info["ts"]), asked, time.monotonic())
+                self._set(server_s, asked, time.monotonic())
         assert self._offset is not None
         return self._offset + time.monotonic()
 
+    async def ask(self, stream: str) -> float:
+        """Seconds since the epoch by the leader of `stream`, read now: for decisions that delete or move jobs."""
+        info = await self._connection.api(api.stream_info(stream))
+        return api.parse_time(info["ts"])
+
+    async def skew_s(self, stream: str) -> float | None:
+        """By how much the server's clock is ahead of this machine's, at least; None without such a stream."""
+        before = time.time()
+        try:
+            server_s = await self.ask(stream)
+        except TopologyMissing:
+            return None
+        after = time.time()
+        return min(0.0, server_s - before) if server_s < before else max(0.0, server_s - after)
+
     def _set(self, server_s: float, asked: float, heard: float) -> None:
-        self._offset, self._ask_at = server_s - (asked + heard) / 2, heard + ASK_S
+        self._offset, self._refresh_at = server_s - (asked + heard) / 2, heard + REFRESH_S
         skew = server_s - time.time()
         if abs(skew) > _SKEW_S and not self._warned:
             self._warned = True
             extra = {"event": "nats.clock_skew", "skew_s": round(skew, 3)}
-            _log.warning("this machine's clock differs from the server's", extra=extra)
+            _log.warning("the clocks of this machine and the server differ", extra=extra)

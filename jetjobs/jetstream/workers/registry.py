@@ -10,7 +10,7 @@ import json
 import secrets
 
 from jetjobs.jetstream.messages.get import StoredMessage
-from jetjobs.jetstream.messages.scan import scan
+from jetjobs.jetstream.messages.scan import check_direct_get, scan
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_response
 from jetjobs.model.errors import TopologyMissing
@@ -59,6 +59,12 @@ async def list_workers(connection: Connection, names: Names) -> list[WorkerRecor
     except TopologyMissing:
         return []  # not set up: nobody can have registered
     return [found[key] for key in sorted(found)]
+
+
+async def live_workers(connection: Connection, names: Names) -> list[WorkerRecord]:
+    """As `list_workers`; AccessDenied at once when this user may not read the registry."""
+    await check_direct_get(connection, kv_stream(names.workers_bucket))
+    return await list_workers(connection, names)
 
 
 def _read(key: str, message: StoredMessage) -> WorkerRecord | None:

@@ -57,6 +57,15 @@ def as_seconds(value: Any) -> float:
     return found if 0.0 <= found < LAST_MOMENT else 0.0
 
 
+def read_record(data: str | bytes) -> dict[str, Any]:
+    """A JSON object as a dict; empty for anything else."""
+    try:
+        record = read_json(data)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)
 

@@ -10,7 +10,7 @@ import time
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
-from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, read_record, success_record
+from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, success_record
 from jetjobs.jetstream.messages.codec import with_error
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
@@ -33,6 +33,7 @@ from jetjobs.model.outcome import (
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_run
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.worker.attempt import Attempt
 
 RESULT_SPARE_S = 60

@@ -14,7 +14,6 @@ from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.messages.scan import PAGE, scan_waiting
-from jetjobs.jetstream.transport import api
 from jetjobs.model.wire import headers as h
 from jetjobs.worker.leader.duty_runner import DutyResult
 
@@ -46,7 +45,7 @@ class OverdueRequest:
 async def sweep_overdue(jetstream: JetStreamClient, queue: str, late_s: float = LATE_S) -> DutyResult:
     """Move jobs that have been due for `late_s`. Jobs that are late by less are left for the next run."""
     stream = jetstream.names.work_stream(queue)
-    now = api.parse_time((await jetstream.connection.api(api.stream_info(stream)))["ts"])
+    now = await jetstream.server_clock.ask(stream)
     repaired = seen = 0
     repeat_in_s: float | None = None
     async for message in scan_waiting(jetstream.connection, jetstream.names, queue):
