@@ -21,7 +21,7 @@ from jetjobs.define.middleware import Middleware
 from jetjobs.define.router import Router
 from jetjobs.define.task import JobRequest
 from jetjobs.doctor.finding import Finding
-from jetjobs.doctor.runner import examine
+from jetjobs.doctor.runner import run_checks
 from jetjobs.enqueue import Enqueuer
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
@@ -317,7 +317,7 @@ class JetJobs(Router):
     async def doctor(self, only: Collection[str] | None = None) -> list[Finding]:
         """Look whether all is well, in all areas or those of `only`: nats, topology, queues, schedules, workers,
         app. Changes nothing. Over a connection of its own, so the app need not be open."""
-        return await examine(self.settings, self, only=only)
+        return await run_checks(self.settings, self, only=only)
 
     async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         if self._outlet is None:

@@ -1,1 +1,1 @@
-"""The doctor: looks whether all is well, and says what to do where it is not. Changes nothing."""
+"""`jetjobs doctor`: read-only checks that report problems and say how to fix them."""

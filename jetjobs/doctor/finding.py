@@ -1,4 +1,4 @@
-"""What a check has found, and what it is given to look at."""
+"""Findings of the doctor, and the context and result of a single check."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ AREAS: tuple[Area, ...] = ("nats", "topology", "queues", "schedules", "workers",
 
 @public("jetjobs.admin")
 class Finding(NamedTuple):
-    """One line of the doctor. `skip` is what could not be looked at, and why."""
+    """One line of the doctor's report. Level `skip` means that the check could not run; the text says why."""
 
     level: Level
     area: Area
     text: str
     hint: str = ""
     check: str = ""
-    """Name of the check, the same in every version."""
+    """Name of the check. Names are stable between versions."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,39 +37,39 @@ class Finding(NamedTuple):
         }
 
 
-class Answer(NamedTuple):
-    """A finding as its check gives it: the examination adds area and name."""
+class CheckResult(NamedTuple):
+    """A finding as a check returns it. The runner adds the area and the name of the check."""
 
     level: Level
     text: str
     hint: str = ""
     check: str = ""
-    """Instead of the name of the check's function."""
+    """Replaces the name of the check's function."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What checks look at. They read; none of them changes anything."""
+class CheckContext:
+    """What checks read. No check changes anything."""
 
     jetstream: JetStreamClient
     settings: Settings
     queues: tuple[str, ...]
-    """Those on the server."""
+    """The queues on the server."""
     router: Router | None
-    """The tasks; None without an app."""
+    """The tasks of the app; None without an app."""
 
 
-Check = Callable[[Look], Awaitable[list[Answer]]]
+Check = Callable[[CheckContext], Awaitable[list[CheckResult]]]
 
 
 def count(findings: Sequence[Finding]) -> dict[str, int]:
-    """How many of each kind, under the keys of the JSON document."""
+    """The number of findings of each level, under the keys of the JSON document."""
     keys: dict[str, Level] = {"failed": "fail", "warnings": "warn", "ok": "ok", "left_out": "skip"}
     return {key: sum(finding.level == level for finding in findings) for key, level in keys.items()}
 
 
 def size(count: float) -> str:
-    """Bytes for people.
+    """A number of bytes for people.
 
     >>> [size(n) for n in (900, 1_500_000, 20_000_000_000)]
     ['900 B', '1.5 MB', '20.0 GB']
@@ -81,7 +81,7 @@ def size(count: float) -> str:
 
 
 def many(number: int, noun: str = "job") -> str:
-    """A count with its noun.
+    """A number with its noun.
 
     >>> many(1), many(1200, "lane")
     ('1 job', '1,200 lanes')

@@ -41,7 +41,7 @@ def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedSe
 
     bare = run(["doctor", *there], folder, timeout=50)
     assert bare.returncode == 1, bare.stderr
-    assert "queue default is not on the server: greet cannot be enqueued  → jetjobs setup apply" in bare.stdout
+    assert "queue default does not exist: greet cannot be enqueued  → jetjobs setup apply" in bare.stdout
     assert "8 are missing: dead-letter stream jobs-dead, " in bare.stdout
     assert run(["setup", "apply", *there], folder, timeout=50).returncode == 0
 
@@ -56,7 +56,8 @@ def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedSe
     warned = run(["doctor", *there], folder, timeout=50)
     assert warned.returncode == 0
     expected = (
-        "warn  queues      queue default: 1 job waiting, and no worker takes any  → jetjobs worker -q default"
+        "warn  queues      queue default: 1 job waiting and no running worker"
+        "  → start one with `jetjobs worker -q default`"
     )
     assert expected in warned.stdout.splitlines()
     assert run(["doctor", "--strict", *there], folder, timeout=50).returncode == 1
@@ -72,8 +73,8 @@ def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedSe
             "level": "warn",
             "area": "queues",
             "check": "unserved",
-            "text": "queue default: 1 job waiting, and no worker takes any",
-            "hint": "jetjobs worker -q default",
+            "text": "queue default: 1 job waiting and no running worker",
+            "hint": "start one with `jetjobs worker -q default`",
         }
     ]
 
@@ -150,4 +151,4 @@ async def test_copies_are_looked_at_in_a_cluster(tmp_path: Path) -> None:
                 return found if ("copies", "warn") in bad(found) else None
 
             found = await eventually(noticed, 90)
-            assert any("the copy on n3 is behind" in finding.text for finding in found), found
+            assert any("the replica on n3 is behind" in finding.text for finding in found), found

@@ -11,7 +11,7 @@ import pytest
 
 from jetjobs import JetJobs
 from jetjobs.admin import Finding
-from jetjobs.doctor.runner import examine
+from jetjobs.doctor.runner import run_checks
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, told, worker_record
 from tests.support.probe import eventually
@@ -66,7 +66,7 @@ async def test_nothing_is_found_where_all_is_well(app: JetJobs) -> None:
 async def test_nothing_is_found_where_no_slot_has_come_yet(ready: JetJobs) -> None:
     found = await looked_at(ready)
     assert bad(found) == [], told(found)
-    assert [f.text for f in found if f.check == "late"] == ["none is late by more than a minute"]
+    assert [f.text for f in found if f.check == "late"] == ["no schedule is late by more than a minute"]
 
 
 async def unreadable(app: JetJobs, truth: Truth) -> None:
@@ -113,12 +113,12 @@ FAULTS: list[tuple[Plant, str, str, str]] = [
     (unreadable, "readable", "fail", "schedule broken cannot be read"),
     (not_of_its_name, "readable", "fail", "schedule other cannot be read"),
     (begins_long_after, "readable", "fail", "schedule someday cannot be read"),
-    (nobody_can_lead, "lead", "fail", "the bucket jobs-locks is not on the server: nobody can lead"),
-    (task_is_gone, "unknown_task", "warn", "schedule orphan: no worker and not this app knows task gone"),
-    (queue_is_gone, "missing_queue", "fail", "schedule lost: queue nowhere is not on the server"),
-    (nobody_plans, "late", "fail", "schedule yearly is late, up to"),
-    (declared_only, "declared", "warn", "schedule nightly is declared in code, and not on the server"),
-    (declared_by_another, "declared", "warn", "belongs to somebody who made it at run time"),
+    (nobody_can_lead, "lead", "fail", "bucket jobs-locks does not exist: no worker can lead"),
+    (task_is_gone, "unknown_task", "warn", "schedule orphan: neither this app nor a running worker has task gone"),
+    (queue_is_gone, "missing_queue", "fail", "schedule lost: queue nowhere does not exist"),
+    (nobody_plans, "late", "fail", "schedule yearly is late by up to"),
+    (declared_only, "declared", "warn", "schedule nightly is declared in code but not on the server"),
+    (declared_by_another, "declared", "warn", "schedule yearly is declared in code but was created at run time"),
 ]
 
 
@@ -139,11 +139,11 @@ async def test_a_task_that_only_a_live_worker_knows_is_known(
 ) -> None:
     stranger = make_app("stranger")
     assert bad(await looked_at(stranger)) == [("unknown_task", "warn")]
-    found = await examine(ready.settings, only=["schedules"])  # no app, no worker: who knows
+    found = await run_checks(ready.settings, only=["schedules"])  # no app, no worker: who knows
     assert [f.check for f in found if f.level == "skip"] == ["unknown_task"]
     await worker_record(truth, "w1", tasks={"work": ""})
     assert bad(await looked_at(stranger)) == []
-    assert bad(await examine(ready.settings, only=["schedules"])) == []
+    assert bad(await run_checks(ready.settings, only=["schedules"])) == []
 
 
 async def test_a_paused_schedule_is_not_late(ready: JetJobs, truth: Truth) -> None:
@@ -159,7 +159,7 @@ async def test_a_bucket_that_is_gone_is_one_finding(ready: JetJobs, truth: Truth
     await truth.js.delete_stream("KV_jobs-schedules")
     (finding,) = await looked_at(ready)  # nothing is said of what cannot be known
     assert (finding.check, finding.level) == ("readable", "fail")
-    assert finding.text == "the bucket jobs-schedules is not on the server: nothing is planned"
+    assert finding.text == "bucket jobs-schedules does not exist: nothing is planned"
     assert finding.hint == "jetjobs setup apply"
     found = await ready.doctor(only=["topology"])
     assert ("plan", "fail") in bad(found), told(found)
@@ -169,4 +169,4 @@ async def test_many_faults_are_one_line(ready: JetJobs, truth: Truth) -> None:
     for number in range(12):
         await truth.js.publish(f"$KV.jobs-schedules.b{number:02}", b"no JSON")
     (finding,) = [f for f in await looked_at(ready) if f.level == "fail"]
-    assert "schedules b00, b01, b02 and 9 more cannot be read, and are not planned" in finding.text
+    assert "schedules b00, b01, b02 and 9 more cannot be read and are not planned" in finding.text

@@ -19,7 +19,7 @@ LONG = Finding("warn", "topology", "lane default/normal: " + "so it is " * 20, "
 def test_the_page_names_every_check() -> None:
     listed = PAGE.read_text()
     names = {check.__name__ for checks in CHECKS.values() for check in checks}
-    names |= {*topology.NAMED.values(), "reach", "import", "dev_server", "queues"}
+    names |= {*topology.CHECK_OF_KEY.values(), "reach", "import", "dev_server", "queues"}
     assert [name for name in sorted(names) if f"`{name}` |" not in listed] == []
 
 

@@ -15,7 +15,7 @@ from jetjobs.cli.terminal.options import App
 from jetjobs.cli.terminal.output import DONE, FAILED, AppImportError, printable
 from jetjobs.config import LoadedSettings
 from jetjobs.doctor.finding import Finding, count
-from jetjobs.doctor.runner import areas, examine
+from jetjobs.doctor.runner import areas, run_checks
 from jetjobs.model.errors import ConfigError, JetJobsError
 
 commands = typer.Typer()
@@ -39,7 +39,7 @@ async def doctor(
     areas(wanted)  # a wrong word is told before anything is looked at
     loaded = state.settings()
     examined, trouble = _find(app, loaded)
-    found = await examine(loaded.settings, examined, only=wanted, trouble=trouble)
+    found = await run_checks(loaded.settings, examined, only=wanted, trouble=trouble)
     if state.from_dev_file:
         found = [one._replace(hint=STALE_DEV_FILE) if _is_silence(one) else one for one in found]
     counts = count(found)

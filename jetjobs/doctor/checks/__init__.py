@@ -1,1 +1,1 @@
-"""The checks that the doctor runs, one module per area."""
+"""The checks, one module for each area. A check is an async function in the CHECKS of its module."""

@@ -1,4 +1,4 @@
-"""Checks of the schedules: whether each can be read, run and planned, and somebody does plan them."""
+"""Checks of the schedules: unreadable, without a task or queue, late, or not stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from jetjobs.admin.schedules import Schedules
 from jetjobs.define.router import Router
-from jetjobs.doctor.finding import Answer, Check, Look, many
+from jetjobs.doctor.finding import Check, CheckContext, CheckResult, many
 from jetjobs.jetstream.messages.scan import check_direct_get
 from jetjobs.jetstream.queues.inspection import stream_info
 from jetjobs.jetstream.schedules.store import Definition
@@ -21,105 +21,108 @@ from jetjobs.model.wire.validation import is_schedule_name
 LATE_S = 60.0
 
 
-async def readable(look: Look) -> list[Answer]:
-    definitions = await _definitions(look)
+async def readable(context: CheckContext) -> list[CheckResult]:
+    definitions = await _definitions(context)
     if definitions is None:
-        bucket = look.jetstream.names.schedules_bucket
-        text = f"the bucket {bucket} is not on the server: nothing is planned"
-        return [Answer("fail", text, "jetjobs setup apply")]
+        bucket = context.jetstream.names.schedules_bucket
+        text = f"bucket {bucket} does not exist: nothing is planned"
+        return [CheckResult("fail", text, "jetjobs setup apply")]
     if broken := [d.name for d in definitions if d.schedule is None]:
-        text = f"{_named(broken)} cannot be read, and {_is(broken)} not planned"
+        text = f"{_named(broken)} cannot be read and {_is(broken)} not planned"
         hint = f"jetjobs schedules delete {shlex.quote(broken[0])}"
         if is_schedule_name(broken[0]):
-            hint += ", or put another in its place"
-        return [Answer("fail", text, hint)]
+            hint += ", or replace it"
+        return [CheckResult("fail", text, hint)]
     paused = sum(d.schedule is not None and d.schedule.paused for d in definitions)
     text = many(len(definitions), "schedule") + (f", {paused:,} paused" if paused else "")
-    return [Answer("ok", text)]
+    return [CheckResult("ok", text)]
 
 
-async def unknown_task(look: Look) -> list[Answer]:
-    """Tasks that neither the app nor a worker that lives knows: their ticks would be dead letters."""
-    definitions = await _definitions(look)
+async def unknown_task(context: CheckContext) -> list[CheckResult]:
+    """Finds schedules whose task neither the app nor a running worker has: their jobs would be dead-lettered."""
+    definitions = await _definitions(context)
     if definitions is None:
         return []
     schedules = [d.schedule for d in definitions if d.schedule is not None]
-    workers = await live_workers(look.jetstream.connection, look.jetstream.names)
-    known = {task for worker in workers for task in worker.tasks} | {*(look.router.tasks if look.router else ())}
-    if schedules and not workers and look.router is None:
-        return [Answer("skip", "unknown_task: there is no app and no worker to ask")]
+    workers = await live_workers(context.jetstream.connection, context.jetstream.names)
+    known = {task for worker in workers for task in worker.tasks} | {
+        *(context.router.tasks if context.router else ())
+    }
+    if schedules and not workers and context.router is None:
+        return [CheckResult("skip", "unknown_task: no app was given and no worker is running")]
     if unknown := [s for s in schedules if s.task not in known]:
-        of = sorted({s.task for s in unknown})
-        text = f"{_named([s.name for s in unknown])}: no worker and not this app knows task {', '.join(of[:3])}"
-        hint = f"start its worker, or {_deletion(unknown[0].name, unknown[0].declared_by)}"
-        return [Answer("warn", text, hint)]
-    return [Answer("ok", "every task is known")]
+        tasks = sorted({s.task for s in unknown})[:3]
+        listed = f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {', '.join(tasks)}"
+        text = f"{_named([s.name for s in unknown])}: neither this app nor a running worker has {listed}"
+        hint = f"start a worker that has it, or {_deletion(unknown[0].name, unknown[0].declared_by)}"
+        return [CheckResult("warn", text, hint)]
+    return [CheckResult("ok", "every task exists")]
 
 
-async def missing_queue(look: Look) -> list[Answer]:
-    definitions = await _definitions(look)
+async def missing_queue(context: CheckContext) -> list[CheckResult]:
+    definitions = await _definitions(context)
     if definitions is None:
         return []
     schedules = [d.schedule for d in definitions if d.schedule is not None]
-    if lost := [s for s in schedules if s.queue not in look.queues]:
-        text = f"{_named([s.name for s in lost])}: queue {lost[0].queue} is not on the server"
+    if lost := [s for s in schedules if s.queue not in context.queues]:
+        text = f"{_named([s.name for s in lost])}: queue {lost[0].queue} does not exist"
         hint = f"jetjobs setup apply -q {lost[0].queue}"
-        return [Answer("fail", text, hint)]
-    return [Answer("ok", "every queue is there")]
+        return [CheckResult("fail", text, hint)]
+    return [CheckResult("ok", "every queue exists")]
 
 
-async def lead(look: Look) -> list[Answer]:
-    """Whether anybody can lead. A lock that never ends is found with the topology."""
-    if await _definitions(look) is None:
+async def lead(context: CheckContext) -> list[CheckResult]:
+    """Checks that a worker can become the leader. The check `locks` finds a lock that never expires."""
+    if await _definitions(context) is None:
         return []
-    bucket = look.jetstream.names.locks_bucket
-    if await stream_info(look.jetstream.connection, kv_stream(bucket)) is None:
-        text = f"the bucket {bucket} is not on the server: nobody can lead, and nothing is planned"
-        return [Answer("fail", text, "jetjobs setup apply")]
-    return [Answer("ok", "the leader's lock can be taken")]
+    bucket = context.jetstream.names.locks_bucket
+    if await stream_info(context.jetstream.connection, kv_stream(bucket)) is None:
+        text = f"bucket {bucket} does not exist: no worker can lead, and nothing is planned"
+        return [CheckResult("fail", text, "jetjobs setup apply")]
+    return [CheckResult("ok", "a worker can take the leader lock")]
 
 
-async def late(look: Look) -> list[Answer]:
-    """Slots that have been due for long and that nobody has planned."""
-    if await _definitions(look) is None:
+async def late(context: CheckContext) -> list[CheckResult]:
+    """Finds scheduled times that have passed and were not planned."""
+    if await _definitions(context) is None:
         return []
-    found = await Schedules(look.jetstream, look.router or Router(), _no_handle).list()
-    behind = sorted((i for i in found if i.late_s > LATE_S and i.schedule.queue in look.queues), key=_latest)
+    found = await Schedules(context.jetstream, context.router or Router(), _no_handle).list()
+    behind = sorted((i for i in found if i.late_s > LATE_S and i.schedule.queue in context.queues), key=_latest)
     if behind:
         names = [info.schedule.name for info in behind]
-        text = f"{_named(names)} {_is(names)} late, up to {show_duration(behind[0].late_s)}: nobody plans"
-        hint = "start a worker without --no-schedules, or one with --slots 0; if one runs, see --only topology"
-        return [Answer("fail", text, hint)]
-    return [Answer("ok", "none is late by more than a minute")]
+        text = f"{_named(names)} {_is(names)} late by up to {show_duration(behind[0].late_s)}: no worker plans"
+        hint = "start a worker without --no-schedules; if one is running, see `jetjobs doctor --only topology`"
+        return [CheckResult("fail", text, hint)]
+    return [CheckResult("ok", "no schedule is late by more than a minute")]
 
 
-async def declared(look: Look) -> list[Answer]:
-    """What the code declares stands on the server, and is its own."""
-    wanted = look.router.declared_schedules if look.router is not None else {}
-    definitions = await _definitions(look)
+async def declared(context: CheckContext) -> list[CheckResult]:
+    """Checks that the declared schedules are on the server and belong to this app."""
+    wanted = context.router.declared_schedules if context.router is not None else {}
+    definitions = await _definitions(context)
     if definitions is None:
         return []
     there = {d.name: d.schedule for d in definitions}
-    app = getattr(look.router, "name", "")
+    app = getattr(context.router, "name", "")
     found = []
     if missing := sorted(set(wanted) - set(there)):
-        text = f"{_named(missing)} {_is(missing)} declared in code, and not on the server"
-        found.append(Answer("warn", text, "a worker stores it when it starts"))
+        text = f"{_named(missing)} {_is(missing)} declared in code but not on the server"
+        found.append(CheckResult("warn", text, "start a worker: it stores declared schedules"))
     owned = {name: schedule.declared_by for name in wanted if (schedule := there.get(name)) is not None}
     if app and (others := sorted(name for name, owner in owned.items() if owner != app)):
         owner = owned[others[0]]
-        whose = f"app {owner}" if owner else "somebody who made it at run time"
-        text = f"{_named(others)} {_is(others)} declared in code, but on the server belongs to {whose}"
-        hint = f"give it another name, or {_deletion(others[0], owner)}"
-        found.append(Answer("warn", text, hint))
-    return found or [Answer("ok", f"{many(len(wanted), 'schedule')} of the code on the server")]
+        belongs = f"belongs to app {owner} on the server" if owner else "was created at run time"
+        text = f"{_named(others)} {_is(others)} declared in code but {belongs}"
+        hint = f"use another name, or {_deletion(others[0], owner)}"
+        found.append(CheckResult("warn", text, hint))
+    return found or [CheckResult("ok", f"{many(len(wanted), 'declared schedule')} on the server")]
 
 
-async def _definitions(look: Look) -> list[Definition] | None:
-    """Those on the server; None where there is no bucket, of which `readable` tells."""
-    await check_direct_get(look.jetstream.connection, kv_stream(look.jetstream.names.schedules_bucket))
+async def _definitions(context: CheckContext) -> list[Definition] | None:
+    """The definitions on the server; None without a bucket, which `readable` reports."""
+    await check_direct_get(context.jetstream.connection, kv_stream(context.jetstream.names.schedules_bucket))
     try:
-        return await look.jetstream.schedules.all()
+        return await context.jetstream.schedules.all()
     except TopologyMissing:
         return None
 
@@ -130,7 +133,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _deletion(name: str, owner: str) -> str:
-    """The command that deletes a schedule, whoever it belongs to."""
+    """The command that deletes a schedule of any owner."""
     return f"jetjobs schedules delete {name}{' --force' if owner else ''}"
 
 
@@ -143,7 +146,7 @@ def _latest(info: Any) -> float:
 
 
 def _no_handle(job: Any) -> Any:
-    raise AssertionError("the doctor enqueues nothing")
+    raise AssertionError("the doctor does not enqueue")
 
 
 CHECKS: tuple[Check, ...] = (readable, unknown_task, missing_queue, lead, late, declared)
