@@ -9,11 +9,12 @@ from typing import Any
 
 from jetjobs.define.enqueue_report import EnqueueReport, Entry, Refusal
 from jetjobs.define.task import JobRequest, Task
-from jetjobs.enqueue import Enqueuer, Prepared, queue_not_found, unconfirmed
+from jetjobs.enqueue import Enqueuer, Prepared, enqueue_failed, queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.publisher import BATCH_BYTES, BATCH_SIZE, BatchMessage, JobTemplate, stage
 from jetjobs.jetstream.transport.connection import HEADER_ROOM
 from jetjobs.model.errors import BrokerUnavailable, JetJobsError, TopologyMissing
+from jetjobs.model.events import JobEnqueued, Observer
 from jetjobs.model.wire.ids import new_run, new_uid
 
 _BATCHES_AT_ONCE = 3
@@ -37,6 +38,25 @@ async def enqueue_many(
         await bulk.flush()
     report.refused.sort(key=lambda refusal: refusal.index)
     return report
+
+
+def notify_stored(
+    notify: Observer, requests: Sequence[JobRequest[Any]], report: EnqueueReport, took_s: float
+) -> None:
+    """One event per request. The first event of each queue carries the duration, the others 0."""
+    remaining: dict[str, float] = {}
+    for request, entry in zip(requests, report.entries, strict=True):
+        if entry is not None:
+            queue = request.options.get("queue", request.task.queue)
+            took = remaining.setdefault(queue, took_s)
+            notify(JobEnqueued(queue, request.task.name, entry.job_id, entry.duplicate, took))
+            remaining[queue] = 0.0
+    for refusal in report.refused:
+        queue = refusal.request.options.get("queue", refusal.request.task.queue)
+        notify(
+            enqueue_failed(queue, refusal.request.task.name, refusal.error, remaining.setdefault(queue, took_s))
+        )
+        remaining[queue] = 0.0
 
 
 class _Chunk:

@@ -24,6 +24,7 @@ from jetjobs.model.errors import (
     QueueNotFound,
     TopologyMissing,
 )
+from jetjobs.model.events import EnqueueFailed
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -244,3 +245,8 @@ def unconfirmed(job_id: str, error: JetJobsError) -> EnqueueUnconfirmed:
         job_id=job_id,
         hint=f"enqueue it again with options(job_id={job_id!r}), or with its key: it cannot be stored twice",
     )
+
+
+def enqueue_failed(queue: str, task: str, error: JetJobsError, took_s: float) -> EnqueueFailed:
+    """The event for a job that could not be stored."""
+    return EnqueueFailed(queue, task, type(error).__name__, str(error), took_s)

@@ -12,7 +12,7 @@ from typing_extensions import ParamSpec
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import TaskOptions
 from jetjobs.define.schedule import schedule_of
-from jetjobs.define.task import AsyncTask, JobRequest, Send, SyncTask, Task
+from jetjobs.define.task import AsyncTask, JobRequest, SyncTask, Task
 from jetjobs.model.errors import DefinitionError, UnknownTask
 from jetjobs.model.public import public
 from jetjobs.model.schedule.schedule import Schedule
@@ -42,7 +42,6 @@ class Router:
         self.default_queue = check_token("queue", queue)
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.declared_schedules: dict[str, Schedule] = {}
-        self._outlet: Send | None = None
         self._parents: list[Router] = []
 
     @overload
@@ -67,7 +66,7 @@ class Router:
             if not callable(function) or isinstance(function, Task):
                 raise DefinitionError(f"{function!r} is no function to make a task of")
             kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-            task = cast("Task[Any, Any]", kind(function, self._send, options, self._declare))
+            task = cast("Task[Any, Any]", kind(function, self.send, options, self._declare))
             self._add(task)
             return task
 
@@ -85,7 +84,6 @@ class Router:
         for each in self._upward():
             each.declared_schedules.update(router.declared_schedules)
         router._parents.append(self)
-        router._outlet = self._send
 
     def find(self, name: str) -> Task[Any, Any]:
         """The task of that name. UnknownTask otherwise, with the nearest name as a hint."""
@@ -132,9 +130,10 @@ class Router:
         """This router and all that include it, directly or not."""
         return {self}.union(*(parent._upward() for parent in self._parents))
 
-    async def _send(self, request: JobRequest[Any]) -> JobHandle[Any]:
-        if self._outlet is None:
+    async def send(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        """Store one request through the app that includes this router."""
+        if not self._parents:
             raise DefinitionError(
                 f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
             )
-        return await self._outlet(request)
+        return await self._parents[-1].send(request)

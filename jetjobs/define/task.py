@@ -78,7 +78,8 @@ class Task(Generic[P, R]):
         """Headers that each job of the task carries: which of its arguments are secret."""
         self.secret_in_result = write_result_paths(self.signature.result_secrets)
         """Which parts of its result are secret, as its record says it; empty for none."""
-        self._send = send
+        self.send = send
+        """Stores a request of this task: the method of the app or router that declared it."""
         self._declare = declare
         self._scheduled = False
         self.__name__ = self.name
@@ -142,10 +143,7 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job. Returns once the stream has confirmed it; checks the arguments before anything is sent."""
-        return await self._send(self.bind(*args, **kwargs))
-
-    async def send(self, request: JobRequest[R]) -> JobHandle[R]:
-        return await self._send(request)
+        return await self.send(self.bind(*args, **kwargs))
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> Self:
         """Run it by the calendar: `report.cron("0 9 * * 1-5", tz="Europe/Berlin")`. DefinitionError for a rule or

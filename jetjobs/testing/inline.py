@@ -112,7 +112,7 @@ class Inline:
 
 def _app_of(task: Task[Any, Any]) -> JetJobs:
     """The app that runs the task: the one whose router it was declared on, or that includes that router."""
-    router: Router = getattr(task._send, "__self__")  # noqa: B009 - a bound method has one, a callable need not
+    router: Router = getattr(task.send, "__self__")  # noqa: B009 - a bound method has one, a callable need not
     apps = [one for one in router._upward() if isinstance(one, JetJobs)]
     if len(apps) != 1:
         found = "no app" if not apps else f"{len(apps)} apps"

@@ -6,7 +6,8 @@ import asyncio
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, cast
 
 import pytest
 
@@ -287,7 +288,7 @@ def collecting(app: JetJobs) -> list[JobRequest[Any]]:
         sent.append(request)
         return JobHandle("u1", "default", request.task.name, run="r", stores_result=True, duplicate=False)
 
-    app._outlet = outlet
+    app._session = cast(Any, SimpleNamespace(enqueuer=SimpleNamespace(enqueue=outlet)))
     return sent
 
 
