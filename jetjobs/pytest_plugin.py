@@ -1,6 +1,6 @@
-"""The pytest plugin: a real server for each test, the app on it, a worker at work.
+"""The pytest plugin: fixtures for a real server per test, the app on it, and a running worker.
 
-pytest loads it wherever jetjobs is installed: so nothing of jetjobs is imported before a fixture is used.
+pytest loads the plugin wherever jetjobs is installed, so it imports jetjobs only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--jetjobs-require-server",
         action="store_true",
-        help="fail, instead of skip, tests that need a nats-server when there is none",
+        help="fail tests that need a nats-server, instead of skipping them, when it is not installed",
     )
-    parser.addini("jetjobs_app", "MODULE:NAME of the app that the fixture jetjobs_app gives", default="")
+    parser.addini("jetjobs_app", "MODULE:NAME of the app for the fixture jetjobs_app", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def nats_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """A fresh nats-server on loopback with a store of its own, for this test alone; `nats_server.url`."""
+    """A new nats-server with its own storage on loopback, for this test only: `nats_server.url`."""
     from jetjobs.dev_server import EmbeddedServer, find_binary
     from jetjobs.model.errors import ConfigError
 
@@ -56,9 +56,9 @@ def nats_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def jetjobs_app_factory(request: pytest.FixtureRequest) -> Callable[[], JetJobs]:
-    """Override it to say which app `jetjobs_app` gives: return the app, or a function that makes it.
+    """Override this fixture to choose the app of `jetjobs_app`: return the app, or a function that creates it.
 
-    Without it the app is found by `jetjobs_app` in pytest's configuration, or as the command line finds it.
+    By default, the app is the setting `jetjobs_app` of pytest's configuration, or the one the command line finds.
     """
     from jetjobs.cli.app_discovery import find_app
     from jetjobs.config import load_settings
@@ -76,10 +76,10 @@ def jetjobs_app_factory(request: pytest.FixtureRequest) -> Callable[[], JetJobs]
 
 
 @pytest.fixture
-def _jetjobs_pointed(
+def _jetjobs_configured(
     nats_server: EmbeddedServer, jetjobs_app_factory: Callable[[], JetJobs] | JetJobs
 ) -> Iterator[JetJobs]:
-    """The app with its settings for the test's server. Not open."""
+    """The app with settings for the test's server, not opened."""
     from jetjobs.app import JetJobs
     from jetjobs.testing import on_server
 
@@ -89,48 +89,50 @@ def _jetjobs_pointed(
 
 
 @pytest.fixture
-def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_pointed: JetJobs) -> JetJobs:
-    """The app on a fresh server, with its queues. Open in an async test; a plain one has no loop for it."""
+def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_configured: JetJobs) -> JetJobs:
+    """The app on a new server, with its queues. Open in async tests; a plain test has no event loop for it."""
     if _is_async(request):
         opened: JetJobs = request.getfixturevalue(f"_jetjobs_open_{_runner(request)}")
         return opened
-    from jetjobs.testing.sync_bridge import run_aside
+    from jetjobs.testing.sync_bridge import run_in_thread
 
     async def provision() -> None:
-        async with _jetjobs_pointed as app:
+        async with _jetjobs_configured as app:
             await app.provision()
 
-    run_aside(provision())
-    return _jetjobs_pointed
+    run_in_thread(provision())
+    return _jetjobs_configured
 
 
 @pytest.fixture
 def jetjobs_worker(request: pytest.FixtureRequest, jetjobs_app: JetJobs) -> Worker:
-    """A worker for all queues of the app, at work in the test's event loop. For async tests.
+    """A worker for all queues of the app, running in the test's event loop. For async tests only.
 
-    It plans no schedules: the test would have jobs that it did not enqueue.
+    It plans no schedules, so that every job comes from the test.
     """
     if not _is_async(request):
-        pytest.fail("jetjobs_worker needs an async test; in a plain one: asyncio.run(drain(app))", pytrace=False)
+        pytest.fail(
+            "jetjobs_worker needs an async test; in a plain test use asyncio.run(drain(app))", pytrace=False
+        )
     working: Worker = request.getfixturevalue(f"_jetjobs_working_{_runner(request)}")
     return working
 
 
 @pytest.fixture
 def jetjobs_clock(jetjobs_app: JetJobs) -> Clock:
-    """Lets time pass for jobs that wait: `jetjobs_clock.advance("2h")`."""
+    """Let time pass for waiting jobs: `jetjobs_clock.advance("2h")`."""
     from jetjobs.testing import Clock
 
     return Clock(jetjobs_app)
 
 
-# The same two fixtures once for anyio and once for each loop that pytest-asyncio may run a test in: an app can be
-# used only in the event loop it was opened in.
+# The same two fixtures exist once for anyio and once for each loop scope of pytest-asyncio, because an app can be
+# used only in the event loop that opened it.
 
 
 def _opener() -> Callable[..., AsyncIterator[JetJobs]]:
-    async def opened(_jetjobs_pointed: JetJobs) -> AsyncIterator[JetJobs]:
-        async with _jetjobs_pointed as app:
+    async def opened(_jetjobs_configured: JetJobs) -> AsyncIterator[JetJobs]:
+        async with _jetjobs_configured as app:
             await app.provision()
             yield app
 
@@ -156,14 +158,14 @@ def _asyncio_fixtures() -> ModuleType:
 
     fixtures = ModuleType("jetjobs_asyncio")
     for scope in get_args(LoopScope):
-        # A function of its own for each: pytest-asyncio notes the loop on the function.
+        # Each fixture needs its own function: pytest-asyncio stores the loop scope on the function.
         for name, function in ((f"_jetjobs_open_{scope}", _opener()), (f"_jetjobs_working_{scope}", _starter())):
             setattr(fixtures, name, pytest_asyncio.fixture(function, loop_scope=scope, name=name))
     return fixtures
 
 
 def _is_async(request: pytest.FixtureRequest) -> bool:
-    """Whether the test has an event loop from a pytest plugin. One of unittest's has, but from unittest."""
+    """Whether a pytest plugin runs the test in an event loop. unittest brings its own loop for its tests."""
     unittest = sys.modules.get("unittest")
     if unittest is not None and isinstance(request.instance, unittest.TestCase):
         return False
@@ -171,13 +173,13 @@ def _is_async(request: pytest.FixtureRequest) -> bool:
 
 
 def _runner(request: pytest.FixtureRequest) -> str:
-    """Who runs the test, and so must open the app: anyio, or pytest-asyncio with one of its loops."""
+    """Which fixtures open the app for this test: `anyio`, or the loop scope of pytest-asyncio."""
     if "anyio_backend" in request.fixturenames:
         if request.getfixturevalue("anyio_backend_name") != "asyncio":
-            pytest.skip("jetjobs runs on asyncio")
+            pytest.skip("jetjobs needs asyncio")
         return "anyio"
     if not request.config.pluginmanager.has_plugin("asyncio"):
         pytest.fail("an async test needs pytest-asyncio, or anyio's plugin and @pytest.mark.anyio", pytrace=False)
     marker = request.node.get_closest_marker("asyncio")
-    asked = marker.kwargs.get("loop_scope") if marker is not None else None
-    return str(asked or request.config.getini("asyncio_default_test_loop_scope") or "function")
+    scope = marker.kwargs.get("loop_scope") if marker is not None else None
+    return str(scope or request.config.getini("asyncio_default_test_loop_scope") or "function")

@@ -1,4 +1,4 @@
-"""Helpers for the tests of your own project, on a real server: docs/how-to/testing.md."""
+"""Test helpers for applications that use jetjobs, on a real server. See docs/how-to/testing.md."""
 
 from __future__ import annotations
 

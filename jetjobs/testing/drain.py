@@ -1,4 +1,4 @@
-"""Run what is ready to its end with a real worker, and report what came of it."""
+"""Run all ready jobs with a real worker until none is left, and report the outcomes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from jetjobs.model.durations import parse_duration, show_duration
 from jetjobs.model.events import Event, JobFinished
 from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.ids import JobId
+from jetjobs.model.wire.subjects import PULLED, JobSubject
 from jetjobs.testing.clock import bring_forward
 from jetjobs.testing.server import working
 from jetjobs.worker.worker import Worker
 
 _TRACES = 3
-"""So many failures are shown with their traceback."""
+"""The most failures shown with their traceback."""
 
 
 @public("jetjobs.testing")
 class JobsFailed(AssertionError):
-    """Jobs failed in a drain. `failures` has one entry for each, `drained` the whole report."""
+    """Jobs failed in a drain. `failures` has one entry per failure, `drained` is the complete report."""
 
     def __init__(self, failures: list[JobFinished], drained: Drained) -> None:
         super().__init__(_failure_text(failures))
@@ -39,7 +38,7 @@ class JobsFailed(AssertionError):
 @public("jetjobs.testing")
 @dataclass
 class Drained:
-    """What ran, in the order in which it ended: an entry for each attempt."""
+    """The report of a drain: one entry per attempt, in the order in which attempts ended."""
 
     finished: list[JobFinished] = field(default_factory=list)
 
@@ -49,7 +48,7 @@ class Drained:
 
     @property
     def retried(self) -> list[JobFinished]:
-        """Attempts that failed and are followed by another one."""
+        """Attempts that failed and will be retried."""
         return self._with("retried")
 
     @property
@@ -58,11 +57,11 @@ class Drained:
 
     @property
     def dead(self) -> list[JobFinished]:
-        """Jobs that are dead letters now."""
+        """Jobs that became dead letters."""
         return self._with("dead_lettered")
 
     def _with(self, outcome: str) -> list[JobFinished]:
-        return [one for one in self.finished if one.outcome == outcome]
+        return [event for event in self.finished if event.outcome == outcome]
 
     def __repr__(self) -> str:
         counts = ("succeeded", "retried", "snoozed", "dead")
@@ -78,11 +77,11 @@ async def drain(
     slots: int | None = None,
     timeout: timedelta | str = "60s",
 ) -> Drained:
-    """Run every job that is ready, and those they enqueue, with a real worker; return when none is left.
+    """Run every ready job, and the jobs they enqueue, with a real worker; return when none is left.
 
-    Jobs for later stay where they are. With `retries`, failed jobs are tried again at once until they end. With
-    `check`, JobsFailed when an attempt has failed, or with `retries` when a job is dead. `queue` is one, several,
-    or those of the app's tasks. AssertionError when it takes longer than `timeout`.
+    Jobs scheduled for later do not run. With `retries`, failed jobs are retried at once until they end. With
+    `check`, JobsFailed when an attempt fails, or, with `retries`, when a job becomes a dead letter. `queue` is one
+    queue or several; by default, the queues of the app's tasks. AssertionError after `timeout`.
     """
     __tracebackhide__ = True
     queues = list(app.task_queues) if queue is None else [queue] if isinstance(queue, str) else list(queue)
@@ -118,38 +117,43 @@ async def _until_done(
         async with asyncio.timeout(limit_s):
             while True:
                 seen = await _until_empty(client, queues)
-                await worker.slots.idle()  # what has just ended is in the report by then
+                await worker.slots.idle()  # so that the report has every attempt that has ended
                 if not retries:
                     return
-                # A retry that fell due meanwhile is no longer among them, but something has changed then.
-                if not await _try_again(client, queues, drained) and await _look_at(client, queues) == seen:
+                # A retry that became due in the meantime no longer waits, but then the queue has changed.
+                if not await _retry_now(client, queues, drained) and await _look_at(client, queues) == seen:
                     return
     except TimeoutError:
         left = [job for look in await _look_at(client, queues) for job in look.ready]
-        shown = ", ".join(f"{task} {job_id}" for task, job_id in left[:10]) or "jobs that retry"
+        shown = ", ".join(left[:10]) or "retrying jobs"
         raise AssertionError(f"not drained within {show_duration(limit_s)}: {shown} ({drained!r})") from None
 
 
-async def _try_again(client: JetStreamClient, queues: Sequence[str], drained: Drained) -> bool:
-    """Bring the retries of this drain forward; whether there were any."""
-    ids = {one.job_id for one in drained.retried}
+async def _retry_now(client: JetStreamClient, queues: Sequence[str], drained: Drained) -> bool:
+    """Make the retries of this drain due now. Returns whether there were any."""
+    ids = {event.job_id for event in drained.retried}
 
     def ours(message: StoredMessage) -> bool:
-        return h.ATTEMPT in message.headers and _job_id(message.subject) in ids
+        return h.ATTEMPT in message.headers and (job := _parse(message.subject)) is not None and job.job_id in ids
 
-    brought = [await bring_forward(client, queue, None, ours) for queue in queues]
-    return any(brought)
+    return any([await bring_forward(client, queue, None, ours) for queue in queues])
 
 
 @dataclass(frozen=True)
 class _Look:
-    ready: tuple[tuple[str, str], ...]
+    """A queue at one point in time."""
+
+    ready: tuple[str, ...]
+    """Task and id of each job that is ready or running."""
     last_sequence: int
 
 
 async def _until_empty(client: JetStreamClient, queues: Sequence[str]) -> list[_Look]:
-    """Until no job is ready or running. A job may enqueue another in a queue that was looked at before: so it must
-    be found twice, with nothing stored in between."""
+    """Wait until no job is ready or running.
+
+    A job may enqueue another into a queue that was read before it. So all queues must be found empty twice, with
+    nothing stored in between.
+    """
     before: list[_Look] | None = None
     pause = 0.005
     while True:
@@ -169,35 +173,41 @@ async def _look_at(client: JetStreamClient, queues: Sequence[str]) -> list[_Look
 
 
 async def _look(client: JetStreamClient, queue: str) -> _Look:
-    """Jobs in lanes that workers take from, running ones too, and the newest sequence."""
-    stream = client.names.work_stream(queue)
-    query = {"subjects_filter": client.names.queue_filter(queue)}
-    info = await client.connection.api(api.stream_info(stream), query)
+    names = client.names
+    lanes = tuple(names.lane_filter(queue, lane).removesuffix(">") for lane in PULLED)
+    query = {"subjects_filter": names.queue_filter(queue)}
+    info = await client.connection.api(api.stream_info(names.work_stream(queue)), query)
     subjects = info["state"].get("subjects") or {}
-    ready = [
-        (subject.split(".")[4], _job_id(subject)) for subject in subjects if subject.split(".")[3] in n.PULLED
-    ]
-    return _Look(tuple(ready), int(info["state"]["last_seq"]))
+    ready = tuple(_label(subject) for subject in subjects if subject.startswith(lanes))
+    return _Look(ready, int(info["state"]["last_seq"]))
 
 
-def _job_id(subject: str) -> str:
-    tokens = subject.split(".")
-    return str(JobId(tokens[5], tokens[6])) if len(tokens) == 7 else ""
+def _label(subject: str) -> str:
+    job = _parse(subject)
+    return subject if job is None else f"{job.task} {job.job_id}"
+
+
+def _parse(subject: str) -> JobSubject | None:
+    """None for a subject that jobs do not have; a worker removes such messages too."""
+    try:
+        return JobSubject.parse(subject)
+    except ValueError:
+        return None
 
 
 def _failure_text(failures: list[JobFinished]) -> str:
-    count = "a job failed" if len(failures) == 1 else f"{len(failures)} jobs failed"
+    count = "1 job failed" if len(failures) == 1 else f"{len(failures)} jobs failed"
     lines = [f"{count} in drain(); `check=False` returns the report instead"]
-    for one in failures[:10]:
-        what = (
-            f"dead ({one.reason})"
-            if one.outcome == "dead_lettered"
-            else f"retries in {show_duration(one.retry_in_s)}"
+    for failure in failures[:10]:
+        outcome = (
+            f"dead ({failure.reason})"
+            if failure.outcome == "dead_lettered"
+            else f"retries in {show_duration(failure.retry_in_s)}"
         )
-        error = f"{one.error.type}: {one.error.text}" if one.error is not None else ""
-        lines.append(f"  {one.task} {one.job_id}, attempt {one.attempt}, {what}: {error}")
+        error = f"{failure.error.type}: {failure.error.text}" if failure.error is not None else ""
+        lines.append(f"  {failure.task} {failure.job_id}, attempt {failure.attempt}, {outcome}: {error}")
     lines += [f"  and {len(failures) - 10} more"] if len(failures) > 10 else []
-    for one in failures[:_TRACES]:
-        if one.error is not None and one.error.traceback:
-            lines += ["", f"{one.task} {one.job_id}:", one.error.traceback.rstrip()]
+    for failure in failures[:_TRACES]:
+        if failure.error is not None and failure.error.traceback:
+            lines += ["", f"{failure.task} {failure.job_id}:", failure.error.traceback.rstrip()]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What is enqueued: read it from the server, and say what was found instead where it is not as wanted."""
+"""Assert which jobs are enqueued on the server, and show the closest ones when an assertion fails."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from jetjobs.model.job import Job, JobState
 from jetjobs.model.masking import read_paths
 from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import as_time, read_json
+from jetjobs.model.wire.lenient_json import as_time, read_record
+from jetjobs.model.wire.subjects import PULLED, WAITING, JobSubject
 from jetjobs.testing.matching import Wanted, differences, effective_arguments, shown_argument, want
-from jetjobs.testing.sync_bridge import ask
+from jetjobs.testing.sync_bridge import run_with_client
 
 SHOWN = 5
-"""So many of the nearest jobs are shown in full."""
+"""The most jobs shown in a message."""
 
 TaskLike = Task[Any, Any] | TaskCall[Any, Any] | str
 
 
 @public("jetjobs.testing")
 class EnqueuedJob(NamedTuple):
-    """A live job as it stands on the server."""
+    """A live job on the server."""
 
     id: str
     task: str
     queue: str
     state: JobState
-    """queued, also while it runs; scheduled; or retrying."""
+    """`queued` (also while it runs), `scheduled` or `retrying`."""
     args: dict[str, Any]
-    """By name, as the task will get them: defaults are filled in."""
+    """The arguments by name, as the task will receive them, with defaults filled in."""
     priority: str
     attempt: int
     due_at: datetime | None
     headers: dict[str, str]
-    """The caller's own."""
+    """The headers set by the caller."""
     job: Job
-    """All else there is to know."""
+    """The complete job."""
 
     def __repr__(self) -> str:
         return f"<EnqueuedJob {self}>"
@@ -63,62 +63,66 @@ class EnqueuedJob(NamedTuple):
 
 
 def enqueued(app: JetJobs, task: TaskLike | None = None, /, *args: Any, **kwargs: Any) -> list[EnqueuedJob]:
-    """The live jobs in all queues that fit, oldest first.
+    """The live jobs in all queues that match, oldest first. Jobs that have ended are not included.
 
-    `task` may be a task, its name, or a task with options; arguments that are not given may be anything.
-    Jobs that have ended are not among them. InvalidArguments for an argument that the task does not take.
+    `task` may be a task, its name, or a task with options. Arguments that are not given match any value.
+    InvalidArguments for an argument that the task does not take.
     """
     __tracebackhide__ = True
     wanted = want(app, task, args, kwargs)
-    return [one for one in _all(app) if wanted.fits_task(one.task) and not differences(wanted, one.job, one.args)]
+    return [
+        found
+        for found in _all(app)
+        if wanted.matches_task(found.task) and not differences(wanted, found.job, found.args)
+    ]
 
 
 def assert_enqueued(app: JetJobs, task: TaskLike, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
-    """The oldest job that `enqueued` finds; AssertionError with what was found instead when there is none."""
+    """The oldest job that `enqueued` finds; AssertionError with the closest jobs when there is none."""
     __tracebackhide__ = True
     wanted = want(app, task, args, kwargs)
     everything = _all(app)
     near: list[tuple[EnqueuedJob, list[str]]] = []
-    for one in everything:
-        if wanted.fits_task(one.task):
-            differing = differences(wanted, one.job, one.args)
+    for found in everything:
+        if wanted.matches_task(found.task):
+            differing = differences(wanted, found.job, found.args)
             if not differing:
-                return one
-            near.append((one, differing))
-    raise AssertionError(_nothing_fits(wanted, near, everything))
+                return found
+            near.append((found, differing))
+    raise AssertionError(_not_enqueued(wanted, near, everything))
 
 
 def refute_enqueued(app: JetJobs, task: TaskLike | None = None, /, *args: Any, **kwargs: Any) -> None:
-    """AssertionError with the jobs that `enqueued` finds, if there are any."""
+    """AssertionError with the jobs that `enqueued` finds, if it finds any."""
     __tracebackhide__ = True
     found = enqueued(app, task, *args, **kwargs)
     if found:
         wanted = want(app, task, args, kwargs)
-        count = "a job is" if len(found) == 1 else f"{len(found)} jobs are"
-        lines = [f"{count} enqueued that should not be: {wanted}"]
-        lines += [f"  {one}" for one in found[:SHOWN]]
+        count = "1 job is" if len(found) == 1 else f"{len(found)} jobs are"
+        lines = [f"{count} enqueued, expected none: {wanted}"]
+        lines += [f"  {job}" for job in found[:SHOWN]]
         lines += [f"  and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
         raise AssertionError("\n".join(lines))
 
 
-def _nothing_fits(wanted: Wanted, near: list[tuple[EnqueuedJob, list[str]]], everything: list[EnqueuedJob]) -> str:
+def _not_enqueued(wanted: Wanted, near: list[tuple[EnqueuedJob, list[str]]], everything: list[EnqueuedJob]) -> str:
     lines = [f"not enqueued: {wanted}"]
     if near:
         lines.append(f"found {len(near)} of this task:")
-        for one, differing in sorted(near, key=lambda pair: len(pair[1]))[:SHOWN]:
-            lines.append(f"  {one}")
+        for found, differing in sorted(near, key=lambda pair: len(pair[1]))[:SHOWN]:
+            lines.append(f"  {found}")
             lines += [f"    {line}" for line in differing]
         lines += [f"  and {len(near) - SHOWN} more"] if len(near) > SHOWN else []
-    others = Counter(one.task for one in everything if not wanted.fits_task(one.task))
+    others = Counter(found.task for found in everything if not wanted.matches_task(found.task))
     if others:
         lines.append("of other tasks: " + ", ".join(f"{count} {task}" for task, count in sorted(others.items())))
     elif not near:
-        lines.append("nothing is enqueued; a job that has ended is not enqueued any more")
+        lines.append("no job is enqueued; jobs that have ended do not count")
     return "\n".join(lines)
 
 
 def _all(app: JetJobs) -> list[EnqueuedJob]:
-    found = ask(app, _read)
+    found = run_with_client(app, _read)
     return [_shown(app, job, lane) for job, lane in found]
 
 
@@ -132,36 +136,33 @@ async def _read(client: JetStreamClient) -> list[tuple[Job, str]]:
 
 
 async def _job_in(client: JetStreamClient, message: StoredMessage) -> tuple[Job, str] | None:
-    """The job and the lane it stands in; None for what is no job."""
-    lane = message.subject.split(".")[3]
-    if lane not in (*n.PULLED, *n.WAITING):
-        return None
+    """The job and its current lane; None for a message that is not a readable job."""
     try:
+        lane = JobSubject.parse(message.subject).lane
+        if lane not in (*PULLED, *WAITING):
+            return None
         job = decode(message)
         if job.payload:
             job = job._replace(body=await client.payloads.get(job.payload))
-    except DeliveryError:
+    except (ValueError, DeliveryError):
         return None
-    if lane in n.WAITING:
-        target = message.headers.get(h.SCHEDULE_TARGET, "").split(".")
-        job = job._replace(lane=target[3] if len(target) > 3 else "normal")
-    return job, lane
+    return (job._replace(lane=_priority(message)) if lane in WAITING else job), lane
+
+
+def _priority(message: StoredMessage) -> str:
+    """The priority of a waiting job, which the target of its schedule holds."""
+    try:
+        return JobSubject.parse(message.headers.get(h.SCHEDULE_TARGET, "")).lane
+    except ValueError:
+        return "normal"
 
 
 def _shown(app: JetJobs, job: Job, lane: str) -> EnqueuedJob:
     state = WAITING_STATES.get(lane, JobState.QUEUED)
     task = app.tasks.get(job.task)
-    arguments = _raw(job.body) if task is None else effective_arguments(task, job.body)
-    if task is not None and task.own_headers:  # a hand-made job does not say what is secret in it
+    arguments = read_record(job.body) if task is None else effective_arguments(task, job.body)
+    if task is not None and task.own_headers:  # a job published without jetjobs does not name its secrets
         job = job._replace(headers={**job.headers, **task.own_headers})
     return EnqueuedJob(
         job.id, job.task, job.queue, state, arguments, job.lane, job.attempt, as_time(job.due_at), job.carried, job
     )
-
-
-def _raw(body: bytes) -> dict[str, Any]:
-    try:
-        found = read_json(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

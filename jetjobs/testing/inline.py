@@ -1,4 +1,4 @@
-"""Run a task in place as a worker would, without a server."""
+"""Run a task in the test as a worker would, without a server."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ R = TypeVar("R")
 
 
 async def run_inline(task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run one attempt of the task here: arguments checked and sent through JSON, a Context, dependencies,
-    middleware, the time limit; the result as `handle.result()` would give it.
+    """Run one attempt of the task and return the result as `handle.result()` would.
 
-    What the task raises comes out as it is, signals too. An injected argument that is given is used in place of
-    what its factory would make. Lifespans are not opened, and an isolated task runs in a thread. Checkpoints are
-    kept in memory: `Inline` shows the last one, and may begin with one.
+    The attempt has everything a worker gives it: arguments validated and sent through JSON, a Context,
+    dependencies, middleware and the time limit. Exceptions of the task are raised unchanged, signals included.
+    An injected argument that is given replaces the value of its factory. Lifespans are not opened, and an isolated
+    task runs in a thread. Checkpoints are kept in memory; `Inline` gives access to them.
     """
     return await Inline().run(task, *args, **kwargs)
 
 
-class _Desk:
-    """Keeps the checkpoint of a job in memory, and shows progress to nobody."""
+class _MemoryServices:
+    """Keeps the checkpoint of a job in memory, and discards its progress."""
 
     def __init__(self, value: bytes | None) -> None:
         self.value = value
@@ -62,23 +62,25 @@ class _Desk:
 
 @public("jetjobs.testing")
 class Inline:
-    """`run_inline` with facts of the attempt: `await Inline(attempt=2).run(charge, order)`. A second `run` is a
-    further attempt of the job as far as checkpoints go: it finds the last one of the first."""
+    """`run_inline` with options: `await Inline(attempt=2).run(charge, order)`.
+
+    Further calls of `run` start from the last checkpoint, as further attempts of the job would.
+    """
 
     def __init__(
         self, *, app: JetJobs | None = None, attempt: int = 1, delivery: int = 1, checkpoint: Any = None
     ) -> None:
-        """`app` is needed only for a task of a router that more than one app includes. `checkpoint` is what an
-        earlier attempt has kept."""
+        """`app` is needed only for a task of a router that several apps include. `checkpoint` is the value that an
+        earlier attempt has stored."""
         self._app = app
         self._attempt = attempt
         self._delivery = delivery
-        self._desk = _Desk(None if checkpoint is None else encode(checkpoint))
+        self._services = _MemoryServices(None if checkpoint is None else encode(checkpoint))
 
     @property
     def checkpoint(self) -> Any:
-        """The last one kept, as plain JSON; None when there is none. It stays after a success too."""
-        return None if self._desk.value is None else read_json(self._desk.value)
+        """The last checkpoint as plain JSON, also after a success; None when there is none."""
+        return None if self._services.value is None else read_json(self._services.value)
 
     async def run(self, task: Task[P, R] | TaskCall[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         if isinstance(task, TaskCall):
@@ -90,8 +92,8 @@ class Inline:
         sent = {name: value for name, value in kwargs.items() if name not in given}
         body = whole.request(options, args, sent).body
         job = self._job(whole, options, body)
-        # A task of its own: the job's context ends with it.
-        attempt = _attempt(app, whole, job, self._delivery, self._desk, given)
+        # In its own asyncio task: the job's context variable ends with it.
+        attempt = _attempt(app, whole, job, self._delivery, self._services, given)
         return cast(R, await asyncio.create_task(attempt))
 
     def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
@@ -111,24 +113,29 @@ class Inline:
 
 
 def _app_of(task: Task[Any, Any]) -> JetJobs:
-    """The app that runs the task: the one whose router it was declared on, or that includes that router."""
-    router: Router = getattr(task.send, "__self__")  # noqa: B009 - a bound method has one, a callable need not
+    """The app that runs the task: it declares the task, or includes the router that does."""
+    router: Router = getattr(task.send, "__self__")  # noqa: B009 - typed as a callable, always a bound method
     apps = [one for one in router._upward() if isinstance(one, JetJobs)]
     if len(apps) != 1:
         found = "no app" if not apps else f"{len(apps)} apps"
         raise DefinitionError(
-            f"task {task.name!r} belongs to {found}", hint="name it: Inline(app=...).run(task, ...)"
+            f"task {task.name!r} belongs to {found}", hint="give the app: Inline(app=...).run(task, ...)"
         )
     return apps[0]
 
 
 async def _attempt(
-    app: JetJobs, task: Task[Any, Any], job: Job, delivery: int, desk: AttemptServices, given: Mapping[str, Any]
+    app: JetJobs,
+    task: Task[Any, Any],
+    job: Job,
+    delivery: int,
+    services: AttemptServices,
+    given: Mapping[str, Any],
 ) -> Any:
     limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
     if job.deadline:
         limit_s = min(limit_s, job.deadline - time.time())
-    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s, desk)
+    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s, services)
     enter_job(context)
     arguments = task.signature.decode(job.body)
     threads = Threads(1, lambda event: None)

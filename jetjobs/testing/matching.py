@@ -1,4 +1,4 @@
-"""Whether a job is the wanted one, and in what it differs. Pure: `enqueued.py` reads the jobs."""
+"""Compare a job with the one that a test expects, and describe the differences. No I/O."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import key_token
 
 DELAY_TOLERANCE_S = 2.0
-"""A delay is reckoned from a server's answer, and that takes a moment."""
+"""Tolerance for delays: a due time is computed from an answer of the server, which takes time."""
 
-MOST_SHOWN = 300
-"""Characters of a value."""
+MAX_SHOWN = 300
+"""The most characters shown of a value."""
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _MISSING = type("_Missing", (), {"__repr__": lambda self: "nothing"})()
 
 
 class Wanted(NamedTuple):
-    """What a test asks for: a task or any, some of its arguments, some options."""
+    """What a test expects: a task (or any), some of its arguments, some options."""
 
     task: Task[Any, Any] | None
     args: Mapping[str, Any]
     options: EnqueueOptions
 
-    def fits_task(self, name: str) -> bool:
+    def matches_task(self, name: str) -> bool:
         return self.task is None or self.task.name == name
 
     def __repr__(self) -> str:
@@ -56,10 +56,10 @@ def want(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Wanted:
-    """Refuses what no job can be: an unknown task, an argument the task does not take, a value of another type."""
+    """Validate what a test expects: the task is known, takes the arguments, and accepts their values."""
     if task is None:
         if args or kwargs:
-            raise TypeError("arguments are those of a task: name the task too")
+            raise TypeError("arguments without a task: give the task too")
         return Wanted(None, {}, {})
     options: EnqueueOptions = {}
     if isinstance(task, TaskCall):
@@ -75,7 +75,7 @@ def want(
 
 
 def _check_argument(task: Task[Any, Any], name: str, value: Any) -> None:
-    """A misspelt name or a value that cannot be would let a refutation pass for ever."""
+    """A misspelt name or an impossible value would let `refute_enqueued` pass in every case."""
     if name not in task.signature.names:
         known = ", ".join(task.signature.names) or "none"
         raise InvalidArguments(
@@ -84,14 +84,14 @@ def _check_argument(task: Task[Any, Any], name: str, value: Any) -> None:
             problems=[(name, "unknown")],
         )
     if not _is_plain(value):
-        return  # a matcher, perhaps: it is compared as it is
+        return  # it may be a matcher object: compare it unchanged
     try:
         task.signature.bind((), {name: value})
     except InvalidArguments as error:
         problems = [(where, text) for where, text in error.problems if where.split(".")[0] == name]
         if problems:
-            told = "; ".join(f"{where}: {text}" for where, text in problems)
-            raise InvalidArguments(f"task {task.name!r}: {told}", task=task.name, problems=problems) from None
+            details = "; ".join(f"{where}: {text}" for where, text in problems)
+            raise InvalidArguments(f"task {task.name!r}: {details}", task=task.name, problems=problems) from None
 
 
 def _is_plain(value: Any) -> bool:
@@ -103,7 +103,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def effective_arguments(task: Task[Any, Any], body: bytes) -> dict[str, Any]:
-    """The arguments as the task will get them: defaults stand in for what was not sent."""
+    """The arguments as the task will receive them, with defaults for those that were not sent."""
     try:
         sent = task.signature.decode(body)
     except DeliveryError:
@@ -117,7 +117,7 @@ def effective_arguments(task: Task[Any, Any], body: bytes) -> dict[str, Any]:
 
 
 def differences(wanted: Wanted, job: Job, arguments: Mapping[str, Any]) -> list[str]:
-    """A line for each thing that is not as wanted; none for a job that fits."""
+    """One line per difference; empty for a job that matches."""
     found = list(_option_differences(wanted.options, job))
     found += [line for name in wanted.args if (line := _argument_difference(wanted, name, arguments))]
     return found
@@ -133,12 +133,12 @@ def _argument_difference(wanted: Wanted, name: str, arguments: Mapping[str, Any]
         return None
     shown = [shown_argument(name, one, task.signature.secrets) for one in (plain, found)]
     if shown[0] == shown[1]:
-        return f"{name}: not as wanted, in a part that is secret or cut off here"
+        return f"{name}: differs in a part that is secret or truncated here"
     return f"{name}: wanted {shown[0]}, found {shown[1]}"
 
 
 def _as_json(task: Task[Any, Any], arguments: Mapping[str, Any], name: str, value: Any) -> Any:
-    """The value in the form in which it travels, so that a model equals the dict it is sent as."""
+    """The value as it is sent, so that a model equals the dict it is serialised to."""
     try:
         body = task.signature.encode(task.signature.bind((), {**arguments, name: value}))
     except InvalidArguments:
@@ -149,12 +149,12 @@ def _as_json(task: Task[Any, Any], arguments: Mapping[str, Any], name: str, valu
 def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # an array, for one, does not say yes or no
+    except Exception:  # an array, for example, has no truth value
         return False
 
 
 def shown_argument(name: str, value: Any, secrets: Iterable[Path]) -> str:
-    """The value for people. One with a secret anywhere is not shown, unless it is plain enough to mask that."""
+    """The value as text. A value that holds a secret is hidden entirely unless it is plain enough to mask."""
     inside = [path[1:] for path in secrets if path[:1] == (name,)]
     if not inside:
         return short(value)
@@ -188,10 +188,10 @@ def _option_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
 def _time_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
     if "delay" in options:
         wanted = options["delay"].total_seconds()
-        # After a retry the due time says nothing of the delay it was enqueued with.
+        # After a retry, the due time no longer depends on the delay the job was enqueued with.
         actual = job.due_at - job.enqueued_at if job.due_at and job.attempt == 1 else None
         if actual is None or abs(actual - wanted) > DELAY_TOLERANCE_S:
-            # Rounded: it is found a little shorter or longer than it was given, and 7 days must not be 6d23h.
+            # Rounded, because the measured delay is slightly off: 7 days must not be shown as 6d23h.
             shown = "none" if actual is None else show_duration(max(0.0, round(actual, 1)))
             yield f"delay: wanted {show_duration(wanted)}, found {shown}"
     if "run_at" in options and abs(options["run_at"].timestamp() - job.due_at) > 0.001:
@@ -201,9 +201,9 @@ def _time_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
 
 
 def short(value: Any) -> str:
-    """The value for people, cut where it is long."""
+    """The value as text, truncated when it is long."""
     try:
         text = repr(value)
     except Exception:
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

@@ -1,4 +1,4 @@
-"""An app on the server of a test: its settings for that time, and a worker beside it."""
+"""Point an app at the server of a test, and run a worker during a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jetjobs.worker.worker import Worker
 
 @contextlib.contextmanager
 def on_server(app: JetJobs, url: str) -> Iterator[JetJobs]:
-    """The app with its settings pointed at `url`, everything in memory; put back afterwards. It is not opened."""
+    """Point the app's settings at `url`, with memory storage; restore them afterwards. The app is not opened."""
     before = app.configure(None)
     app.configure(settings_for(before or app.settings, url))
     try:
@@ -24,7 +24,7 @@ def on_server(app: JetJobs, url: str) -> Iterator[JetJobs]:
 
 
 def settings_for(settings: Settings, url: str) -> Settings:
-    """The same settings for a server of a test. No credentials are taken along."""
+    """The same settings for the server of a test, without credentials."""
     login = dict.fromkeys(("creds", "user", "password", "token", "tls_ca"))
     nats = settings.nats.model_copy(update={**login, "url": url})
     queues = settings.queues.model_copy(update={"storage": "memory", "replicas": 1})
@@ -33,13 +33,13 @@ def settings_for(settings: Settings, url: str) -> Settings:
 
 @contextlib.asynccontextmanager
 async def working(worker: Worker) -> AsyncIterator[Worker]:
-    """The worker at work while the block runs. What still runs at the end is cancelled and given back.
+    """Run the worker while the block runs. Jobs that still run at the end are cancelled and released.
 
-    What keeps the worker from starting is raised here, and what ends it early is raised at the end.
+    An error that keeps the worker from starting is raised at the start, one that ends it early at the end.
     """
     run = asyncio.create_task(worker.run())
     try:
-        while worker.phase is Phase.STARTING and not run.done():  # noqa: ASYNC110 - observers are told only
+        while worker.phase is Phase.STARTING and not run.done():  # noqa: ASYNC110 - a phase cannot be awaited
             await asyncio.sleep(0.005)
         if not run.done():
             yield worker

@@ -1,4 +1,4 @@
-"""Ask the server from a thread of its own, so that a plain call works in plain and in async tests alike."""
+"""Run async code in a thread with its own event loop, so that helpers work in plain and in async tests."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from jetjobs.model.settings import Settings
 T = TypeVar("T")
 
 
-def ask(app: JetJobs, question: Callable[[JetStreamClient], Awaitable[T]]) -> T:
-    """What `question` finds on the app's server, over a connection of its own. The app need not be open."""
-    return run_aside(_asked(app.settings, f"jetjobs-{app.name}-testing", question))
+def run_with_client(app: JetJobs, work: Callable[[JetStreamClient], Awaitable[T]]) -> T:
+    """Run `work` with a separate connection to the app's server. The app need not be open."""
+    return run_in_thread(_with_client(app.settings, f"jetjobs-{app.name}-testing", work))
 
 
-def run_aside(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on an event loop in a thread, and wait for it here."""
-    # A loop may run in this thread already, and it would not run a second one.
+def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on an event loop in a new thread and wait for its result."""
+    # This thread may run an event loop already, and a thread can run only one.
     with ThreadPoolExecutor(1, "jetjobs-testing") as pool:
         return pool.submit(asyncio.run, work).result()
 
 
-async def _asked(settings: Settings, name: str, question: Callable[[JetStreamClient], Awaitable[T]]) -> T:
+async def _with_client(settings: Settings, name: str, work: Callable[[JetStreamClient], Awaitable[T]]) -> T:
     client = JetStreamClient(settings, name, lambda event: None)
     await client.open()
     try:
-        return await question(client)
+        return await work(client)
     finally:
         await client.close()
