@@ -1,4 +1,4 @@
-"""The command line. This module only finds the command; each command's module loads what it needs."""
+"""The command line: its entry point. Each command imports what it needs when it is called."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ def main() -> None:
 
 
 def _open_standard_files() -> None:
-    """Those that were closed (`<&-`) would be taken by the first socket or file that is opened, and the event loop
-    ends the whole process when it is to close one of them."""
+    """Open /dev/null for each standard stream that is closed (`<&-`).
+
+    Otherwise the first socket or file opened would get its number, and the event loop aborts the process when it
+    has to close a descriptor of a standard stream.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            found = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            found = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, usually this one
             if found != number:
                 os.dup2(found, number)
                 os.close(found)

@@ -1,4 +1,4 @@
-"""Find the user's app: MODULE:NAME, a file, or the only JetJobs in the usual places."""
+"""Find the user's app: MODULE:NAME, a file, or the only JetJobs object in the usual modules."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from types import ModuleType
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.terminal.output import AppImportError
+from jetjobs.cli.exit_codes import AppImportError
 from jetjobs.model.errors import ConfigError, JetJobsError
 
 USUAL = ("tasks", "jobs", "app", "main", "worker")
 
 
 class AppNotFound(ConfigError):
-    """None was named, and none is in the usual places."""
+    """No app was named, and the usual modules contain none."""
 
 
 def find_app(target: str | None) -> JetJobs:
-    """The app that `target` names. ConfigError when there is none, or more than one."""
+    """The app that `target` names. ConfigError if there is none or more than one."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -29,7 +29,7 @@ def find_app(target: str | None) -> JetJobs:
     if module_name.endswith(".py"):
         path = Path(module_name)
         if not path.is_file():
-            raise ConfigError(f"there is no file {module_name!r}")
+            raise ConfigError(f"no such file: {module_name}")
         if path.parent != Path():
             sys.path.insert(0, str(path.parent.resolve()))
         module_name = path.stem
@@ -42,7 +42,9 @@ def find_app(target: str | None) -> JetJobs:
     apps = _apps_in(module)
     if len(apps) != 1:
         listed = ", ".join(f"{module_name}:{n}" for n in apps) or "none"
-        raise ConfigError(f"{module_name!r} must hold one JetJobs app; found: {listed}", hint="--app MODULE:NAME")
+        raise ConfigError(
+            f"{module_name!r} must contain one JetJobs app; found: {listed}", hint="name it: --app MODULE:NAME"
+        )
     return next(iter(apps.values()))
 
 
@@ -59,7 +61,9 @@ def _search() -> JetJobs:
             "no app found in " + ", ".join(f"{n}.py" for n in USUAL),
             hint="name it: --app MODULE:NAME, JETJOBS_APP, or `app` in [tool.jetjobs] of pyproject.toml",
         )
-    raise ConfigError(f"more than one app: {', '.join(sorted(found))}", hint="choose one with --app MODULE:NAME")
+    raise ConfigError(
+        f"found more than one app: {', '.join(sorted(found))}", hint="choose one with --app MODULE:NAME"
+    )
 
 
 def _load(name: str, target: str) -> ModuleType:
@@ -67,7 +71,9 @@ def _load(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigError(f"there is no module {name!r}", hint="give MODULE:NAME, as in tasks:app") from None
+            raise ConfigError(
+                f"no module named {name!r}", hint="name the app as MODULE:NAME, for example tasks:app"
+            ) from None
         raise AppImportError(target) from error
     except JetJobsError:
         raise
@@ -81,4 +87,4 @@ def _apps_in(module: ModuleType) -> dict[str, JetJobs]:
 
 def _names_hint(module: ModuleType) -> str | None:
     names = sorted(_apps_in(module))
-    return f"this module has: {', '.join(names)}" if names else None
+    return f"apps in this module: {', '.join(names)}" if names else None

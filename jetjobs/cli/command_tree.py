@@ -1,4 +1,4 @@
-"""The tree of commands and its global options. A command's module is imported when the command is called."""
+"""The tree of commands and the global options. A command's modules are imported when it is called."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from jetjobs import __version__
-from jetjobs.cli.state import STALE_DEV_FILE, before_dashes, hoist, run_async, state
-from jetjobs.cli.terminal.options import read_duration
-from jetjobs.cli.terminal.output import (
+from jetjobs.cli.exit_codes import (
     APP_BROKEN,
     DONE,
     INTERRUPTED,
@@ -24,46 +22,45 @@ from jetjobs.cli.terminal.output import (
     UNREACHABLE,
     USAGE,
     AppImportError,
-    Output,
     exit_code,
-    unwritable,
-    user_traceback,
 )
+from jetjobs.cli.global_options import before_dashes, hoist
+from jetjobs.cli.state import STALE_DEV_FILE, run_async, state
+from jetjobs.cli.terminal.options import read_duration
+from jetjobs.cli.terminal.output import Output, unwritable, user_traceback
 from jetjobs.model.errors import JetJobsError
 
 
 class Entry(NamedTuple):
-    """A command or a group of them: the modules that hold it, by name, and what `--help` says of it."""
+    """A command or group of commands: the names of its modules, and its line in `--help`."""
 
     modules: str
     help: str
     hidden: bool = False
 
 
-_DEAD = Entry("dead replay", "Dead letters: jobs that will not run again by themselves.")
+_DEAD = Entry("dead replay", "Dead letters: jobs that failed for good. List, replay or delete them.")
 ENTRIES = {
-    "dev": Entry("dev", "Run everything on this machine: nats-server, a worker, reload on change."),
+    "dev": Entry("dev", "Run nats-server and a worker that reloads on change, for development."),
     "worker": Entry("worker", "Run the tasks of an app until SIGTERM or Ctrl-C."),
-    "enqueue": Entry("enqueue", "Store a job, and with --wait print its result."),
-    "jobs": Entry("jobs watch", "Jobs: where they stand; cancel or move them."),
-    "queues": Entry("queues", "Queues: what waits, runs and moves; pause or empty them."),
-    "schedules": Entry(
-        "schedules schedule_edits", "Schedules: what runs by the calendar, and when next; change or pause it."
-    ),
-    "workers": Entry("workers", "Workers: what they do; quiet or stop them."),
+    "enqueue": Entry("enqueue", "Enqueue a job; with --wait, print its result."),
+    "jobs": Entry("jobs watch", "Jobs: list, show, cancel, reschedule or watch them."),
+    "queues": Entry("queues", "Queues: counts and rates; pause, resume or purge them."),
+    "schedules": Entry("schedules schedule_edits", "Schedules: list, change, pause or run them."),
+    "workers": Entry("workers", "Workers: list, show, quiet or stop them."),
     "dead": _DEAD,
     "dlq": _DEAD._replace(hidden=True),
-    "events": Entry("events", "Follow what happens to jobs and workers, until Ctrl-C."),
-    "top": Entry("top", "Queues, running jobs and workers, live."),
-    "setup": Entry("setup", "Streams, lanes and buckets on the server."),
-    "doctor": Entry("doctor", "Look at server, streams, queues, workers and app."),
-    "config": Entry("config", "Settings and where they come from."),
+    "events": Entry("events", "Follow events of jobs and workers until Ctrl-C."),
+    "top": Entry("top", "Show queues, running jobs and workers, live."),
+    "setup": Entry("setup", "Streams, consumers and buckets on the server: plan or apply changes."),
+    "doctor": Entry("doctor", "Check server, streams, queues, schedules, workers and app."),
+    "config": Entry("config", "Settings and their sources."),
 }
 """In the order of `--help`."""
 
 
 class LazyGroup(TyperGroup):
-    """Lists its commands by name and help, and imports the modules of the one that is called."""
+    """Lists commands by name and help, and imports the modules of the command that is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -76,17 +73,17 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str) -> Any:
-    """The command or group of that name, as typer makes it. Commands that are `async def` get an event loop."""
+    """The command or group of that name, as built by typer. Commands that are `async def` get an event loop."""
     entry = ENTRIES[name]
-    together = typer.Typer(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
+    combined = typer.Typer(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
     for module in entry.modules.split():
-        together.registered_commands += import_module(
+        combined.registered_commands += import_module(
             f"jetjobs.cli.commands.{module}"
         ).commands.registered_commands
-    for command in together.registered_commands:
+    for command in combined.registered_commands:
         if inspect.iscoroutinefunction(command.callback):
             command.callback = _on_event_loop(command.callback)
-    group = typer.main.get_group(together)
+    group = typer.main.get_group(combined)
     return group.commands.get(name, group)
 
 
@@ -101,7 +98,7 @@ def _on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:
 tree = typer.Typer(
     name="jetjobs",
     cls=LazyGroup,
-    help="Jobs on NATS JetStream: run workers, enqueue jobs, set up streams.",
+    help="Background jobs on NATS JetStream.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -112,18 +109,24 @@ tree = typer.Typer(
 @tree.callback()
 def options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    app: Annotated[str | None, typer.Option(help="MODULE:NAME of the app.", metavar="M:O")] = None,
-    server: Annotated[str | None, typer.Option("-s", "--server", help="URL of the NATS server.")] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the nats command line to use.")] = None,
-    creds: Annotated[str | None, typer.Option(help="Path of a NATS credentials file.")] = None,
-    config_file: Annotated[Path | None, typer.Option("--config", help="Configuration file.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="How long to wait for the server. [default: 5s]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
-    as_lines: Annotated[bool, typer.Option("--jsonl", help="JSON, one object of a list a line.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Ids or names only.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colour.")] = False,
+    app: Annotated[str | None, typer.Option(help="The app.", metavar="MODULE:NAME")] = None,
+    server: Annotated[
+        str | None, typer.Option("-s", "--server", help="URL of the NATS server.", metavar="URL")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the nats CLI to use.", metavar="NAME")] = None,
+    creds: Annotated[str | None, typer.Option(help="NATS credentials file.", metavar="FILE")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="Configuration file.", metavar="FILE")
+    ] = None,
+    timeout: Annotated[
+        str | None, typer.Option(help="How long to wait for the server. [default: 5s]", metavar="DURATION")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_lines: Annotated[bool, typer.Option("--jsonl", help="Print each item as JSON on its own line.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only ids or names.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Do not use colors.")] = False,
 ) -> None:
-    """Global options may stand before or after the command."""
+    """Global options may appear before or after the command."""
     state.app, state.server, state.context, state.creds, state.config = app, server, context, creds, config_file
     state.from_dev_file = False
     state.out = Output(as_json=as_json, lines=as_lines, quiet=quiet, colour=not no_color)
@@ -131,7 +134,7 @@ def options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     ordered = hoist(arguments) or ["--help"]
     if "--version" in before_dashes(ordered):
         print(f"jetjobs {__version__}")
@@ -159,20 +162,24 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return unwritable(error)
     except SystemExit:
-        # Typer ends so, with a 1, when nobody reads what we write any more; and puts a wrapper around the output.
+        # Typer exits with 1 when the reader of our output is gone, after wrapping standard output.
         if type(sys.stdout).__name__ == "PacifyFlushWrapper":
             return READER_GONE
         raise
     except Exception as error:
-        shown = getattr(error, "format_message", None)  # typer's own usage errors
-        if shown is None:
+        if not hasattr(error, "format_message"):
             raise
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "jetjobs"
-        text = shown()
-        if text.startswith("Usage:"):  # only a group was named
-            if not state.out.as_json:
-                state.out.note(text)
-            text = f"{command}: which command?"
-        state.out.error(text, f"{command} --help", USAGE)
-        return USAGE
+        return _usage_error(error)
+
+
+def _usage_error(error: Any) -> int:
+    """Report a usage error that typer found."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "jetjobs"
+    text = error.format_message()
+    if text.startswith("Usage:"):  # a group without a command
+        if not state.out.as_json:
+            state.out.note(text)
+        text = "missing command"
+    state.out.error(text, f"{command} --help", USAGE)
+    return USAGE

@@ -1,4 +1,4 @@
-"""Names that the shell completes, read from the server within 300 ms; silent on failure."""
+"""Shell completion of names, read from the server within 300 ms; offers nothing on failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jetjobs.cli.state import hoist
+from jetjobs.cli.global_options import hoist
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 0.3
 MOST = 200
-"""Ids of dead letters that are offered."""
+"""Maximum number of dead letter ids offered."""
 
 
 def queue_names(incomplete: str) -> list[str]:
@@ -58,21 +58,21 @@ def event_kinds(incomplete: str) -> list[str]:
 
 
 def _names(what: str, incomplete: str) -> list[str]:
-    """Whatever goes wrong, nothing is offered: a message could only spoil the line that is being typed."""
+    """On any error nothing is offered: a message would garble the line being typed."""
     with contextlib.suppress(Exception):
-        found = _ask(what, _settings())
+        found = _query(what, _settings())
         return [name for name in found if name.startswith(incomplete) and name.isprintable()]
     return []
 
 
 def _settings() -> Settings:
-    """The settings that the typed line would have, global options wherever they stand."""
+    """The settings of the line being typed, with global options anywhere in it."""
     from jetjobs.config import load_settings
 
     typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
     try:
         words = shlex.split(typed)
-    except ValueError:  # a quote that is still open
+    except ValueError:  # an unclosed quote
         words = typed.split()
     given: dict[str, str] = {}
     front = iter(hoist(words[1:]))
@@ -86,8 +86,8 @@ def _settings() -> Settings:
     return load_settings(flags, config=config, context=given.get("context")).settings
 
 
-def _ask(what: str, settings: Settings) -> list[str]:
-    """Ask in a thread that is left behind when time is up: a server that hangs must not hold up the shell."""
+def _query(what: str, settings: Settings) -> list[str]:
+    """Query in a thread that is abandoned when time is up: a server that hangs must not block the shell."""
     import asyncio
     import logging
 
@@ -97,14 +97,14 @@ def _ask(what: str, settings: Settings) -> list[str]:
     found: list[list[str]] = []
     done = threading.Event()
 
-    async def ask() -> None:
+    async def query() -> None:
         async with JetJobs("jetjobs-completion", settings=settings) as app:
-            found.append(await _ASKED[what](app))
+            found.append(await _QUERIES[what](app))
             done.set()
 
     def work() -> None:
         with contextlib.suppress(BaseException):
-            asyncio.run(ask())
+            asyncio.run(query())
         done.set()
 
     threading.Thread(target=work, daemon=True).start()
@@ -127,7 +127,7 @@ async def _workers(app: JetJobs) -> list[str]:
 async def _schedules(app: JetJobs) -> list[str]:
     from jetjobs.model.wire.validation import is_schedule_name
 
-    # A name that somebody's hand wrote may hold what a shell would read in its own way.
+    # A name written without jetjobs may contain characters that the shell would interpret.
     return [one.name for one in await app.jetstream.schedules.all() if is_schedule_name(one.name)]
 
 
@@ -140,7 +140,7 @@ async def _dead(app: JetJobs) -> list[str]:
     return list(found)
 
 
-_ASKED: dict[str, Callable[[JetJobs], Coroutine[Any, Any, list[str]]]] = {
+_QUERIES: dict[str, Callable[[JetJobs], Coroutine[Any, Any, list[str]]]] = {
     "queues": _queues,
     "tasks": _tasks,
     "workers": _workers,

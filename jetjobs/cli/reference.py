@@ -1,4 +1,4 @@
-"""The page docs/reference/cli.md, made from the tree of commands: `python -m jetjobs.cli.reference` prints it."""
+"""Generates docs/reference/cli.md from the tree of commands: `python -m jetjobs.cli.reference` prints it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import typer
 
 from jetjobs.cli.command_tree import ENTRIES, load, tree
 
-HEAD = """# Reference of the command line
+HEAD = """# Command-line reference
 
-<!-- Made by `make docs` from the code. Do not edit. -->
+<!-- Generated from the code by `make docs`. Do not edit. -->
 
-Every command with its arguments and options. [The guide](../how-to/cli.md) says what they are for,
-[cli-json.md](cli-json.md) what `--json` prints. `jetjobs dlq` is another name of `jetjobs dead`.
+Every command with its arguments and options. See [the guide](../how-to/cli.md) for how to use them and
+[cli-json.md](cli-json.md) for the output of `--json`. `jetjobs dlq` is an alias of `jetjobs dead`.
+
+Durations are written `250ms`, `10s`, `5m`, `2h` or `1d`, times in ISO 8601 with a zone.
 """
 
 
 class Command(NamedTuple):
-    """One command that can be run."""
+    """A command that can be run."""
 
     words: tuple[str, ...]
     click: Any
-    """As typer has made it."""
+    """The command object that typer built."""
 
     @property
     def name(self) -> str:
@@ -31,7 +33,7 @@ class Command(NamedTuple):
 
 
 def commands() -> Iterator[Command]:
-    """Every command of the tree, in the order of its help; other names for the same are left out."""
+    """Every command of the tree, in the order of `--help`, without aliases."""
     for name, entry in ENTRIES.items():
         if entry.hidden:
             continue
@@ -47,7 +49,7 @@ def markdown() -> str:
     root = typer.main.get_command(tree)
     parts = [
         HEAD,
-        _section("jetjobs", "", "Global options, which may stand before or after the command.", root),
+        _section("jetjobs", "", "Global options. They may appear before or after the command.", root),
     ]
     group = ""
     for command in commands():
@@ -98,15 +100,15 @@ def _spelling(option: Any) -> str:
 
 
 def _default(option: Any) -> tuple[str, str]:
-    """The default, and the meaning. A default that is a setting's is named in the help."""
+    """The default and the meaning. The default of a setting is part of the help text."""
     text = option.help or ""
     if " [default: " in text:
         meaning, _, default = text.partition(" [default: ")
         return default.rstrip("]"), meaning
     if option.secondary_opts:
         return f"`{(option.opts if option.default else option.secondary_opts)[0]}`", text
-    unsaid = option.is_flag or option.default in (None, "", 0)
-    return "" if unsaid else f"`{option.default}`", text
+    omitted = option.is_flag or option.default in (None, "", 0)
+    return "" if omitted else f"`{option.default}`", text
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

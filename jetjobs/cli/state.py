@@ -1,9 +1,11 @@
-"""Global options of this invocation, and what commands make of them: settings, the app, an event loop."""
+"""State of this invocation: its global options and what follows from them: settings, the app, an event loop."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Coroutine, Sequence
+import getpass
+import os
+import socket
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STALE_DEV_FILE = "remove .jetjobs/dev.json if no `jetjobs dev` runs here"
-"""What to do when no server answers where that file says."""
+STALE_DEV_FILE = "remove .jetjobs/dev.json if no `jetjobs dev` is running here"
+"""The hint when no server answers at the address in that file."""
 
 
 @dataclass
@@ -31,11 +33,11 @@ class State:
     config: Path | None = None
     timeout_s: float | None = None
     from_dev_file: bool = False
-    """Whether the server was found by `.jetjobs/dev.json`."""
+    """Whether the server address comes from `.jetjobs/dev.json`."""
     out: Output = field(default_factory=Output)
 
     def settings(self, flags: dict[str, Any] | None = None, *, dotenv: bool = False) -> LoadedSettings:
-        """Settings with flags on top, of this command and global."""
+        """The settings, with the command's flags and the global options taking precedence."""
         from datetime import timedelta
 
         from jetjobs.config import load_settings
@@ -61,7 +63,7 @@ class State:
         return app
 
     def reader(self) -> JetJobs:
-        """An app without tasks, for commands that need the server only."""
+        """An app without tasks, for commands that need only the server."""
         from jetjobs.app import JetJobs
 
         return JetJobs("jetjobs-cli", settings=self.settings().settings)
@@ -71,7 +73,7 @@ state = State()
 
 
 def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on uvloop where it is installed."""
+    """Run a coroutine, on uvloop if it is installed."""
     import asyncio
 
     try:
@@ -82,45 +84,10 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return runner.run(main())
 
 
-def heeds_hangup() -> bool:
-    """Whether a closed terminal stops this process. False under nohup, which has the signal ignored."""
-    return signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-
-
-# Global options may stand anywhere in a line. These take a value.
-_WITH_VALUE = frozenset({"--app", "-s", "--server", "--context", "--creds", "--config", "--timeout"})
-_WITHOUT = frozenset({"--json", "--jsonl", "--quiet", "--no-color"})
-# With these commands -q is short for --queues.
-_OWN_Q = frozenset({"worker", "setup"})
-
-
-def hoist(arguments: Sequence[str]) -> list[str]:
-    """Move global options to the front, where the parser wants them.
-
-    >>> hoist(["enqueue", "greet", "name=Ada", "--json"])
-    ['--json', 'enqueue', 'greet', 'name=Ada']
-    >>> hoist(["queues", "list", "-q"]), hoist(["worker", "-q", "mail"])
-    (['-q', 'queues', 'list'], ['worker', '-q', 'mail'])
-    """
-    front: list[str] = []
-    rest: list[str] = []
-    items = iter(arguments)
-    for item in items:
-        if item == "--":
-            rest.extend([item, *items])
-        elif item == "-q":
-            (rest if rest and rest[0] in _OWN_Q else front).append(item)
-        elif item in _WITHOUT or (item.startswith("--") and item.partition("=")[0] in _WITH_VALUE and "=" in item):
-            front.append(item)
-        elif item in _WITH_VALUE:
-            value = next(items, None)
-            # Without a value it stays where it is: in front it would take the command for one.
-            (rest if value is None else front).extend([item] if value is None else [item, value])
-        else:
-            rest.append(item)
-    return front + rest
-
-
-def before_dashes(arguments: list[str]) -> list[str]:
-    """What stands before `--`."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+def operator() -> str:
+    """Who runs this command, as recorded with what it changes."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # in a container the uid may have no name
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()}"

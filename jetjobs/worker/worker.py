@@ -55,7 +55,7 @@ class Worker:
         if not options.slots and not options.schedules:
             raise ConfigError("a worker with 0 slots and without schedules has nothing to do")
         if options.slots and not options.queues:
-            raise ConfigError("there is no queue to work on", hint="declare a task, or name queues with --queues")
+            raise ConfigError("there is no queue to work on", hint="declare a task, or name queues with --queue")
         self.name = options.name or default_name()
         self.phase = Phase.STARTING
         self.registry = registry

@@ -187,7 +187,7 @@ def enqueue_and_look(told: Session) -> None:
 def events(told: Session, folder: Path, url: str) -> None:
     """They do not end by themselves: another process follows them, and is interrupted."""
     with Process(["events", "-s", url, "--json"], folder) as following:
-        following.wait_for("heard us", timeout=60)
+        following.wait_for("press Ctrl-C to stop", timeout=60)
         give_up = time.monotonic() + 60
         while not (ended := [line for line in list(following.lines) if "job.succeeded" in line]):
             assert time.monotonic() < give_up, following.lines

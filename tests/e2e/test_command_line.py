@@ -85,13 +85,13 @@ def test_dev_refuses_production_and_a_second_start(folder: Path) -> None:
     refused = run(["dev"], folder, env={"JETJOBS_ENV": "production"})
     assert (refused.returncode, error_of(refused)) == (
         2,
-        "error: `jetjobs dev` does not run with env = production",
+        "error: `jetjobs dev` refuses to run with env = production",
     )
     with Process(["dev", "--store", "memory"], folder) as dev:
         dev.wait_for("worker ready")
         second = run(["dev"], folder)
         assert second.returncode == 2
-        assert "a dev server runs here already" in error_of(second)
+        assert "a dev server is already running here" in error_of(second)
         dev.end(signal.SIGINT)
 
 
@@ -99,7 +99,7 @@ def test_dev_waits_for_a_change_when_the_app_is_broken(folder: Path) -> None:
     with Process(["dev", "--store", "memory"], folder) as dev:
         dev.wait_for("worker ready")
         (folder / "tasks.py").write_text("this is no python\n")
-        dev.wait_for("waiting for a change")
+        dev.wait_for("waiting for a file to change")
         assert any("SyntaxError" in line for line in dev.lines)
         (folder / "tasks.py").write_text(TASKS)
         dev.wait_for("worker ready", 2)
@@ -188,7 +188,7 @@ def test_an_app_that_cannot_be_imported_shows_the_users_frames_only(folder: Path
     [
         (None, None, 2, "no app found in tasks.py"),
         ("", "tasks:app", 2, "'tasks:app' is not a JetJobs app"),
-        ("", "nowhere:app", 2, "there is no module 'nowhere'"),
+        ("", "nowhere:app", 2, "no module named 'nowhere'"),
         (TASKS + "\nother = JetJobs('b')\n", None, 2, "more than one app: tasks:app, tasks:other"),
         ("import missing_module\n", None, 4, "cannot be imported"),
         ("from jetjobs import JetJobs\napp = JetJobs('a b')\n", None, 2, "invalid app name 'a b'"),
@@ -231,7 +231,7 @@ def test_config_show_gives_each_value_its_source_and_masks_secrets(folder: Path)
 def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(shell: Shell) -> None:
     assert "not on the server" in shell.error("worker", "--provision", "verify", code=6)
     assert "+ work stream jobs-work-default" in shell("setup", "plan").stdout.splitlines()
-    shell("setup", "apply", "--queues", "extra")
+    shell("setup", "apply", "--queue", "extra")
     assert {item["action"] for item in shell.json("setup", "plan")["items"]} == {"none"}
     shell("worker", "--provision", "verify", "--burst")
 

@@ -27,7 +27,7 @@ async def work(n: int) -> int:
     return n
 """
 pytestmark = pytest.mark.timeout(180)  # many commands, each a process
-NO_MATCH = "No dead letter matches. Nothing changed.\n"
+NO_MATCH = "No dead letters match. Nothing changed.\n"
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_lists_are_filtered_paged_grouped_and_never_cut_in_a_pipe(app: Jet
     for options, count in (
         (["--queue", "other"], 1),
         (["--task", "work"], 3),
-        (["--reason", "crashed"], 0),
+        (["--died-of", "crashed"], 0),
         (["--error-type", "LookupError"], 4),
         (["--since", "1h"], 4),
         (["--since", "0s"], 0),
@@ -111,10 +111,10 @@ async def test_headers_and_crashes_are_shown_and_quietly_only_the_ids_of_what_wa
     shown = dead("show", unknown).stdout
     assert "X-Odd: a\\x1b[2Jb" in shown
     assert re.search(r"^crashes +2$", shown, re.MULTILINE)
-    replayed = dead("replay", one, unknown, "-q", code=1)
+    replayed = dead("replay", one, unknown, "--quiet", code=1)
     assert replayed.stdout == f"{one}\n"
     assert f"{unknown} refused" in replayed.stderr
-    deleted = dead("delete", "--task", "work", "--yes", "-q")
+    deleted = dead("delete", "--task", "work", "--yes", "--quiet")
     assert sorted(deleted.stdout.split()) == sorted([two, three])
     assert set(await truth.dead()) == {unknown}
 
@@ -127,19 +127,19 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
     await bury(app, "work", [b'{"n":"x"}'], ids=["invalid"])
     before = await truth.subjects("jobs-dead", "jobs.dead.>")
     for arguments, code, words in (
-        (["show", "missing"], 5, "no dead letter of missing"),
-        (["replay", one, "missing"], 5, "no dead letter of missing; nothing was changed"),
-        (["delete", one, "missing"], 5, "no dead letter of missing; nothing was changed"),
+        (["show", "missing"], 5, "no dead letter of job missing"),
+        (["replay", one, "missing"], 5, "no dead letter of job missing; nothing was changed"),
+        (["delete", one, "missing"], 5, "no dead letter of job missing; nothing was changed"),
         (["show", "twice"], 2, "2 dead letters have the id twice: default/work, other/work"),
         (["replay", "twice"], 2, "2 dead letters have the id twice"),
         (["delete", "twice"], 2, "2 dead letters have the id twice"),
-        (["replay"], 2, "name ids, a filter, or --all"),
-        (["delete"], 2, "name ids, a filter, or --all"),
-        (["replay", one, "--all"], 2, "beside ids only"),
-        (["replay", one, "--since", "1h"], 2, "beside ids only"),
+        (["replay"], 2, "give ids, a filter or --all"),
+        (["delete"], 2, "give ids, a filter or --all"),
+        (["replay", one, "--all"], 2, "ids can be combined only"),
+        (["replay", one, "--since", "1h"], 2, "ids can be combined only"),
         (["replay", one, "--data", "[1]"], 2, "--data must be one JSON object"),
         (["replay", one, "--data", "{"], 2, "--data:"),
-        (["replay", "--all", "--data", "{}"], 2, "--data goes with one id"),
+        (["replay", "--all", "--data", "{}"], 2, "--data needs exactly one id"),
         (["replay", one, "--reason", "x" * 600], 2, "reason has 600 characters"),
         (["replay", one, "--to-queue", "nowhere"], 5, "queue 'nowhere' does not exist; nothing was changed"),
         (["replay", "--all", "--yes", "--to-queue", "nowhere"], 5, "queue 'nowhere' does not exist"),
@@ -213,7 +213,7 @@ async def test_ctrl_c_in_the_middle_says_what_is_done_and_the_rest_can_follow(
         await eventually(begun, 30)
         assert process.end(signal.SIGINT) == 130
         text = "\n".join(process.lines)
-    said = re.search(r"(\d+) replayed; stopped before the end", text)
+    said = re.search(r"(\d+) replayed; interrupted", text)
     assert said is not None, text
     assert "Traceback" not in text
     assert len(await truth.jobs()) == int(said[1])
@@ -229,7 +229,7 @@ async def test_letters_go_to_a_file_and_back(app: JetJobs, dead: Shell, truth: T
     file = folder / "letters.jsonl"
     dead("export", str(file))
     assert len(file.read_text().splitlines()) == 3
-    assert f"{file} is there already" in dead.error("export", str(file), code=2)
+    assert f"{file} already exists" in dead.error("export", str(file), code=2)
     dead("export", str(file), "--force", "--task", "work")
     assert not (folder / "letters.jsonl.part").exists()
     assert dead("export", "-").stdout == file.read_text()
@@ -238,7 +238,7 @@ async def test_letters_go_to_a_file_and_back(app: JetJobs, dead: Shell, truth: T
     assert dead("delete", ids[0]).stdout == "1 deleted\n"
     assert dead("delete", "--all", "--yes").stdout == "2 deleted\n"
     assert dead.json("import", str(file)) == {"imported": 3, "already_there": 0, "problems": []}
-    assert dead("import", str(file)).stdout == "0 imported, 3 were there already\n"
+    assert dead("import", str(file)).stdout == "0 imported, 3 already existed\n"
     assert {k: v["body"] for k, v in (await truth.dead()).items()} == {k: v["body"] for k, v in before.items()}
 
     file.write_text(file.read_text() + '{"subject": "jobs.dead.x.y.z", "headers": {"Nats-Rollup": "all"}}\n')

@@ -118,11 +118,11 @@ def test_failure_is_silent(shell: Shell, server: EmbeddedServer, hanging: str, s
 def test_no_answer_is_waited_for_longer_than_300_ms(shell: Shell, hanging: str) -> None:
     code = (
         "import time, jetjobs.app\n"
-        "from jetjobs.cli.completion import _ask\n"
+        "from jetjobs.cli.completion import _query\n"
         "from jetjobs.model.settings import build_settings\n"
         f"settings = build_settings({{'nats': {{'url': '{hanging}'}}}})\n"
         "began = time.perf_counter()\n"
-        "assert _ask('queues', settings) == []\n"
+        "assert _query('queues', settings) == []\n"
         "print(time.perf_counter() - began)\n"
     )
     command = [sys.executable, "-c", code]

@@ -57,7 +57,7 @@ async def record_of(app: JetJobs, name: str, where: Any) -> WorkerRecord:
         (">&-", 0, ""),
         ("2>&-", 0, ""),
         ("<&- >&- 2>&-", 0, ""),
-        ("> /dev/full", 1, "error: the output cannot be written: No space left on device\n"),
+        ("> /dev/full", 1, "error: cannot write the output: No space left on device\n"),
     ],
 )
 def test_files_that_are_closed_or_full_end_no_command_with_a_crash(
@@ -75,8 +75,8 @@ def test_files_that_are_closed_or_full_end_no_command_with_a_crash(
 
 def test_workers_are_listed_shown_quieted_and_stopped(shell: Shell) -> None:
     assert shell.json("workers", "list") == {"items": [], "cursor": None}
-    assert "no worker lives" in shell("workers", "list").stderr
-    assert "there is no queue" in shell("workers", "list", "--queue", "nowhere", code=5).stderr
+    assert "no running workers" in shell("workers", "list").stderr
+    assert "queue 'nowhere' does not exist" in shell("workers", "list", "--queue", "nowhere", code=5).stderr
     with (
         shell.process("worker", "--name", "one") as one,
         shell.process("worker", "--name", "two", "-c", "3") as two,
@@ -183,14 +183,14 @@ async def test_purge_wants_to_be_told_twice(shell: Shell, truth: Truth) -> None:
     shell("enqueue", "greet", "name=Ada", "-n", "3")
     shell("enqueue", "greet", "name=Ada", "--delay", "1h")
     purge = shell.of("queues")
-    assert "this would delete 3 jobs" in purge.error("purge", "default", code=6)
+    assert "this would permanently delete 3 jobs" in purge.error("purge", "default", code=6)
     assert len(await truth.jobs()) == 4
     assert purge.json("purge", "default", "--yes") == {"queue": "default", "purged": 3, "purged_scheduled": 0}
     assert len(await truth.jobs(lane="later")) == 1
     both = purge("purge", "default", "--scheduled", "-y").stdout
     assert both == "0 queued jobs deleted, 1 scheduled or retrying\n"
     assert await truth.jobs() == []
-    assert purge("purge", "default", "-y", "-q").stdout == "default\n"
+    assert purge("purge", "default", "-y", "--quiet").stdout == "default\n"
 
 
 async def test_wrong_queues_and_times_have_their_codes(shell: Shell, truth: Truth) -> None:

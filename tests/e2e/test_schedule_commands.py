@@ -39,7 +39,7 @@ DECLARED = (
     + """
 @app.task
 async def beat(scheduled_time: datetime) -> str:
-    return scheduled time.isoformat()
+    return scheduled_time.isoformat()
 
 beat.every(timedelta(seconds=1))
 greet.cron("0 9 * * 1-5", tz="Europe/Berlin", args={"name": "Ada"}, name="mornings")
@@ -86,7 +86,7 @@ def scheduler(shell: Shell, *arguments: str) -> Process:
 
 
 async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, truth: Truth) -> None:
-    assert "there are no schedules" in schedules("list").stderr
+    assert "no schedules; declare one" in schedules("list").stderr
     line = ["mornings", "greet", "name=Ada", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin", "--misfire", "all"]
     put = schedules.json("put", *line, "--overlap", "skip", "--jitter", "30s")
     assert (put["state"], put["args"], put["revision"], put["planned_by"]) == ("on", {"name": "Ada"}, 1, None)
@@ -100,13 +100,13 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
     assert re.fullmatch(
         r"mornings  on +in \S+( s)? +0 9 \* \* 1-5 Europe/Berlin  - +- +0 +greet  default", table[1]
     ), table[1]
-    assert schedules("list", "-q").stdout == "mornings\n"
+    assert schedules("list", "--quiet").stdout == "mornings\n"
 
     shown = schedules("show", "mornings").stdout
     for fact in (
         'arguments   {"name": "Ada"}',
         "misfire     all",
-        "revision    definition 1, not planned yet: waiting for a leader",
+        "revision    1, not planned yet: waiting for a leader",
         "overlap     skip",
         "jitter      30.0 s",
     ):
@@ -115,11 +115,11 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
 
     paused = schedules("pause", "mornings")
     assert "mornings  paused" in paused.stdout
-    assert "no worker leads: this takes effect when one does" in paused.stderr
-    assert "was paused already" in schedules("pause", "mornings").stdout
+    assert "no leader: this takes effect once a worker leads" in paused.stderr
+    assert "was already paused" in schedules("pause", "mornings").stdout
     assert re.search(r", paused\n", schedules("put", *line, "--paused").stdout)
     again = schedules("put", *line).stdout
-    assert re.search(r"next in \S+( s)?; it was paused, and is on now\n", again)
+    assert re.search(r"next in \S+( s)?; it was paused and is now on\n", again)
     assert "was paused" not in schedules("put", *line, "--overlap", "skip").stdout
     schedules("pause", "mornings")
     paused = schedules.json("show", "mornings")
@@ -134,7 +134,7 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
     assert datetime.fromisoformat(job["scheduled_time"]) <= datetime.now(UTC) + timedelta(minutes=1)
 
     assert "this would delete schedule mornings" in schedules("delete", "mornings", code=6).stderr
-    assert schedules("delete", "mornings", "--yes", "-q").stdout == "mornings\n"
+    assert schedules("delete", "mornings", "--yes", "--quiet").stdout == "mornings\n"
     assert "there is no schedule 'mornings'" in schedules("show", "mornings", code=5).stderr
 
 
@@ -161,7 +161,7 @@ def test_the_next_slots_are_shown_in_any_zone(schedules: Shell) -> None:
     rows = schedules("next", "mornings", "-n", "2").stdout.splitlines()
     assert rows[0].split() == ["SCHEDULED", "IN", "DAY", "ZONE"]
     assert [row.split()[0][11:19] for row in rows[1:]] == ["09:00:00"] * 2
-    quiet = schedules("next", "mornings", "-n", "1", "-q").stdout.strip()
+    quiet = schedules("next", "mornings", "-n", "1", "--quiet").stdout.strip()
     assert datetime.fromisoformat(quiet).utcoffset() in (timedelta(hours=1), timedelta(hours=2))
 
 
@@ -178,8 +178,8 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
     for words, text in (
         (["--cron", "0 9 * * *", "--tz", "Europe/Berln"], "Europe/Berlin"),
         (["--every", "half"], "no duration"),
-        ([], "name a schedule, or give --cron or --every"),
-        (["x", "--every", "1h"], "name a schedule, or give --cron or --every"),
+        ([], "name a schedule, or give a rule with --cron or --every"),
+        (["x", "--every", "1h"], "name a schedule, or give a rule with --cron or --every"),
         (["x", "-n", "0"], "-n"),
     ):
         done = run(["schedules", "next", *words, *away], folder)
@@ -192,12 +192,12 @@ BAD = [
     (2, "either cron or every", ""),
     (2, "at least one second", "--every 500ms"),
     (2, "no duration", "--every often"),
-    (2, "--start has no time zone", "--every 1h --start 2027-01-01"),
-    (2, "--end 'soon' is no ISO 8601 time", "--every 1h --end soon"),
+    (2, "--start: '2027-01-01' has no time zone", "--every 1h --start 2027-01-01"),
+    (2, "--end: invalid ISO 8601 time 'soon'", "--every 1h --end soon"),
     (2, "no scheduled time from now until its end", "--every 1h --end 2020-01-01T00:00Z"),
     (2, "greater than or equal to 0", "--every 1h --revision -1"),
     (2, "misfire", "--every 1h --misfire some"),
-    (2, "is no argument", "Ada --every 1h"),
+    (2, "invalid argument 'Ada'", "Ada --every 1h"),
     (5, "there is no queue 'nowhere'", "--every 1h --queue nowhere"),
     (6, "its revision is none, not 7", "--every 1h --revision 7"),
 ]
@@ -242,12 +242,12 @@ async def test_what_cannot_be_read_is_named_and_can_be_deleted(schedules: Shell,
         await truth.js.publish(f"$KV.jobs-schedules.{name}", b"no JSON")
     listed = schedules("list", "--json")
     assert json.loads(listed.stdout)["items"] == []
-    assert f"3 cannot be read, and are not planned: H.12, broken, {'y' * 35}…" in listed.stderr
+    assert f"3 cannot be read and are not planned: H.12, broken, {'y' * 35}…" in listed.stderr
     assert max(map(len, listed.stderr.splitlines())) < 120
     assert "cannot be read" in schedules.error("show", "broken", code=2)
     assert "broken" not in schedules("delete", "*", "--yes", code=2).stdout
     schedules("delete", "broken", "H.12", "y" * 3000, "--yes")
-    assert "there are no schedules" in schedules("list").stderr
+    assert "no schedules; declare one" in schedules("list").stderr
 
 
 def test_none_or_all_of_several_are_changed_and_delete_asks_on_a_terminal(schedules: Shell) -> None:
@@ -352,5 +352,5 @@ async def test_a_worker_without_slots_needs_no_app(
     assert "no app found" in run(["worker", "-s", shell.url], empty).stderr
     refused = run(["worker", "--slots", "0", "-q", "nope", "--burst", "--no-schedules", "-s", shell.url], empty)
     assert refused.returncode == 2
-    assert "leave out --queues, --burst, --no-schedules" in refused.stderr
+    assert "leave out --queue, --burst, --no-schedules" in refused.stderr
     assert (await truth.api("STREAM.INFO.jobs-work-nope"))["error"]["code"] == 404

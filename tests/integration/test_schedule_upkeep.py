@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.cli.completion import _ASKED
+from jetjobs.cli.completion import _QUERIES
 from jetjobs.errors import ConfigError, DefinitionError, ScheduleConflict, ScheduleNotFound
 from jetjobs.worker.scheduling.declared import sync_declared
 from tests.conftest import MakeApp
@@ -78,7 +78,7 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
         (finding,) = [f for f in await app.doctor(only=["schedules"]) if f.check == "readable"]
         assert finding.level == "fail"
         assert finding.hint == "jetjobs schedules delete H.12"  # it could not be put
-        assert await _ASKED["schedules"](app) == ["sound"]
+        assert await _QUERIES["schedules"](app) == ["sound"]
         for name in BY_HAND:
             await app.schedules.delete(name)
         found = await app.doctor(only=["schedules"])

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 import jetjobs
 from jetjobs.cli.command_tree import ENTRIES, load, run, tree
 from jetjobs.cli.commands.worker import parse_queues
-from jetjobs.cli.reference import commands
-from jetjobs.cli.state import hoist
-from jetjobs.cli.terminal.output import (
+from jetjobs.cli.exit_codes import (
     FAILED,
     NOT_FOUND,
     READER_GONE,
@@ -30,6 +28,8 @@ from jetjobs.cli.terminal.output import (
     USAGE,
     exit_code,
 )
+from jetjobs.cli.global_options import hoist
+from jetjobs.cli.reference import commands
 from jetjobs.model import errors as e
 from tests.support import processes
 
@@ -56,11 +56,11 @@ def jetjobs_cli(*arguments: str, fresh: bool = False) -> subprocess.CompletedPro
         (["worker", "--stop-timeout=5s"], ["worker", "--stop-timeout=5s"]),
         (["worker", "-s"], ["worker", "-s"]),  # no value: nothing is taken for one
         (["worker", "--jsonx"], ["worker", "--jsonx"]),
-        (["queues", "list", "-q"], ["-q", "queues", "list"]),
+        (["queues", "list", "--quiet"], ["--quiet", "queues", "list"]),
         (["enqueue", "t", "--quiet", "--jsonl"], ["--quiet", "--jsonl", "enqueue", "t"]),
-        (["worker", "-q", "mail"], ["worker", "-q", "mail"]),  # there it is --queues
-        (["setup", "plan", "-q", "mail"], ["setup", "plan", "-q", "mail"]),
-        (["-q", "worker"], ["-q", "worker"]),
+        (["worker", "-q", "mail"], ["worker", "-q", "mail"]),
+        (["jobs", "list", "-q", "mail"], ["jobs", "list", "-q", "mail"]),
+        (["--quiet", "worker"], ["--quiet", "worker"]),
     ],
 )
 def test_global_options_may_stand_anywhere(given: list[str], ordered: list[str]) -> None:
@@ -69,7 +69,7 @@ def test_global_options_may_stand_anywhere(given: list[str], ordered: list[str])
 
 WORDS = st.sampled_from([
     "worker", "enqueue", "-s", "x", "--json", "--server=x", "--", "--app", "k=v", "--no-color", "-c", "5",
-    "--timeout", "-q", "--jsonl",
+    "--timeout", "--quiet", "--jsonl",
 ])  # fmt: skip
 
 
@@ -252,9 +252,9 @@ def test_a_group_without_a_command_lists_its_commands(capsys: pytest.CaptureFixt
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("Usage: jetjobs jobs")
-    assert said.err.endswith("error: jetjobs jobs: which command?\nhint: jetjobs jobs --help\n")
+    assert said.err.endswith("error: missing command\nhint: jetjobs jobs --help\n")
     assert run(["jobs", "--json"]) == USAGE
-    assert json.loads(capsys.readouterr().err)["error"]["message"] == "jetjobs jobs: which command?"
+    assert json.loads(capsys.readouterr().err)["error"]["message"] == "missing command"
 
 
 def test_a_reader_that_goes_away_is_no_news() -> None:

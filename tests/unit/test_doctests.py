@@ -10,16 +10,20 @@ from types import ModuleType
 import pytest
 
 import jetjobs.cli.commands.doctor
-import jetjobs.cli.state
-import jetjobs.cli.terminal.output
+import jetjobs.cli.global_options
+import jetjobs.cli.terminal.table
+import jetjobs.cli.terminal.text
+import jetjobs.cli.terminal.top_screen
 import jetjobs.doctor.finding
 import jetjobs.jetstream.transport.nats_client
 import jetjobs.model
 
 MODULES: list[ModuleType] = [
     jetjobs.jetstream.transport.nats_client,
-    jetjobs.cli.state,
-    jetjobs.cli.terminal.output,
+    jetjobs.cli.global_options,
+    jetjobs.cli.terminal.table,
+    jetjobs.cli.terminal.text,
+    jetjobs.cli.terminal.top_screen,
     jetjobs.cli.commands.doctor,
     jetjobs.doctor.finding,
     *(

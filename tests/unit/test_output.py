@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jetjobs.cli.terminal.output import Output, drop, fit, json_line, one_line, printable, shorten
+from jetjobs.cli.terminal.output import Output
+from jetjobs.cli.terminal.table import drop, fit
+from jetjobs.cli.terminal.text import json_line, one_line, printable, shorten
 
 
 @pytest.mark.parametrize(

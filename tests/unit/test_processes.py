@@ -12,9 +12,9 @@ from typing import cast
 
 import pytest
 
+from jetjobs.cli.exit_codes import APP_BROKEN, DONE, FAILED, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.cli.process import supervisor as processes
 from jetjobs.cli.process.supervisor import _PAUSES_S, _Child, _ended, _serving
-from jetjobs.cli.terminal.output import APP_BROKEN, DONE, FAILED, RECYCLED, REFUSED, UNREACHABLE, USAGE
 from jetjobs.model.events import JobFinished
 from jetjobs.observe.health import Health
 from jetjobs.observe.metrics import Metrics
@@ -81,7 +81,7 @@ def test_a_child_that_recycles_itself_is_restarted_at_once_however_short_it_live
         assert _ended(child, RECYCLED, stopping=False) == DONE
         assert child.start_at
         assert pause_of(child) <= 0
-    assert "worker 1 recycles itself" in capsys.readouterr().err
+    assert "worker 1 is recycling" in capsys.readouterr().err
 
 
 class FakeProcess:
@@ -194,7 +194,7 @@ async def test_all_processes_must_be_ready(two: list[AProcess], port: Port) -> N
 async def test_a_process_that_does_not_answer_is_not_ready_and_after_a_while_not_alive(
     two: list[AProcess], port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(processes, "ANSWER_TIMEOUT_S", 0.2)
     assert (await port.get("/livez"))[0] == 200  # none has begun
     for process in two:
         process.begin(0)

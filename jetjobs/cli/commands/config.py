@@ -1,4 +1,4 @@
-"""`jetjobs config`: every setting with its value and where it came from."""
+"""`jetjobs config`: every setting with its value and its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ commands = typer.Typer()
 
 @commands.command()
 def show() -> None:
-    """Print the configuration file in use, and each setting with its value and source; secrets are masked."""
+    """Print the configuration file in use and each setting with its value and source. Secrets are masked."""
     rows = state.settings().rows()
     found = state.config or find_file(Path.cwd())
     file = None if found is None else str(found)

@@ -1,4 +1,4 @@
-"""`jetjobs dead` (or `dlq`): look at dead letters, export and import them."""
+"""`jetjobs dead` (or `dlq`): list, show, export and import dead letters."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import typer
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import dead_ids, queue_names, task_names
+from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import read_since
-from jetjobs.cli.terminal.output import DONE, FAILED, json_line, one_line, printable
-from jetjobs.model.durations import show_duration
+from jetjobs.cli.terminal.options import Cursor, Limit, read_since
+from jetjobs.cli.terminal.text import ago, json_line, one_line, printable
 from jetjobs.model.errors import ConfigError, JobNotFound
 from jetjobs.model.outcome import DeadReason
 from jetjobs.model.views.dead_letter import DeadLetter, DeadLetterFilter
@@ -27,24 +27,38 @@ from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
 
-Queue = Annotated[str | None, typer.Option(help="Only of this queue.", autocompletion=queue_names)]
-TaskName = Annotated[str | None, typer.Option("--task", help="Only of this task.", autocompletion=task_names)]
-Reason = Annotated[
-    str | None, typer.Option("--reason", help="Only those that died so: exhausted, permanent, crashed, ...")
+Queue = Annotated[
+    str | None,
+    typer.Option("-q", "--queue", help="Only letters of this queue.", metavar="QUEUE", autocompletion=queue_names),
 ]
-ErrorType = Annotated[str | None, typer.Option(help="Only of this error, with or without its module.")]
-Since = Annotated[str | None, typer.Option(help="Only those that died within: 1h, 2d.")]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", help="Only letters of this task.", metavar="TASK", autocompletion=task_names),
+]
+DiedOf = Annotated[
+    str | None,
+    typer.Option(
+        "--died-of", help="Only letters with this cause: exhausted, permanent, crashed, ...", metavar="CAUSE"
+    ),
+]
+ErrorType = Annotated[
+    str | None,
+    typer.Option(help="Only letters with this error type, with or without its module.", metavar="TYPE"),
+]
+Since = Annotated[
+    str | None, typer.Option(help="Only letters of jobs that died within this time: 1h, 2d.", metavar="DURATION")
+]
 NAMED = 20
-"""Problems that are printed; `--json` has them all."""
+"""Maximum number of problems printed; `--json` has all of them."""
 
 
 class Selection(NamedTuple):
-    """As the options say it."""
+    """The letters that the options select."""
 
     ids: list[str] | None = None
     queue: str | None = None
     task: str | None = None
-    reason: str | None = None
+    died_of: str | None = None
     error_type: str | None = None
     since: str | None = None
     all: bool = False
@@ -53,24 +67,26 @@ class Selection(NamedTuple):
         for what, token in (("queue", self.queue), ("task", self.task)):
             if token is not None:
                 check_token(what, token)
-        if self.reason is not None and self.reason not in set(DeadReason):
-            raise ConfigError(f"no job dies of {self.reason!r}", hint=f"one of {', '.join(DeadReason)}")
-        return DeadLetterFilter(self.queue, self.task, self.reason, self.error_type, read_since(self.since))
+        if self.died_of is not None and self.died_of not in set(DeadReason):
+            raise ConfigError(f"--died-of: unknown cause {self.died_of!r}", hint=f"one of {', '.join(DeadReason)}")
+        return DeadLetterFilter(self.queue, self.task, self.died_of, self.error_type, read_since(self.since))
 
     def check(self) -> None:
-        """ConfigError unless it says clearly what is meant."""
-        others = any(value is not None for value in (self.reason, self.error_type, self.since))
+        """ConfigError if the selection is ambiguous."""
+        others = any(value is not None for value in (self.died_of, self.error_type, self.since))
         if self.ids and (self.all or others):
-            raise ConfigError("beside ids only --queue and --task may stand, to tell letters of the same id apart")
+            raise ConfigError(
+                "ids can be combined only with --queue and --task, which select among letters of the same id"
+            )
         if not self.ids and not self.all and self.filter() == DeadLetterFilter():
-            raise ConfigError("name ids, a filter, or --all")
+            raise ConfigError("give ids, a filter or --all")
 
 
 async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: str = "") -> DeadLetter:
-    """The letter of an id. `besides` is said behind the error when there is none."""
+    """The letter of a job id. `besides` is appended to the error if there is none."""
     letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
     if letter is None:
-        raise JobNotFound(f"no dead letter of {job_id}{besides}", hint="jetjobs dead list")
+        raise JobNotFound(f"no dead letter of job {job_id}{besides}", hint="list them with `jetjobs dead list`")
     return letter
 
 
@@ -78,24 +94,25 @@ async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: 
 async def list_letters(
     queue: Queue = None,
     task: TaskName = None,
-    reason: Reason = None,
+    died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
-    cursor: Annotated[int, typer.Option(help="Go on from here, as the last list said.", min=1)] = 1,
-    group: Annotated[bool, typer.Option("--group", help="Count by task, reason and error instead.")] = False,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    group: Annotated[
+        bool, typer.Option("--group", help="Count letters by queue, task, cause and error instead.")
+    ] = False,
 ) -> None:
-    """List dead letters in the order of their death."""
-    selection = Selection(None, queue, task, reason, error_type, since)
-    if cursor >= 2**63:
-        raise ConfigError(f"--cursor {cursor} is no cursor", hint="use the one the last list gave")
+    """List dead letters, oldest first."""
+    selection = Selection(None, queue, task, died_of, error_type, since)
+    first = _read_cursor(cursor)
     async with state.reader() as app:
         if group:
             await _list_groups(app, selection)
             return
         letters: list[DeadLetter] = []
         following: int | None = None
-        async for letter in app.dead.list(selection.filter(), cursor):
+        async for letter in app.dead.list(selection.filter(), first):
             if len(letters) == limit:
                 following = letter.sequence
                 break
@@ -120,6 +137,15 @@ async def list_letters(
     out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3))
     if following is not None:
         out.note(f"more: --cursor {following}")
+
+
+def _read_cursor(text: str | None) -> int:
+    """The sequence to begin with."""
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) < 2**63):
+        raise ConfigError(f"--cursor: invalid cursor {text!r}", hint="use the one that the previous list printed")
+    return int(text)
 
 
 async def _list_groups(app: JetJobs, selection: Selection) -> None:
@@ -149,7 +175,7 @@ async def show(
     queue: Queue = None,
     task: TaskName = None,
 ) -> None:
-    """Show one dead letter whole: cause, history, replays, headers, arguments."""
+    """Show one dead letter in full: cause, history, replays, headers and arguments."""
     selection = Selection(queue=queue, task=task)
     selection.filter()
     async with state.reader() as app:
@@ -183,10 +209,10 @@ def _show(letter: DeadLetter, details: dict[str, Any]) -> None:
         by, why = entry.get("by") or "-", entry.get("why") or "-"
         had = one_line(str(entry.get("died_of")))
         out.data(
-            f"{'replayed':<14}{_when(entry)} by {one_line(str(by))}: {one_line(str(why))} (had died of {had})"
+            f"{'replayed':<14}{_when(entry)} by {one_line(str(by))}: {one_line(str(why))} (died of {had} before)"
         )
     if letter.replay_count > len(letter.replays):
-        out.data(f"{'replayed':<14}{letter.replay_count} times in all")
+        out.data(f"{'replayed':<14}{letter.replay_count} times in total")
     for name, value in letter.headers.items():
         if not name.lower().startswith("jetjobs-"):
             out.data(f"{'header':<14}{one_line(name)}: {printable(value)}")
@@ -201,24 +227,18 @@ def _when(entry: dict[str, Any]) -> str:
         return "-"
 
 
-def ago(moment: datetime | None) -> str:
-    if moment is None:
-        return "-"
-    return show_duration(max(0.0, (datetime.now(UTC) - moment).total_seconds())) + " ago"
-
-
 @commands.command("export")
 async def export_letters(
-    file: Annotated[str, typer.Argument(help="File to write, one JSON object a line; - for standard output.")],
+    file: Annotated[str, typer.Argument(help="File to write, one JSON object per line; - for standard output.")],
     queue: Queue = None,
     task: TaskName = None,
-    reason: Reason = None,
+    died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write dead letters whole to a file. They stay where they are."""
-    wanted = Selection(None, queue, task, reason, error_type, since).filter()
+    """Write dead letters to a file. They also stay on the server."""
+    wanted = Selection(None, queue, task, died_of, error_type, since).filter()
     _check_free(file, force=force)
     async with state.reader() as app:
         with _output(file) as writing:
@@ -231,12 +251,12 @@ async def export_letters(
 
 def _check_free(name: str, *, force: bool) -> None:
     if name != "-" and not force and Path(name).exists():
-        raise ConfigError(f"{name} is there already; nothing was written", hint="say --force to replace it")
+        raise ConfigError(f"{name} already exists; nothing was written", hint="overwrite it with --force")
 
 
 @contextlib.contextmanager
 def _output(name: str) -> Iterator[IO[str]]:
-    """The file takes its name when it is whole: an export that was cut short leaves none."""
+    """The output stream. The file gets its name once complete: an interrupted export leaves no file."""
     if name == "-":
         yield sys.stdout
         return
@@ -256,27 +276,27 @@ def _output(name: str) -> Iterator[IO[str]]:
 async def import_letters(
     file: Annotated[str, typer.Argument(help="File that `export` wrote; - for standard input.")],
 ) -> int:
-    """Put exported letters back. One that is there already is left alone."""
+    """Import exported letters. Letters that already exist are skipped."""
     with _input(file) as reading:
         async with state.reader() as app:
             await app.provision([])
             try:
                 report = await app.dead.import_from(reading)
             except UnicodeDecodeError as error:
-                raise ConfigError(f"{file} is no text: {error}") from None
+                raise ConfigError(f"{file} is not a text file: {error}") from None
             except asyncio.CancelledError:
-                state.out.note("stopped before the end; what was imported stays. Repeat the command to go on.")
+                state.out.note("interrupted; what was imported stays. Repeat the command to continue.")
                 raise
     problems = [{"line": number, "why": why} for number, why in report.problems]
     if state.out.as_json:
         counts = {"imported": report.imported, "already_there": report.already_there}
         state.out.json({**counts, "problems": problems})
     else:
-        state.out.data(f"{report.imported} imported, {report.already_there} were there already")
+        state.out.data(f"{report.imported} imported, {report.already_there} already existed")
         for number, why in report.problems[:NAMED]:
             state.out.note(f"{file}, line {number}: {why[:300]}")
         if len(problems) > NAMED:
-            state.out.note(f"and {len(problems) - NAMED} more lines; --json has them all")
+            state.out.note(f"and {len(problems) - NAMED} more lines; --json prints all of them")
     return FAILED if problems else DONE
 
 

@@ -1,6 +1,6 @@
-"""`jetjobs dev`: an embedded server, a worker that reloads, and a file by which other terminals find them.
+"""`jetjobs dev`: an embedded server, a worker that reloads, and a file that points other terminals to the server.
 
-The server starts first, then the worker; they are stopped the other way round.
+The server starts before the worker and stops after it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +18,10 @@ import typer
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
-from jetjobs.cli.state import heeds_hangup, state
+from jetjobs.cli.exit_codes import RECYCLED
+from jetjobs.cli.process.signals import stop_signals
+from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import App
-from jetjobs.cli.terminal.output import RECYCLED
 from jetjobs.config import find_dev_server
 from jetjobs.dev_server import INSTALL, EmbeddedServer, announce, die_with_parent
 from jetjobs.doctor.finding import many
@@ -35,20 +35,25 @@ commands = typer.Typer()
 async def dev(
     app: App = None,
     reload: Annotated[bool, typer.Option(help="Restart the worker when a Python file changes.")] = True,
-    store: Annotated[str, typer.Option(help="Folder of the server's data, or memory.")] = ".jetjobs/nats",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin with an empty store.")] = False,
-    slots: Annotated[int, typer.Option("-c", "--slots", help="Jobs to run at once.", min=1)] = 10,
+    store: Annotated[
+        str, typer.Option(help="Folder for the server's data, or memory.", metavar="FOLDER")
+    ] = ".jetjobs/nats",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the server's data first.")] = False,
+    slots: Annotated[int, typer.Option("-c", "--slots", help="Jobs to run at once.", min=1, metavar="N")] = 10,
 ) -> int:
-    """Run everything on this machine: nats-server, a worker, reload on change. Ctrl-C stops all in order."""
+    """Run nats-server and a worker that reloads on change, for development.
+
+    Ctrl-C stops the worker, then the server.
+    """
     loaded = state.settings(dotenv=True)
     if loaded.settings.env == "production":
-        raise ConfigError("`jetjobs dev` does not run with env = production", hint="use `jetjobs worker`")
+        raise ConfigError("`jetjobs dev` refuses to run with env = production", hint="use `jetjobs worker`")
     target = state.load_app(app, loaded)
     if reload and find_spec("watchfiles") is None:
-        raise ConfigError("reloading needs watchfiles", hint=f"{INSTALL}, or --no-reload")
+        raise ConfigError("reloading needs watchfiles", hint=f"{INSTALL}, or use --no-reload")
     with contextlib.ExitStack() as stack:
         url, server = loaded.settings.nats.url, None
-        # A server that was named is used; only where none is, one is started.
+        # A configured server is used; one is started only if none is configured.
         if loaded.sources.get("nats.url", "default") in ("default", ".jetjobs/dev.json"):
             server = _start_server(stack, store, fresh=fresh)
             url = server.url
@@ -62,7 +67,7 @@ def _start_server(stack: contextlib.ExitStack, store: str, *, fresh: bool) -> Em
     running = find_dev_server(Path.cwd())
     if running is not None:
         raise ConfigError(
-            f"a dev server runs here already: {running['url']} (pid {running['pid']})",
+            f"a dev server is already running here: {running['url']} (pid {running['pid']})",
             hint="stop it, or run `jetjobs worker` beside it",
         )
     folder = None if store == "memory" else Path(store)
@@ -90,18 +95,18 @@ def _banner(app: JetJobs, server: str, slots: int, reload: str) -> None:
 
 
 async def _keep_worker(app: str | None, url: str, slots: int, *, reload: bool) -> int:
-    """Run a worker process; start it anew when a file changes; end it on a signal."""
+    """Run a worker process, restart it when a file changes, and stop it on a signal."""
     command = [sys.executable, "-m", "jetjobs", "--server", url]
     for flag, value in (("--config", state.config), ("--creds", state.creds), ("--context", state.context)):
         command += [flag, str(value)] if value else []
     command += ["--timeout", f"{state.timeout_s}s"] if state.timeout_s else []
     command += ["worker", "--slots", str(slots), "--log-format", "console"]
     command += [app] if app else []
-    # Only `dev` reads .env, and the worker on its behalf: with the same rank among the sources.
+    # Only `dev` reads .env. The worker reads it on its behalf, so the file has the same precedence there.
     environment = {**os.environ, "JETJOBS_DEV": "1"}
     stopping, changed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if heeds_hangup() else ())):
+    for number in stop_signals():
         loop.add_signal_handler(number, stopping.set)
     watching = asyncio.create_task(_watch(changed, stopping)) if reload else None
     code = 0
@@ -121,7 +126,7 @@ async def _keep_worker(app: str | None, url: str, slots: int, *, reload: bool) -
             if not stopping.is_set() and not changed.is_set():
                 if not reload:
                     return code
-                state.out.note("the worker has ended; waiting for a change")
+                state.out.note("the worker exited; waiting for a file to change")
                 await _first_of(None, stopping, changed)
             if changed.is_set() and not stopping.is_set():
                 state.out.note("reloading")
@@ -140,7 +145,7 @@ async def _first_of(task: asyncio.Task[int] | None, *events: asyncio.Event) -> N
 
 
 async def _watch(changed: asyncio.Event, stopping: asyncio.Event) -> None:
-    from watchfiles import PythonFilter, awatch  # only in the dev extra
+    from watchfiles import PythonFilter, awatch  # part of the dev extra
 
     async for _ in awatch(Path.cwd(), watch_filter=PythonFilter(), stop_event=stopping):
         changed.set()

@@ -1,4 +1,4 @@
-"""`jetjobs doctor`: is all well, and what to do where it is not."""
+"""`jetjobs doctor`: check the installation and say how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from jetjobs.app import JetJobs
+from jetjobs.cli.exit_codes import DONE, FAILED, AppImportError
 from jetjobs.cli.state import STALE_DEV_FILE, state
 from jetjobs.cli.terminal.options import App
-from jetjobs.cli.terminal.output import DONE, FAILED, AppImportError, printable
+from jetjobs.cli.terminal.text import printable
 from jetjobs.config import LoadedSettings
 from jetjobs.doctor.finding import Finding, count
 from jetjobs.doctor.runner import areas, run_checks
@@ -22,7 +23,7 @@ commands = typer.Typer()
 
 COLOURS = {"ok": "32", "warn": "33", "fail": "31", "skip": "2"}
 INDENT = 18
-"""Where the text of a line begins: behind its level and its area."""
+"""Column at which the text of a finding begins, after level and area."""
 
 
 @commands.command()
@@ -30,13 +31,15 @@ async def doctor(
     app: App = None,
     only: Annotated[
         str | None,
-        typer.Option(help="Only these areas: nats, topology, queues, schedules, workers, app.", metavar="A,B"),
+        typer.Option(
+            help="Check only these areas: nats, topology, queues, schedules, workers, app.", metavar="AREAS"
+        ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings as well.")] = False,
 ) -> int:
-    """Look at server, streams, queues, workers and app. Changes nothing. Exit code 1 when something failed."""
+    """Check server, streams, queues, schedules, workers and app. Changes nothing. Exit code 1 if a check fails."""
     wanted = None if only is None else [area.strip() for area in only.split(",") if area.strip()]
-    areas(wanted)  # a wrong word is told before anything is looked at
+    areas(wanted)  # an unknown area is reported before any check runs
     loaded = state.settings()
     examined, trouble = _find(app, loaded)
     found = await run_checks(loaded.settings, examined, only=wanted, trouble=trouble)
@@ -58,13 +61,13 @@ def _is_silence(finding: Finding) -> bool:
 
 
 def _find(name: str | None, loaded: LoadedSettings) -> tuple[JetJobs | None, Finding | None]:
-    """The app, or why there is none. The server can be looked at without it."""
+    """The app, or a finding that says why there is none. The server can be checked without it."""
     try:
         return state.load_app(name, loaded), None
     except AppImportError as error:
         cause = error.__cause__
         text = f"the app {str(error)!r} cannot be imported: {type(cause).__name__}: {cause}"
-        return None, Finding("fail", "app", text, "jetjobs worker shows the traceback", "import")
+        return None, Finding("fail", "app", text, "`jetjobs worker` shows the traceback", "import")
     except ConfigError as error:
         if name or loaded.settings.app:
             return None, Finding("fail", "app", str(error), error.hint or "", "import")
@@ -74,7 +77,7 @@ def _find(name: str | None, loaded: LoadedSettings) -> tuple[JetJobs | None, Fin
 
 
 def lines_of(finding: Finding, columns: int | None) -> list[str]:
-    """One line; on a terminal that is too narrow for it, as many as it takes.
+    """One line, or several on a terminal that is too narrow for it.
 
     >>> lines_of(Finding("warn", "topology", "lane a/high is missing", "jetjobs setup apply"), None)
     ['warn  topology    lane a/high is missing  → jetjobs setup apply']

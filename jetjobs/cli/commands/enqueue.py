@@ -1,15 +1,14 @@
-"""`jetjobs enqueue TASK k=v k:=json`: store a job from the shell, checked against the task's signature."""
+"""`jetjobs enqueue`: enqueue a job from the shell, checked against the task's signature."""
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from jetjobs.cli.completion import task_names
+from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import (
     Arguments,
@@ -18,16 +17,16 @@ from jetjobs.cli.terminal.options import (
     Priority,
     optional,
     present,
+    read_arguments,
     read_duration,
     read_time,
 )
-from jetjobs.cli.terminal.output import DONE, FAILED, json_line
 from jetjobs.cli.terminal.progress import showing
+from jetjobs.cli.terminal.text import json_line
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import JobFailed
-from jetjobs.model.wire.lenient_json import read_json
 
 commands = typer.Typer()
 
@@ -39,17 +38,25 @@ async def enqueue(
     data: Data = None,
     queue: OtherQueue = None,
     priority: Priority = None,
-    delay: Annotated[str | None, typer.Option(help="Run after this long: 10s, 5m, 2h.")] = None,
-    at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.")] = None,
-    key: Annotated[str | None, typer.Option(help="Idempotency key.")] = None,
-    job_id: Annotated[str | None, typer.Option("--id", help="Id of your own.")] = None,
-    count: Annotated[int, typer.Option("-n", help="How many copies.", min=1, max=1_000_000)] = 1,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result.")] = False,
-    wait_for: Annotated[str, typer.Option("--wait-timeout", help="How long to wait.")] = "30s",
+    delay: Annotated[
+        str | None, typer.Option(help="Run after this delay: 10s, 5m, 2h.", metavar="DURATION")
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.", metavar="TIME")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: at most one live job has it.", metavar="KEY")
+    ] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the job. [default: generated]", metavar="ID")
+    ] = None,
+    count: Annotated[int, typer.Option("-n", help="Number of copies.", min=1, max=1_000_000, metavar="N")] = 1,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
+    wait_for: Annotated[
+        str, typer.Option("--wait-timeout", help="How long to wait for the job to end.", metavar="DURATION")
+    ] = "30s",
 ) -> int:
-    """Store a job, and with --wait print its result."""
+    """Enqueue a job; with --wait, print its result."""
     if count > 1 and (wait or key or job_id):
-        raise typer.BadParameter("-n goes without --wait, --key and --id")
+        raise typer.BadParameter("-n cannot be combined with --wait, --key or --id")
     given = {
         "queue": queue,
         "priority": priority,
@@ -60,7 +67,7 @@ async def enqueue(
     }
     options = cast("EnqueueOptions", present(given))
     values = read_arguments(arguments or [], data)
-    patience = read_duration("--wait-timeout", wait_for)
+    limit = read_duration("--wait-timeout", wait_for)
     app = state.load_app(None, state.settings())
     found = app.find(task)
     request = found.options(**options).bind(**values)
@@ -72,7 +79,7 @@ async def enqueue(
             return DONE
         handle = await found.send(request)
         if wait:
-            return await _wait(handle, patience)
+            return await _wait(handle, limit)
         _show_stored(handle)
         return DONE
 
@@ -95,13 +102,13 @@ def _show_stored(handle: JobHandle[Any]) -> None:
     elif state.out.quiet:
         state.out.data(handle.id)
     else:
-        state.out.data(f"{handle.id} {'was there already' if handle.duplicate else 'enqueued'} on {handle.queue}")
+        state.out.data(f"{handle.id} {'already exists' if handle.duplicate else 'enqueued'} on {handle.queue}")
 
 
-async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
+async def _wait(handle: JobHandle[Any], limit: timedelta) -> int:
     try:
         async with showing(handle):
-            plain = await handle.shown_result(patience)
+            plain = await handle.shown_result(limit)
     except JobFailed as error:
         if state.out.as_json:
             failure = {
@@ -126,31 +133,3 @@ async def _wait(handle: JobHandle[Any], patience: timedelta) -> int:
     else:
         state.out.data(f"{handle.id} succeeded in {show_duration(took)} → {json_line(plain)}")
     return DONE
-
-
-def read_arguments(pairs: list[str], data: str | None) -> dict[str, Any]:
-    """A task's arguments as they stand on a command line."""
-    values = _read_data(data) if data is not None else {}
-    for pair in pairs:
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise typer.BadParameter(f"{pair!r} is no argument: write k=text or k:=json")
-        if name.endswith(":"):
-            try:
-                values[name[:-1]] = read_json(text)
-            except ValueError as error:
-                raise typer.BadParameter(f"{pair!r}: {text!r} is no JSON: {error}") from None
-        else:
-            values[name] = text
-    return values
-
-
-def _read_data(data: str) -> dict[str, Any]:
-    try:
-        text = sys.stdin.read() if data == "-" else Path(data[1:]).read_text() if data.startswith("@") else data
-        values = read_json(text)
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"--data: {error}") from None
-    if not isinstance(values, dict):
-        raise typer.BadParameter("--data must be one JSON object: the task's arguments by name")
-    return values

@@ -1,4 +1,4 @@
-"""`jetjobs events`: follow what happens to jobs and workers while it does."""
+"""`jetjobs events`: follow events of jobs and workers as they happen."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from jetjobs.cli.completion import event_kinds, queue_names, task_names
 from jetjobs.cli.state import state
+from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Event
 from jetjobs.model.views.live_events import LiveEvent, event_subjects
@@ -29,20 +30,31 @@ commands = typer.Typer()
 @commands.command()
 async def events(
     queue: Annotated[
-        str | None, typer.Option(help="Only of jobs of this queue.", autocompletion=queue_names)
+        str | None,
+        typer.Option(
+            "-q", "--queue", help="Only events of jobs of this queue.", metavar="QUEUE", autocompletion=queue_names
+        ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="Only of jobs of this task.", autocompletion=task_names)
+        str | None,
+        typer.Option(
+            "--task", help="Only events of jobs of this task.", metavar="TASK", autocompletion=task_names
+        ),
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Only of this kind, or pattern: job.*", autocompletion=event_kinds)
+        list[str] | None,
+        typer.Option(
+            help="Only events of this kind or pattern, such as job.*; may be repeated.",
+            metavar="KIND",
+            autocompletion=event_kinds,
+        ),
     ] = None,
 ) -> None:
-    """Follow what happens to jobs and workers, until Ctrl-C. JSON, one object a line, when not on a terminal."""
-    event_subjects(Names("jobs"), queue, task, kind or [])  # a wrong one is told without a server
+    """Follow events of jobs and workers until Ctrl-C. JSON, one object per line, when not on a terminal."""
+    event_subjects(Names("jobs"), queue, task, kind or [])  # reports an invalid filter before connecting
     as_json = state.out.as_json or not sys.stdout.isatty()
     app = state.reader()
-    app.observe(_tell)
+    app.observe(_note_outage)
     async with (
         app,
         contextlib.aclosing(app.events(queue=queue, task=task, kinds=kind or [], begun=_note)) as following,
@@ -51,20 +63,20 @@ async def events(
             print(write_json(event.as_dict()) if as_json else line(event), flush=True)
 
 
-def _tell(event: Event) -> None:
-    """Silence must not look like peace."""
+def _note_outage(event: Event) -> None:
+    """Report outages: without events, the user must know whether the connection is lost."""
     if isinstance(event, ConnectionLost):
-        state.out.note(f"the connection is lost ({event.error}): events are missed until it is back")
+        state.out.note(f"connection lost ({event.error}); events are missed until it is restored")
     elif isinstance(event, ConnectionRestored):
-        state.out.note(f"connected again, after {show_duration(event.outage_s)}")
+        state.out.note(f"connection restored after {show_duration(event.outage_s)}")
 
 
 def _note(workers: int) -> None:
-    state.out.note(f"{workers or 'no'} worker{'s' * (workers != 1)} heard us; Ctrl-C ends")
+    state.out.note(f"following {many(workers, 'worker')}; press Ctrl-C to stop")
 
 
 def line(event: LiveEvent) -> str:
-    """One event for people. Texts of others are kept to one line, and from painting the terminal."""
+    """One event as a line for people. Texts from outside cannot break the line or control the terminal."""
     kind = state.out.paint(f"{event.kind:<17}", _COLOURS.get(event.kind, "0"))
     clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
     where = f"{event.queue}/{event.task}  {event.job_id}  " if event.job_id else ""
@@ -81,11 +93,11 @@ def _facts(event: LiveEvent) -> list[str]:
     if event.run_s is not None:
         facts.append(f"ran {show_duration(event.run_s)}")
     if event.retry_in_s is not None:
-        facts.append(f"again in {show_duration(event.retry_in_s)}")
+        facts.append(f"runs again in {show_duration(event.retry_in_s)}")
     if event.progress is not None:
         facts.append(f"{int(event.progress * 100)} % {event.message}".rstrip())
     if event.error_type:
         facts.append(f"{event.error_type}: {event.error}")
     if event.skipped:
-        facts.append(f"({event.skipped:,} before it were left out)")
+        facts.append(f"({event.skipped:,} earlier ones were left out)")
     return facts

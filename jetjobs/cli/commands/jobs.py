@@ -1,4 +1,4 @@
-"""`jetjobs jobs`: where jobs stand; cancel them, or move those that wait."""
+"""`jetjobs jobs`: list and show jobs, wait for them, cancel or reschedule them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from jetjobs.admin.cancel import CancelAnswer, CancelOutcome
 from jetjobs.admin.jobs import check_priority
 from jetjobs.admin.reschedule import MoveAnswer, MoveOutcome
 from jetjobs.app import JetJobs
-from jetjobs.cli.completion import priorities, queue_names, states, task_names
-from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import operator, read_duration, read_since, read_time
-from jetjobs.cli.terminal.output import DONE, FAILED, json_line, one_line
+from jetjobs.cli.completion import priorities, states
+from jetjobs.cli.exit_codes import DONE, FAILED
+from jetjobs.cli.state import operator, state
+from jetjobs.cli.terminal.options import (
+    Cursor,
+    JobQueue,
+    JobTask,
+    Limit,
+    Reason,
+    read_duration,
+    read_since,
+    read_time,
+)
+from jetjobs.cli.terminal.text import json_line, one_line
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
@@ -28,14 +38,6 @@ commands = typer.Typer()
 
 Id = Annotated[str, typer.Argument(help="Id of the job.")]
 Ids = Annotated[list[str], typer.Argument(help="Ids of jobs.")]
-Queue = Annotated[
-    str | None,
-    typer.Option(help="Only of this queue; also tells jobs of one id apart.", autocompletion=queue_names),
-]
-TaskName = Annotated[
-    str | None,
-    typer.Option("--task", help="Only of this task; also tells jobs of one id apart.", autocompletion=task_names),
-]
 _SHOWN = (
     "id", "state", "queue", "task", "lane", "attempt", "crashes", "worker", "enqueued_at", "due_at", "started_at",
     "ended_at", "reason", "how", "error", "schedule", "scheduled_time", "parent", "root",
@@ -50,17 +52,24 @@ async def list_jobs(
         typer.Option(
             "--state",
             help="queued, running, scheduled, retrying, succeeded, cancelled or dead. [default: all live]",
+            metavar="STATE",
             autocompletion=states,
         ),
     ] = None,
-    queue: Queue = None,
-    task: TaskName = None,
-    since: Annotated[str | None, typer.Option(help="Only those that came to where they stand within: 1h.")] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Only with this argument: args.user_id=7.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1, max=10_000)] = 50,
-    cursor: Annotated[str | None, typer.Option(help="Go on from here, as the last list said.")] = None,
+    queue: JobQueue = None,
+    task: JobTask = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only jobs that entered their state within this time: 1h.", metavar="DURATION"),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs with this argument: args.user_id=7; may be repeated.", metavar="ARG=VALUE"),
+    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
-    """List jobs by where they stand, oldest first in each place. Nothing is held or taken."""
+    """List jobs by state, oldest first within each. Does not affect the jobs."""
     check_names([], queue, task)
     query = JobQuery(_state(job_state), queue, task, read_since(since), tuple(map(_pair, where or ())))
     async with state.reader() as app:
@@ -70,23 +79,23 @@ async def list_jobs(
         listed = [{**item.status.as_dict(), "arguments": item.arguments} for item in page.items]
         out.json({"items": listed, "cursor": page.cursor, "scanned": page.scanned})
     else:
-        # By a name with a number sign no command finds it: that is only to be read.
+        # A name with a number sign is only for reading: no command accepts it as an id.
         items = [item for item in page.items if not out.quiet or is_id(item.status.id)]
         rows = [_row(item.status) for item in items]
         out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
     for path in page.unknown:
-        out.note(f"none of the {page.scanned:,} jobs looked at has {path}")
+        out.note(f"none of the {page.scanned:,} jobs scanned has {path}")
     for path in page.secret:
-        out.note(f"{path} is secret: it is not looked at, and jobs that have it are not listed")
+        out.note(f"{path} is secret: it cannot be searched, and jobs that have it are not listed")
     if page.cursor is not None:
         short = len(page.items) < limit
-        looked = f"looked at {page.scanned:,} messages so far; " if short else ""
-        out.note(f"{looked}more: --cursor {page.cursor}")
+        scanned = f"scanned {page.scanned:,} messages so far; " if short else ""
+        out.note(f"{scanned}more: --cursor {page.cursor}")
 
 
 @commands.command()
-async def show(job_id: Id, queue: Queue = None, task: TaskName = None) -> None:
-    """Show all that is known of one job."""
+async def show(job_id: Id, queue: JobQueue = None, task: JobTask = None) -> None:
+    """Show everything known about one job."""
     check_names([job_id], queue, task)
     async with state.reader() as app:
         status = await app.jobs.get(job_id, queue=queue, task=task)
@@ -100,13 +109,13 @@ async def show(job_id: Id, queue: Queue = None, task: TaskName = None) -> None:
             out.data(f"{name:<13}{one_line(str(details[name]), None)}")
     if status.progress is not None or status.message:
         share = f"{status.progress:.0%}" if status.progress is not None else ""
-        told = " ".join(filter(None, (share, status.message)))
-        out.data(f"{'progress':<13}{one_line(told, None)}")
+        shown = " ".join(filter(None, (share, status.message)))
+        out.data(f"{'progress':<13}{one_line(shown, None)}")
     if status.priority not in (None, status.lane):
         out.data(f"{'priority':<13}{status.priority}")
     if status.cancel is not None:
-        asked = "" if status.state is JobState.CANCELLED else "asked for "
-        why = f"{asked}by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
+        requested = "" if status.state is JobState.CANCELLED else "requested "
+        why = f"{requested}by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
         out.data(f"{'cancel':<13}{one_line(why, None)}")
     if status.state is JobState.SUCCEEDED:
         out.data(f"{'result':<13}{json_line(status.result)}")
@@ -121,17 +130,19 @@ async def show(job_id: Id, queue: Queue = None, task: TaskName = None) -> None:
 @commands.command()
 async def wait(
     job_id: Id,
-    queue: Queue = None,
-    task: TaskName = None,
-    timeout: Annotated[str, typer.Option("--for", help="How long to wait: 30s, 5m.")] = "1h",
+    queue: JobQueue = None,
+    task: JobTask = None,
+    wait_timeout: Annotated[
+        str, typer.Option(help="How long to wait for the job to end.", metavar="DURATION")
+    ] = "1h",
 ) -> int:
-    """Wait until a job has ended, and print its result. Exit code 1 if it is dead or cancelled, 7 if not."""
+    """Wait until a job has ended and print its result. Exit code 1 if it is dead or cancelled, 7 on timeout."""
     check_names([job_id], queue, task)
-    lasting = read_duration("--for", timeout)
+    limit = read_duration("--wait-timeout", wait_timeout)
     async with state.reader() as app:
         handle = await app.job(job_id, queue=queue, task=task)
         try:
-            result = await handle.shown_result(lasting)
+            result = await handle.shown_result(limit)
         except (JobFailed, JobCancelled) as error:
             state.out.error(str(error), None, FAILED)
             return FAILED
@@ -145,13 +156,15 @@ async def wait(
 @commands.command()
 async def cancel(
     ids: Ids,
-    queue: Queue = None,
-    task: TaskName = None,
-    reason: Annotated[str, typer.Option(help="Why: kept with the job.")] = "",
-    timeout: Annotated[str, typer.Option("--for", help="How long to wait for one that runs.")] = "10s",
+    queue: JobQueue = None,
+    task: JobTask = None,
+    reason: Reason = "",
+    wait_timeout: Annotated[
+        str, typer.Option(help="How long to wait for a running job to end.", metavar="DURATION")
+    ] = "10s",
 ) -> int:
-    """Cancel jobs wherever they stand. The answer says what became of each; repeating it changes nothing."""
-    limit, by = read_duration("--for", timeout), operator()
+    """Cancel jobs in any state and print the outcome for each. Safe to repeat."""
+    limit, by = read_duration("--wait-timeout", wait_timeout), operator()
 
     async def cancel_one(app: JetJobs, job_id: str) -> CancelAnswer:
         return await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=limit)
@@ -162,15 +175,17 @@ async def cancel(
 @commands.command()
 async def reschedule(
     ids: Ids,
-    at: Annotated[str | None, typer.Option(help="ISO 8601 time with a zone.")] = None,
-    delay: Annotated[str | None, typer.Option(help="From now: 10m, 2h.")] = None,
-    now: Annotated[bool, typer.Option("--now", help="At once.")] = False,
-    queue: Queue = None,
-    task: TaskName = None,
+    at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.", metavar="TIME")] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="Run after this delay: 10s, 5m, 2h.", metavar="DURATION")
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Run immediately.")] = False,
+    queue: JobQueue = None,
+    task: JobTask = None,
 ) -> int:
-    """Let scheduled or retrying jobs run at another time, or now."""
+    """Run scheduled or retrying jobs at another time or now."""
     if (at is not None) + (delay is not None) + now != 1:
-        raise ConfigError("give one of --at, --delay and --now, and only one")
+        raise ConfigError("give exactly one of --at, --delay and --now")
     run_at = None if now else _moment(at, delay)
 
     async def move(app: JetJobs, job_id: str) -> MoveAnswer:
@@ -185,10 +200,10 @@ async def reschedule(
 async def priority(
     job_id: Id,
     lane: Annotated[str, typer.Argument(help="high, normal or low.", autocompletion=priorities)],
-    queue: Queue = None,
-    task: TaskName = None,
+    queue: JobQueue = None,
+    task: JobTask = None,
 ) -> int:
-    """Change the priority of a job that waits."""
+    """Change the priority of a waiting job."""
     check_priority(lane)
 
     async def move(app: JetJobs, job_id: str) -> MoveAnswer:
@@ -206,11 +221,11 @@ async def _each(
     task: str | None,
     change: Callable[[JetJobs, str], Awaitable[CancelAnswer | MoveAnswer]],
 ) -> int:
-    """Change each job and say what became of it; the exit code."""
+    """Change each job and print the outcome; returns the exit code."""
     check_names(ids, queue, task)
     async with state.reader() as app:
         for job_id in dict.fromkeys(ids):
-            await app.jobs.locate(job_id, queue, task)  # all of them are there, or nothing is changed
+            await app.jobs.locate(job_id, queue, task)  # all must exist, otherwise nothing is changed
         answers = [await change(app, job_id) for job_id in dict.fromkeys(ids)]
     out = state.out
     if out.as_json:
@@ -231,10 +246,10 @@ async def _each(
 
 
 def check_names(ids: list[str], queue: str | None, task: str | None) -> None:
-    """ConfigError for what no job can be called."""
+    """ConfigError for an invalid id, queue or task name."""
     for job_id in ids:
         if not is_id(job_id):
-            raise ConfigError(f"{job_id!r} is no job id", hint="an id is 1 to 128 letters, digits, '-' or '_'")
+            raise ConfigError(f"invalid job id {job_id!r}", hint="an id has 1 to 128 letters, digits, '-' or '_'")
     for what, token in (("queue", queue), ("task", task)):
         if token is not None:
             check_token(what, token)
@@ -260,13 +275,13 @@ def _state(text: str | None) -> JobState | None:
     try:
         return JobState(text)
     except ValueError:
-        raise ConfigError(f"--state {text!r} is none of {', '.join(JobState)}") from None
+        raise ConfigError(f"--state: unknown state {text!r}", hint=f"one of {', '.join(JobState)}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:
     path, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--where {text!r}: say args.NAME=VALUE")
+        raise ConfigError(f"--where: invalid filter {text!r}", hint="write args.NAME=VALUE")
     return path, value
 
 

@@ -1,4 +1,4 @@
-"""`jetjobs queues`: what stands in each queue and how it moves; pause, resume, purge."""
+"""`jetjobs queues`: counts and rates of queues; pause, resume and purge them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from jetjobs.cli.completion import queue_names
-from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import Yes, operator, optional, read_duration
-from jetjobs.cli.terminal.output import DONE, REFUSED, one_line
-from jetjobs.cli.terminal.progress import confirmed, progress
+from jetjobs.cli.exit_codes import DONE, REFUSED
+from jetjobs.cli.state import operator, state
+from jetjobs.cli.terminal.options import Reason, Yes, optional, read_duration
+from jetjobs.cli.terminal.progress import progress
+from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.cli.terminal.text import one_line, rate
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
 from jetjobs.model.views.queue_info import QueueState
@@ -36,12 +38,12 @@ async def list_queues() -> None:
         return
     state.out.table(list(HEAD), [_row(queue) for queue in found])
     if not found:
-        state.out.note("there are no queues: jetjobs setup apply makes those of your tasks")
+        state.out.note("no queues; create those of your tasks with `jetjobs setup apply`")
 
 
 @commands.command()
 async def show(queue: Name) -> None:
-    """Show one queue: its lanes, its pause, and when a job enqueued now may start."""
+    """Show one queue: its lanes, its pause, and when a job enqueued now would start."""
     async with state.reader() as app:
         found = await app.queues.get(queue)
     out = state.out
@@ -66,15 +68,18 @@ async def show(queue: Name) -> None:
 async def pause(
     queues: Names,
     for_: Annotated[
-        str | None, typer.Option("--for", help="Resume by itself after: 30s, 10m, 1h. [default: never]")
+        str | None,
+        typer.Option(
+            "--for", help="Resume automatically after this time. [default: until resumed]", metavar="DURATION"
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why: shown to whoever looks.")] = "",
+    reason: Reason = "",
 ) -> None:
-    """Let no job of a queue start. What runs finishes, and jobs may be enqueued."""
+    """Stop starting jobs of a queue. Running jobs finish, and jobs can still be enqueued."""
     lasting = optional(read_duration, "--for", for_)
     async with state.reader() as app:
         for name in queues:
-            await app.queues.get(name, rates_s=0)  # all of them are there, or none is paused
+            await app.queues.get(name, rates_s=0)  # all must exist, otherwise none is paused
         found = [await app.queues.pause(name, for_=lasting, reason=reason, by=operator()) for name in queues]
     if state.out.as_json:
         state.out.json({"items": [queue.details() for queue in found]})
@@ -83,12 +88,12 @@ async def pause(
         if state.out.quiet:
             state.out.data(queue.queue)
             continue
-        state.out.data(f"{queue.queue}  {_state(queue)}, {queue.running} still running, {queue.queued:,} wait")
+        state.out.data(f"{queue.queue}  {_state(queue)}, {queue.running} still running, {queue.queued:,} queued")
 
 
 @commands.command()
 async def resume(queues: Names) -> None:
-    """Let the jobs of paused queues start again."""
+    """Start jobs of paused queues again."""
     async with state.reader() as app:
         for name in queues:
             await app.queues.get(name, rates_s=0)
@@ -103,23 +108,20 @@ async def resume(queues: Names) -> None:
 @commands.command()
 async def purge(
     queue: Name,
-    scheduled: Annotated[bool, typer.Option("--scheduled", help="Also the jobs for later, retries too.")] = False,
+    scheduled: Annotated[
+        bool, typer.Option("--scheduled", help="Also delete scheduled and retrying jobs.")
+    ] = False,
     yes: Yes = False,
 ) -> int:
-    """Delete the jobs that wait in a queue, for good. Running ones and dead letters stay."""
+    """Permanently delete the waiting jobs of a queue. Running jobs and dead letters stay."""
     async with state.reader() as app:
         found = await app.queues.get(queue, rates_s=0)
         total = found.queued + (found.scheduled + found.retrying if scheduled else 0)
-        what = f"delete {many(total)} of queue {queue} for good"
+        what = f"permanently delete {many(total)} of queue {queue}"
         if not await confirmed(what, yes=yes, word=queue):
             return REFUSED
         with progress("deleted", found.queued) as step:
-
-            def steps(count: int) -> None:
-                for _ in range(count):
-                    step()
-
-            purged = await app.queues.purge(queue, scheduled=scheduled, step=steps)
+            purged = await app.queues.purge(queue, scheduled=scheduled, step=step)
     if state.out.as_json:
         state.out.json({"queue": queue, "purged": purged.queued, "purged_scheduled": purged.scheduled})
     elif state.out.quiet:
@@ -143,8 +145,8 @@ def _row(queue: QueueState) -> list[str]:
         f"{queue.retrying:,}",
         f"{queue.dead:,}",
         "-" if queue.oldest_s is None else show_duration(queue.oldest_s),
-        _rate(queue.in_per_s),
-        _rate(queue.out_per_s),
+        rate(queue.in_per_s),
+        rate(queue.out_per_s),
         str(queue.workers),
         f"{queue.busy}/{queue.slots}",
     ]
@@ -159,11 +161,7 @@ def _state(queue: QueueState) -> str:
 
 def _why_not(queue: QueueState) -> str:
     if not queue.workers:
-        return "waits for a worker: none works on this queue"
+        return "waits: no worker takes jobs of this queue"
     if queue.pause is not None:
-        return "waits for jetjobs queues resume"
-    return "unknown: nothing has ended while we looked"
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else "0" if not value else f"{value:,.1f}"
+        return "waits until the queue is resumed"
+    return "unknown: no job ended during the measurement"

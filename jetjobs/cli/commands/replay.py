@@ -1,4 +1,4 @@
-"""`jetjobs dead replay` and `dead delete`: enqueue dead jobs again, or delete their letters."""
+"""`jetjobs dead replay` and `dead delete`: enqueue dead jobs again or delete their letters."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ import typer
 
 from jetjobs.admin.dead_letters import ReplayAnswer, ReplayOutcome
 from jetjobs.app import JetJobs
-from jetjobs.cli.commands.dead import NAMED, ErrorType, Queue, Reason, Selection, Since, TaskName, find_letter
+from jetjobs.cli.commands.dead import NAMED, DiedOf, ErrorType, Queue, Selection, Since, TaskName, find_letter
 from jetjobs.cli.completion import dead_ids, queue_names
-from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import Yes, operator
-from jetjobs.cli.terminal.output import DONE, FAILED, REFUSED, one_line
-from jetjobs.cli.terminal.progress import confirmed, progress
+from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
+from jetjobs.cli.state import operator, state
+from jetjobs.cli.terminal.options import Data, Reason, Yes, read_data
+from jetjobs.cli.terminal.progress import progress
+from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.cli.terminal.text import one_line
+from jetjobs.doctor.finding import many
 from jetjobs.model.errors import ConfigError, JetJobsError
 from jetjobs.model.views.dead_letter import DeadLetter
-from jetjobs.model.wire.lenient_json import read_json
 
 commands = typer.Typer()
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", autocompletion=dead_ids)]
-All = Annotated[bool, typer.Option("--all", help="All that match; without a filter, all there are.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+All = Annotated[
+    bool, typer.Option("--all", help="All letters that match the filters, or all letters without a filter.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
 
 SHOWN = 5
-"""Letters that a dry run names."""
+"""Letters that a dry run lists."""
 
 
 class Tally:
-    """What has been done so far: it is said in the end, however that comes."""
+    """Counts what was done, to be printed at the end even after an interruption."""
 
     def __init__(self) -> None:
         self.counts: Counter[ReplayOutcome] = Counter()
@@ -47,25 +51,25 @@ class Tally:
             entry = {"id": letter.id, "queue": letter.queue, "task": letter.task}
             self.refused.append({**entry, "outcome": str(answer.outcome), "why": answer.why})
 
-    def say(self, *, whole: bool) -> None:
+    def print(self, *, whole: bool) -> None:
         out = state.out
         if out.as_json:
             counts = {str(outcome): number for outcome, number in self.counts.items()}
             out.json({"counts": counts, "refused": self.refused, "complete": whole})
             return
         done = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items()) or "0 replayed"
-        # With --quiet the ids were printed, and are all that belongs there.
+        # With --quiet, standard output contains only the ids.
         (out.note if out.quiet else out.data)(
-            done if whole else f"{done}; stopped before the end. Repeat the command to go on."
+            done if whole else f"{done}; interrupted. Repeat the command to continue."
         )
         for entry in self.refused[:NAMED]:
             out.note(f"{entry['id']} {entry['outcome']}: {one_line(entry['why'])}")
         if len(self.refused) > NAMED:
-            out.note(f"and {len(self.refused) - NAMED} more; --json has them all")
+            out.note(f"and {len(self.refused) - NAMED} more; --json prints all of them")
 
 
 class Choice:
-    """The letters chosen, as they were when the command began: what dies later is not among them."""
+    """The selected letters as of the start of the command. Jobs that die later are not included."""
 
     def __init__(self, app: JetJobs, selection: Selection) -> None:
         selection.check()
@@ -76,7 +80,7 @@ class Choice:
         self.named: list[DeadLetter] | None = None
 
     async def look(self) -> None:
-        """JobNotFound when one of the ids has no letter, JobAmbiguous when it has several."""
+        """Fix the selection. JobNotFound if an id has no letter, JobAmbiguous if it has several."""
         self._until = await self._app.dead.last_sequence()
         if self._selection.ids:
             self.named = [
@@ -85,7 +89,7 @@ class Choice:
             ]
 
     async def letters(self) -> AsyncIterator[DeadLetter]:
-        """Read as they are asked for, never all held."""
+        """The letters, read one by one: they may be too many to hold in memory."""
         if self.named is not None:
             for letter in self.named:
                 yield letter
@@ -94,7 +98,7 @@ class Choice:
             yield letter
 
     async def count(self) -> tuple[int, list[DeadLetter]]:
-        """How many there are, and the first few."""
+        """The number of letters, and the first few."""
         number = 0
         first: list[DeadLetter] = []
         async for letter in self.letters():
@@ -110,20 +114,22 @@ async def replay(
     all_matching: All = False,
     queue: Queue = None,
     task: TaskName = None,
-    died_of: Annotated[str | None, typer.Option("--died-of", help="Only those with this reason of death.")] = None,
+    died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
     to_queue: Annotated[
         str | None,
-        typer.Option(help="Enqueue on this queue instead of their own.", autocompletion=queue_names),
+        typer.Option(
+            help="Enqueue on this queue instead of the job's own.", metavar="QUEUE", autocompletion=queue_names
+        ),
     ] = None,
-    rate: Annotated[float, typer.Option(help="At most so many a second; 0 for no limit.", min=0)] = 0,
-    reason: Annotated[str, typer.Option("--reason", help="Why: kept with the job.")] = "",
-    data: Annotated[str | None, typer.Option(help="Other arguments, as one JSON object; for a single id.")] = None,
+    rate: Annotated[float, typer.Option(help="Maximum per second; 0 for no limit.", min=0, metavar="N")] = 0,
+    reason: Reason = "",
+    data: Data = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Enqueue dead jobs again under their own ids, from their first attempt. Safe to interrupt and repeat."""
+    """Enqueue dead jobs again with their own ids, starting at attempt 1. Safe to interrupt and repeat."""
     chosen = Selection(ids, queue, task, died_of, error_type, since, all_matching)
     arguments = _other_arguments(chosen, data)
     async with state.load_app(None, state.settings()) as app:
@@ -142,12 +148,12 @@ async def replay(
             with progress("replayed", number) as step:
                 async for answer in answers:
                     tally.add(answer)
-                    step()
+                    step(1)
         except (asyncio.CancelledError, JetJobsError):
             if tally.counts:
-                tally.say(whole=False)
+                tally.print(whole=False)
             raise
-    tally.say(whole=True)
+    tally.print(whole=True)
     return FAILED if tally.refused else DONE
 
 
@@ -157,19 +163,19 @@ async def delete(
     all_matching: All = False,
     queue: Queue = None,
     task: TaskName = None,
-    reason: Reason = None,
+    died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Delete dead letters for good."""
+    """Permanently delete dead letters."""
     async with state.reader() as app:
-        choice = Choice(app, Selection(ids, queue, task, reason, error_type, since, all_matching))
+        choice = Choice(app, Selection(ids, queue, task, died_of, error_type, since, all_matching))
         await choice.look()
         number, first = await choice.count()
         if dry_run:
-            _say_dry_run("delete", number, first, [])
+            _print_dry_run("delete", number, first, [])
             return DONE
         if (code := await _may_go_ahead("delete", number, yes or bool(ids))) is not None:
             return code
@@ -190,9 +196,9 @@ async def _delete(app: JetJobs, choice: Choice, number: int) -> int:
                     deleted += 1
                     if state.out.quiet:
                         state.out.data(letter.id)
-                step()
+                step(1)
     except (asyncio.CancelledError, JetJobsError):
-        state.out.note(f"{deleted} deleted; stopped before the end")
+        state.out.note(f"{deleted} deleted; interrupted")
         raise
     return deleted
 
@@ -201,18 +207,18 @@ async def _delete(app: JetJobs, choice: Choice, number: int) -> int:
 
 
 async def _may_go_ahead(verb: str, number: int, yes: bool) -> int | None:
-    """None to go ahead; else the exit code. One letter is never asked about."""
+    """None to go ahead, otherwise the exit code. A single letter needs no confirmation."""
     if number == 0:
         if state.out.as_json:
             state.out.json({"dry_run": False, "matching": 0})
         else:
-            state.out.data("No dead letter matches. Nothing changed.")
+            state.out.data("No dead letters match. Nothing changed.")
         return DONE
-    return None if await confirmed(f"{verb} {number} jobs", yes=yes or number == 1) else REFUSED
+    return None if await confirmed(f"{verb} {many(number)}", yes=yes or number == 1) else REFUSED
 
 
 async def _dry_run(app: JetJobs, choice: Choice, arguments: dict[str, Any] | None) -> int:
-    """Says what would be, arguments checked; a live job of the same id or key is only seen when it is done."""
+    """Check arguments and print what would be done. A live job of the same id or key is found only by a replay."""
     tally = Tally()
     number = 0
     first: list[DeadLetter] = []
@@ -222,18 +228,18 @@ async def _dry_run(app: JetJobs, choice: Choice, arguments: dict[str, Any] | Non
             tally.add(ReplayAnswer(letter, ReplayOutcome.REFUSED, why))
         elif len(first) < SHOWN:
             first.append(letter)
-    _say_dry_run("replay", number, first, tally.refused)
+    _print_dry_run("replay", number, first, tally.refused)
     return DONE
 
 
-def _say_dry_run(verb: str, number: int, first: list[DeadLetter], refused: list[dict[str, str]]) -> None:
+def _print_dry_run(verb: str, number: int, first: list[DeadLetter], refused: list[dict[str, str]]) -> None:
     out = state.out
     if out.as_json:
         first_ids = [letter.id for letter in first]
         out.json({"dry_run": True, "matching": number, "first": first_ids, "refused": refused})
         return
     count = number - len(refused)
-    out.data(f"Would {verb} {count} {'job' if count == 1 else 'jobs'}. Nothing changed.")
+    out.data(f"Would {verb} {many(count)}. Nothing changed.")
     for letter in first:
         out.data(f"  {letter.id}  {letter.queue}  {letter.task}")
     if number - len(refused) > len(first):
@@ -241,18 +247,12 @@ def _say_dry_run(verb: str, number: int, first: list[DeadLetter], refused: list[
     for entry in refused[:NAMED]:
         out.note(f"{entry['id']} would be refused: {one_line(entry['why'])}")
     if len(refused) > NAMED:
-        out.note(f"and {len(refused) - NAMED} more; --json has them all")
+        out.note(f"and {len(refused) - NAMED} more; --json prints all of them")
 
 
 def _other_arguments(selection: Selection, data: str | None) -> dict[str, Any] | None:
     if data is None:
         return None
     if not selection.ids or len(selection.ids) != 1:
-        raise ConfigError("--data goes with one id")
-    try:
-        values = read_json(data)
-    except ValueError as error:
-        raise ConfigError(f"--data: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError("--data must be one JSON object: the task's arguments by name")
-    return values
+        raise ConfigError("--data needs exactly one id")
+    return read_data(data)

@@ -1,4 +1,4 @@
-"""`jetjobs schedules`: put and delete schedules, pause and resume them, run one now."""
+"""`jetjobs schedules`: create, replace, delete, pause and resume schedules, or run one now."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import typer
 
 from jetjobs.admin.schedules import PutOptions
 from jetjobs.app import JetJobs
-from jetjobs.cli.commands.enqueue import read_arguments
 from jetjobs.cli.commands.schedules import Cron, Every, Name, as_item, until
 from jetjobs.cli.completion import schedule_names, task_names
+from jetjobs.cli.exit_codes import DONE, REFUSED
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import (
     Arguments,
@@ -20,11 +20,11 @@ from jetjobs.cli.terminal.options import (
     Yes,
     optional,
     present,
+    read_arguments,
     read_duration,
     read_time,
 )
-from jetjobs.cli.terminal.output import DONE, REFUSED
-from jetjobs.cli.terminal.progress import confirmed
+from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.model.wire.validation import check_schedule_name
 
 commands = typer.Typer()
@@ -34,7 +34,7 @@ Names = Annotated[list[str], typer.Argument(help="Names of schedules.", autocomp
 
 @commands.command()
 async def run(name: Name) -> None:
-    """Enqueue a job of a schedule at once, besides its ticks."""
+    """Enqueue a job of a schedule now, in addition to its scheduled runs."""
     async with state.reader() as app:
         handle = await app.schedules.run_now(name)
     if state.out.as_json:
@@ -45,19 +45,21 @@ async def run(name: Name) -> None:
 
 @commands.command()
 async def pause(names: Names) -> None:
-    """Let no tick of a schedule run until it is resumed; it stays paused through deploys."""
+    """Stop running schedules until they are resumed. They stay paused across deploys."""
     await _pause(names, paused=True)
 
 
 @commands.command()
 async def resume(names: Names) -> None:
-    """Let the ticks of paused schedules run again, from now on."""
+    """Resume paused schedules with their next scheduled time."""
     await _pause(names, paused=False)
 
 
 async def _pause(names: list[str], *, paused: bool) -> None:
     async with state.reader() as app:
-        before = {name: await app.schedules.get(name) for name in names}  # all are there, or none is changed
+        before = {
+            name: await app.schedules.get(name) for name in names
+        }  # all must exist, otherwise none is changed
         change = app.schedules.pause if paused else app.schedules.resume
         found = [await change(name) for name in before]
         await _note_no_leader(app)
@@ -68,7 +70,7 @@ async def _pause(names: list[str], *, paused: bool) -> None:
     for info in found:
         name = info.schedule.name
         if before[name].schedule.paused is paused:
-            text = "was paused already" if paused else "was not paused"
+            text = "was already paused" if paused else "was not paused"
         else:
             text = "paused" if paused else f"resumed, next {until(info.next, now)}"
         state.out.data(name if state.out.quiet else f"{name}  {text}")
@@ -87,23 +89,34 @@ async def put(
     ] = None,
     queue: OtherQueue = None,
     priority: Priority = None,
-    start: Annotated[str | None, typer.Option(help="No scheduled time before this, ISO 8601 with a zone.")] = None,
-    end: Annotated[str | None, typer.Option(help="No scheduled time after this, ISO 8601 with a zone.")] = None,
-    jitter: Annotated[str | None, typer.Option(help="Each tick is due up to so much after its slot: 30s.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="No scheduled time before this, ISO 8601 with a zone.", metavar="TIME")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(help="No scheduled time after this, ISO 8601 with a zone.", metavar="TIME")
+    ] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="Delay each run by a random time up to this: 30s.", metavar="DURATION")
+    ] = None,
     misfire: Annotated[
         str | None,
-        typer.Option(help="Of scheduled times that nobody could plan in time: last, all or skip. [default: last]"),
+        typer.Option(
+            help="Which missed scheduled times still run: last, all or skip. [default: last]", metavar="POLICY"
+        ),
     ] = None,
     overlap: Annotated[
-        str | None, typer.Option(help="While an earlier tick is alive: allow or skip. [default: allow]")
+        str | None,
+        typer.Option(
+            help="Whether to run while an earlier run is live: allow or skip. [default: allow]", metavar="POLICY"
+        ),
     ] = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Pause it from the beginning.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     revision: Annotated[
         int | None,
-        typer.Option(help="Only over this revision, as `show` tells it; 0: only if there is none.", min=0),
+        typer.Option(help="Replace only this revision, as shown by `show`; 0 only creates.", min=0, metavar="N"),
     ] = None,
 ) -> None:
-    """Make a schedule, or put another in its place: what is not given has its default."""
+    """Create or replace a schedule. Options that are not given have their defaults."""
     given = {
         "args": read_arguments(arguments or [], data),
         "cron": cron,
@@ -136,7 +149,7 @@ async def _store(name: str, task: str, options: PutOptions, revision: int | None
     else:
         upcoming = "paused" if info.schedule.paused else f"next {until(info.next, now)}"
         if before is not None and before.schedule is not None and before.schedule.paused:
-            upcoming += "" if info.schedule.paused else "; it was paused, and is on now"
+            upcoming += "" if info.schedule.paused else "; it was paused and is now on"
         state.out.data(f"{name}  stored as revision {info.revision}, {upcoming}")
 
 
@@ -145,14 +158,16 @@ async def delete(
     names: Names,
     yes: Yes = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also those that code declares: for an app that is gone.")
+        bool, typer.Option("--force", help="Also delete schedules declared in code, for an app that is gone.")
     ] = False,
 ) -> int:
-    """Delete schedules. Jobs of ticks that have fired stay."""
+    """Delete schedules. Jobs already enqueued by them stay."""
     async with state.reader() as app:
         wanted = list(dict.fromkeys(names))
         for name in wanted:
-            await app.schedules.find_to_delete(name, force=force)  # all can be deleted, or none is
+            await app.schedules.find_to_delete(
+                name, force=force
+            )  # all must be deletable, otherwise none is deleted
         what = f"delete {f'schedule {wanted[0]}' if len(wanted) == 1 else f'{len(wanted)} schedules'}"
         if not await confirmed(what, yes=yes):
             return REFUSED
@@ -168,5 +183,6 @@ async def delete(
 
 async def _note_no_leader(app: JetJobs) -> None:
     if not await app.schedules.has_leader():
-        when = "no worker leads: this takes effect when one does"
-        state.out.note(f"{when}. Ticks already placed still fire, up to 60 s")
+        state.out.note(
+            "no leader: this takes effect once a worker leads. Runs already placed, up to 60 s ahead, still fire"
+        )

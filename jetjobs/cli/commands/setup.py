@@ -1,4 +1,4 @@
-"""`jetjobs setup`: what the app needs on the server, shown as a difference, and made so."""
+"""`jetjobs setup`: show what the app needs on the server as a difference, and apply it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ from typing import Annotated, Any
 
 import typer
 
+from jetjobs.cli.completion import queue_names
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import App
 from jetjobs.jetstream.topology import Change
 from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
-Queues = Annotated[str | None, typer.Option("-q", "--queues", help="Queues beside those of the tasks: a,b,c.")]
-Replicas = Annotated[int | None, typer.Option(help="Copies of each stream: 1, 3 or 5.", min=1, max=5)]
+Queues = Annotated[
+    str | None,
+    typer.Option(
+        "-q",
+        "--queue",
+        help="Further queues besides those of the tasks: mail,reports.",
+        metavar="QUEUE",
+        autocompletion=queue_names,
+    ),
+]
+Replicas = Annotated[
+    int | None, typer.Option(help="Replicas of each stream: 1, 3 or 5.", min=1, max=5, metavar="N")
+]
 
 
 @commands.command()
 async def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
-    """Show what `setup apply` would create or change. Changes nothing."""
+    """Show what `setup apply` would create or change, without changing anything."""
     _show(await _compare(app, queues, replicas, apply=False), applied=False)
 
 
 @commands.command()
 async def apply(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
-    """Create or update what the app needs. Safe to repeat, and to run from many places at once."""
+    """Create or update what the app needs. Safe to repeat and to run concurrently."""
     _show(await _compare(app, queues, replicas, apply=True), applied=True)
 
 

@@ -1,21 +1,22 @@
-"""`jetjobs jobs watch`: follow jobs to their end, or show those that run."""
+"""`jetjobs jobs watch`: follow jobs until they end, or show the running ones."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from jetjobs.app import JetJobs
-from jetjobs.cli.commands.jobs import Queue, TaskName, check_names
+from jetjobs.cli.commands.jobs import check_names
 from jetjobs.cli.commands.top import Top
+from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
-from jetjobs.cli.terminal.output import DONE, FAILED, shorten
-from jetjobs.cli.terminal.progress import cut
+from jetjobs.cli.terminal.options import JobQueue, JobTask
 from jetjobs.cli.terminal.progress import line as bar_line
+from jetjobs.cli.terminal.screen import terminal_size
+from jetjobs.cli.terminal.text import cut, shorten
 from jetjobs.define.handle import JobHandle
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError
@@ -23,7 +24,7 @@ from jetjobs.model.job import FINAL, JobState, JobStatus
 from jetjobs.model.wire.lenient_json import write_json
 
 MOST = 200
-"""Each job is looked for once a second."""
+"""Limited because each job is queried once a second."""
 REFRESH_S = 1.0
 
 
@@ -32,15 +33,17 @@ commands = typer.Typer()
 
 @commands.command()
 async def watch(
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of jobs. [default: all that run, live]")] = None,
-    queue: Queue = None,
-    task: TaskName = None,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of jobs. [default: all running jobs]")] = None,
+    queue: JobQueue = None,
+    task: JobTask = None,
 ) -> int:
-    """Follow jobs until all have ended. Exit code 0 if all succeeded, else 1. Without ids: what runs, live."""
+    """Follow jobs until all have ended. Exit code 0 if all succeeded, otherwise 1. Without ids, show the running
+    jobs live.
+    """
     ids = list(dict.fromkeys(ids or []))
     check_names(ids, queue, task)
     if len(ids) > MOST:
-        raise ConfigError(f"{MOST} jobs at once at the most")
+        raise ConfigError(f"cannot watch {len(ids)} jobs at once; the maximum is {MOST}")
     on_terminal = sys.stdout.isatty() and not state.out.as_json
     async with state.reader() as app:
         if not ids:
@@ -77,14 +80,14 @@ def _print(status: JobStatus) -> None:
 
 
 class Block:
-    """A line for each job, redrawn in place; with more jobs than lines on the terminal, a line for each change."""
+    """One line per job, redrawn in place; with more jobs than terminal rows, one line per change."""
 
     def __init__(self, ids: list[str]) -> None:
         self._lines = dict.fromkeys(ids, "")
         self._drawn = False
 
     def show(self, status: JobStatus) -> None:
-        columns, rows = _size()
+        columns, rows = terminal_size(sys.stdout)
         name = shorten(status.id, max(8, columns // 2))
         text = f"{name}  {describe(status, columns - len(name) - 2)}"
         self._lines[status.id] = text
@@ -98,7 +101,7 @@ class Block:
 
 
 def describe(status: JobStatus, columns: int) -> str:
-    """The bar of a job that runs; how one has ended."""
+    """The progress bar of a running job, or how the job ended."""
     if status.state not in FINAL:
         return bar_line(status, max(10, columns))
     took = ""
@@ -107,11 +110,3 @@ def describe(status: JobStatus, columns: int) -> str:
     if status.state is JobState.DEAD:
         return f"dead: {status.reason or 'unknown'}"
     return f"{status.state}{took if status.state is JobState.SUCCEEDED else ''}"
-
-
-def _size() -> tuple[int, int]:
-    try:
-        size = os.get_terminal_size(sys.stdout.fileno())
-    except (OSError, ValueError):
-        return 80, 24
-    return size.columns or 80, size.lines or 24

@@ -1,76 +1,91 @@
-"""`jetjobs worker`: run the tasks of an app until told to stop, with logs, signals, health port and exit code."""
+"""`jetjobs worker`: run the tasks of an app, in one process or several."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import os
-import signal
-import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.app_discovery import AppNotFound
+from jetjobs.cli.completion import queue_names
 from jetjobs.cli.process.supervisor import supervise
-from jetjobs.cli.state import heeds_hangup, run_async, state
+from jetjobs.cli.process.worker_process import run_worker
+from jetjobs.cli.state import run_async, state
 from jetjobs.cli.terminal.options import App
-from jetjobs.cli.terminal.output import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.config import LoadedSettings
-from jetjobs.define.context import running_job
-from jetjobs.jetstream.topology import Change
-from jetjobs.model.errors import ConfigError, JetJobsError
+from jetjobs.model.errors import ConfigError
 from jetjobs.model.wire.validation import check_token
-from jetjobs.observe.health import LISTENING, Health
-from jetjobs.observe.logs import log_event, set_up
-from jetjobs.worker.options import default_name
-from jetjobs.worker.worker import Worker
 
 commands = typer.Typer()
+
+Queues = Annotated[
+    str | None,
+    typer.Option(
+        "-q",
+        "--queue",
+        help="Queues to take jobs from, each with an optional slot limit: mail,reports:5."
+        " [default: those of the tasks]",
+        metavar="QUEUE",
+        autocompletion=queue_names,
+    ),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option("-c", "--slots", help="Jobs to run at once; 0 only plans schedules. [default: 10]", metavar="N"),
+]
+Processes = Annotated[
+    int | None, typer.Option("-p", "--processes", help="Number of processes. [default: 1]", metavar="N")
+]
+Http = Annotated[
+    str | None,
+    typer.Option(help="Where to serve /livez, /readyz and /metrics, or off. [default: off]", metavar="HOST:PORT"),
+]
+Provision = Annotated[
+    str | None,
+    typer.Option(
+        help="apply creates and updates streams; verify refuses to start if they differ; off checks nothing."
+        " [default: apply]",
+        metavar="MODE",
+    ),
+]
 
 
 @commands.command()
 def worker(
     app: App = None,
-    queues: Annotated[
-        str | None,
-        typer.Option("-q", "--queues", help="Queues, each with an optional slot limit: mail,reports:5."),
-    ] = None,
-    slots: Annotated[
-        int | None,
-        typer.Option("-c", "--slots", help="Jobs to run at once; 0: only plan schedules. [default: 10]"),
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option("-p", "--processes", help="Processes to run. [default: 1]")
-    ] = None,
-    name: Annotated[str, typer.Option(help="Name of this worker. [default: HOST-PID]")] = "",
+    queues: Queues = None,
+    slots: Slots = None,
+    processes: Processes = None,
+    name: Annotated[str, typer.Option(help="Name of this worker. [default: HOST-PID]", metavar="NAME")] = "",
     burst: Annotated[bool, typer.Option("--burst", help="Exit when the queues are empty.")] = False,
-    max_jobs: Annotated[int, typer.Option(help="Exit after this many jobs.", min=0)] = 0,
+    max_jobs: Annotated[
+        int, typer.Option(help="Exit after this many jobs; 0 for no limit.", min=0, metavar="N")
+    ] = 0,
     no_schedules: Annotated[
-        bool, typer.Option("--no-schedules", help="Leave schedules and sweeps to other workers.")
+        bool, typer.Option("--no-schedules", help="Leave schedules and maintenance to other workers.")
     ] = False,
     stop_timeout: Annotated[
-        str | None, typer.Option(help="How long running jobs may finish on stop. [default: 30s]")
-    ] = None,
-    http: Annotated[
-        str | None, typer.Option(help="HOST:PORT of /livez, /readyz, /metrics, or off. [default: off]")
-    ] = None,
-    provision: Annotated[
         str | None,
-        typer.Option(help="apply: create what is missing; verify: refuse if it is; off. [default: apply]"),
+        typer.Option(help="How long running jobs may take to finish on stop. [default: 30s]", metavar="DURATION"),
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")] = None,
-    log_format: Annotated[str | None, typer.Option(help="auto, console or json. [default: auto]")] = None,
+    http: Http = None,
+    provision: Provision = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. [default: info]", metavar="LEVEL")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="auto, console or json. [default: auto]", metavar="FORMAT")
+    ] = None,
 ) -> int:
     """Run the tasks of an app until SIGTERM or Ctrl-C.
 
-    The first signal takes no new work and lets running jobs finish; the second stops at once, and what
-    still runs is given back. Exit code 0 after a clean stop, 1 when jobs were cut short. With --slots 0
-    it takes no jobs: it plans schedules, and needs no app for that.
+    On the first signal the worker takes no new jobs and lets running jobs finish. On the second it
+    stops at once and releases running jobs to other workers. The exit code is 0 after a graceful stop
+    and 1 if jobs were released. With --slots 0 it runs no jobs and only plans schedules; that needs
+    no app.
     """
     flags = {
         "worker.slots": slots,
@@ -81,26 +96,42 @@ def worker(
         "observe.log_level": log_level,
         "observe.log_format": log_format,
     }
-    loaded = state.settings(flags)
-    given = {"--queues": queues, "--burst": burst, "--max-jobs": max_jobs, "--no-schedules": no_schedules}
-    if not loaded.settings.worker.slots and any(given.values()):
-        useless = ", ".join(option for option, value in given.items() if value)
-        raise ConfigError(f"a worker with 0 slots takes no jobs and only plans schedules: leave out {useless}")
-    if loaded.settings.worker.processes > 1 and not os.environ.get("JETJOBS_CHILD"):
-        return supervise(sys.argv[1:], loaded.settings.worker.processes, loaded.settings)
-    target = _find_app(app, loaded)
     options: dict[str, Any] = {
-        "queues": parse_queues(queues),
+        "queues": queues,
         "name": name,
         "burst": burst,
         "max_jobs": max_jobs,
         "schedules": not no_schedules,
     }
-    return run_async(lambda: run_worker(target, options))
+    return _run(app, state.settings(flags), options)
+
+
+def _run(app: str | None, loaded: LoadedSettings, options: dict[str, Any]) -> int:
+    settings = loaded.settings
+    if not settings.worker.slots:
+        _check_runs_no_jobs(options)
+    if settings.worker.processes > 1 and not os.environ.get("JETJOBS_CHILD"):
+        return supervise(sys.argv[1:], settings.worker.processes, settings)
+    target = _find_app(app, loaded)
+    return run_async(lambda: run_worker(target, {**options, "queues": parse_queues(options["queues"])}))
+
+
+def _check_runs_no_jobs(options: dict[str, Any]) -> None:
+    """ConfigError if an option has no effect on a worker with 0 slots."""
+    given = {
+        "--queue": options["queues"],
+        "--burst": options["burst"],
+        "--max-jobs": options["max_jobs"],
+        "--no-schedules": not options["schedules"],
+    }
+    if useless := ", ".join(option for option, value in given.items() if value):
+        raise ConfigError(
+            "a worker with 0 slots runs no jobs and only plans schedules", hint=f"leave out {useless}"
+        )
 
 
 def _find_app(name: str | None, loaded: LoadedSettings) -> JetJobs:
-    """The app; where none is to be found, one without tasks for a worker that takes no jobs."""
+    """The app. A worker with 0 slots gets an app without tasks if none is found."""
     try:
         return state.load_app(name, loaded)
     except AppNotFound:
@@ -116,112 +147,8 @@ def parse_queues(text: str | None) -> dict[str, int | None] | None:
     queues: dict[str, int | None] = {}
     for part in text.split(","):
         name, colon, limit = part.strip().partition(":")
-        # Not isdigit(): that holds for '²' too, which int() cannot read.
+        # Not isdigit(): it is true for '²', which int() cannot read.
         if colon and (not limit.isdecimal() or int(limit) < 1):
-            raise ConfigError(f"--queues {part!r}: the limit must be a number above 0")
+            raise ConfigError(f"--queue: invalid slot limit in {part!r}: it must be a number above 0")
         queues[check_token("queue", name)] = int(limit) if colon else None
     return queues
-
-
-async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
-    """Provision, run, serve health; the exit code."""
-
-    def job_fields() -> Mapping[str, Any]:
-        job = running_job()
-        return {} if job is None else job.log_fields
-
-    settings = app.settings
-    options = {**options, "name": options["name"] or default_name()}
-    origin = {"app": app.name, "worker_id": options["name"]}
-    set_up(settings.observe.log_level, settings.observe.log_format, job_fields, origin)
-    app.observe(log_event)
-    async with app:
-        queues = options["queues"]
-        await _prepare(app, list(queues) if queues else app.task_queues)
-        worker = app.worker(**options)
-        with _serving(app, worker, settings.worker.http), _signals(worker):
-            try:
-                await worker.run()
-                code = RECYCLED if worker.recycling else FAILED if worker.cut_short else DONE
-            except JetJobsError as error:
-                code = exit_code(error)
-                state.out.error(str(error), error.hint, code)
-    if left := worker.left_behind:
-        # Python would wait for them; their jobs were given back, and would be done twice.
-        extra = {"event": "worker.left_behind", "tasks": left}
-        logging.getLogger("jetjobs.worker").warning("left behind: tasks that did not end", extra=extra)
-        logging.shutdown()
-        os._exit(code)
-    return code
-
-
-async def _prepare(app: JetJobs, queues: Sequence[str]) -> None:
-    provision = app.settings.worker.provision
-    if provision == "apply":
-        _log_topology(await app.provision(queues))
-    elif provision == "verify":
-        await app.verify(queues)
-
-
-def _log_topology(changes: Sequence[Change]) -> None:
-    """What was made, and what had to be put right: that may be somebody else's change undone."""
-    log = logging.getLogger("jetjobs.topology")
-    made = [change.wanted.label for change in changes if change.action == "create"]
-    for change in changes:
-        if change.action == "update":
-            extra = {"event": "topology.drifted", "what": change.wanted.label, "keys": sorted(change.diff)}
-            log.warning("was not as wanted, and was changed", extra=extra)
-    if made:
-        log.info("created on the server", extra={"event": "topology.applied", "what": made})
-
-
-@contextlib.contextmanager
-def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
-    """Metrics and health, on the port that was asked for or, as one of several processes, on the supervisor's."""
-    if address == "off":
-        yield
-        return
-    metrics = app.metrics(worker)
-    worker.count_queues = True
-    health = Health(metrics.registry, lambda: worker.ready, lambda: worker.leases.silent_s)
-    if left_for_us := os.environ.pop(LISTENING, ""):
-        health.start_on(socket.socket(fileno=int(left_for_us)))
-    else:
-        health.start(address)
-    try:
-        yield
-    finally:
-        health.stop()
-
-
-@contextlib.contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
-    """First signal: quiet. Second: stop now. Third: gone. A hangup is a first one only: shell and kernel both send
-    it when a terminal is closed."""
-    loop = asyncio.get_running_loop()
-    count = 0
-
-    def on_signal() -> None:
-        nonlocal count
-        count += 1
-        if count == 1:
-            worker.quiet()
-        elif count == 2:
-            worker.stop()
-        else:
-            os._exit(FAILED)
-
-    def on_hangup() -> None:
-        if not count:
-            on_signal()
-
-    handlers = {signal.SIGTERM: on_signal, signal.SIGINT: on_signal}
-    if heeds_hangup():
-        handlers[signal.SIGHUP] = on_hangup
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)

@@ -1,4 +1,4 @@
-"""`jetjobs workers`: which workers live and what they do; quiet them, stop them."""
+"""`jetjobs workers`: list and show running workers, quiet and stop them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import typer
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import queue_names, worker_names
+from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import Yes
-from jetjobs.cli.terminal.output import DONE, FAILED, REFUSED, one_line
-from jetjobs.cli.terminal.progress import confirmed
+from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, QueueNotFound, WorkerNotFound, WorkerSilent
@@ -24,32 +25,39 @@ commands = typer.Typer()
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(help="Names of workers, as `workers list` has them.", autocompletion=worker_names),
+    typer.Argument(help="Workers, as shown by `workers list`.", autocompletion=worker_names),
 ]
-All = Annotated[bool, typer.Option("--all", help="All workers, instead of single names.")]
+All = Annotated[bool, typer.Option("--all", help="All workers instead of named ones.")]
 HEAD = ["WORKER", "PHASE", "QUEUES", "SLOTS", "LAG", "MEMORY", "UP", "HOST", "PID", "VERSION"]
 
 
 @commands.command("list")
 async def list_workers(
     queue: Annotated[
-        str | None, typer.Option(help="Only those that work on this queue.", autocompletion=queue_names)
+        str | None,
+        typer.Option(
+            "-q",
+            "--queue",
+            help="Only workers that take jobs of this queue.",
+            metavar="QUEUE",
+            autocompletion=queue_names,
+        ),
     ] = None,
 ) -> None:
-    """List the workers that live. One that stopped is gone at once, one that died within 15 s."""
+    """List running workers. A stopped worker disappears at once, a crashed one within 15 s."""
     if queue is not None:
         check_token("queue", queue)
     async with state.reader() as app:
         found = await app.workers.list(queue)
         if queue is not None and not found and queue not in await app.queues.names():
-            raise QueueNotFound(f"there is no queue {queue!r}", hint="jetjobs queues list")
+            raise QueueNotFound(f"queue {queue!r} does not exist", hint="list queues with `jetjobs queues list`")
     if state.out.as_json:
         state.out.json({"items": [record.summary() for record in found], "cursor": None})
         return
     state.out.table(HEAD, [_row(record) for record in found])
     if not found:
-        works = f" of queue {queue}" if queue is not None else ""
-        state.out.note(f"no worker{works} lives: jetjobs worker starts one")
+        of_queue = f" for queue {queue!r}" if queue is not None else ""
+        state.out.note(f"no running workers{of_queue}; start one with `jetjobs worker`")
 
 
 def _row(record: WorkerRecord) -> list[str]:
@@ -71,7 +79,7 @@ def _row(record: WorkerRecord) -> list[str]:
 async def show(
     name: Annotated[str, typer.Argument(help="Name of the worker.", autocompletion=worker_names)],
 ) -> None:
-    """Show one worker: its slots, its tasks, what it runs."""
+    """Show one worker: its slots, tasks and running jobs."""
     async with state.reader() as app:
         record = await app.workers.get(name)
     out = state.out
@@ -106,25 +114,27 @@ async def show(
 
 @commands.command()
 async def quiet(names: Names = None, all_workers: All = False, yes: Yes = False) -> int:
-    """Let workers take no new work. They finish what runs, and stay until they are stopped."""
-    return await _tell_all("quiet", names, all_workers=all_workers, yes=yes)
+    """Stop taking new jobs on workers. They finish their running jobs and stay until they are stopped."""
+    return await _send_all("quiet", names, all_workers=all_workers, yes=yes)
 
 
 @commands.command()
 async def stop(
     names: Names = None,
     all_workers: All = False,
-    now: Annotated[bool, typer.Option("--now", help="Do not wait for running jobs: they are given back.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Release running jobs immediately instead of waiting for them.")
+    ] = False,
     yes: Yes = False,
 ) -> int:
-    """Let workers end in order, as by SIGTERM. Whoever supervises them may start them again."""
-    return await _tell_all("stop", names, all_workers=all_workers, yes=yes, now=now)
+    """Stop workers gracefully, as SIGTERM does. A process supervisor may start them again."""
+    return await _send_all("stop", names, all_workers=all_workers, yes=yes, now=now)
 
 
-async def _tell_all(word: str, names: list[str] | None, *, all_workers: bool, yes: bool, now: bool = False) -> int:
-    """Tell workers something; the exit code. One that does not answer does not keep the others from hearing it."""
+async def _send_all(word: str, names: list[str] | None, *, all_workers: bool, yes: bool, now: bool = False) -> int:
+    """Send a command to workers; returns the exit code. A silent worker does not hold up the others."""
     if bool(names) == all_workers:
-        raise ConfigError("name workers, or say --all")
+        raise ConfigError("name workers or use --all")
     async with state.reader() as app:
         if all_workers:
             chosen = await app.workers.list()
@@ -133,10 +143,10 @@ async def _tell_all(word: str, names: list[str] | None, *, all_workers: bool, ye
         what = f"{word} {many(len(chosen), 'worker')}"
         if all_workers and chosen and not await confirmed(what, yes=yes):
             return REFUSED
-        told = await asyncio.gather(*(_tell(app, record.key, word, now) for record in chosen))
+        answers = await asyncio.gather(*(_send(app, record.key, word, now) for record in chosen))
     if state.out.as_json:
-        state.out.json({"items": told})
-    for answer in told:
+        state.out.json({"items": answers})
+    for answer in answers:
         if not answer["ok"]:
             state.out.note(one_line(f"{answer['worker']}: {answer.get('error', 'no reason given')}", None))
         elif state.out.quiet:
@@ -144,10 +154,10 @@ async def _tell_all(word: str, names: list[str] | None, *, all_workers: bool, ye
         elif not state.out.as_json:
             phase = "stopping" if word == "stop" else str(answer.get("phase", "ok"))
             state.out.data(f"{answer['worker']}  {one_line(phase)}")
-    return DONE if all(answer["ok"] for answer in told) else FAILED
+    return DONE if all(answer["ok"] for answer in answers) else FAILED
 
 
-async def _tell(app: JetJobs, key: str, word: str, now: bool) -> dict[str, Any]:
+async def _send(app: JetJobs, key: str, word: str, now: bool) -> dict[str, Any]:
     try:
         answer = await (app.workers.stop(key, now=now) if word == "stop" else app.workers.quiet(key))
     except (WorkerNotFound, WorkerSilent) as error:

@@ -1,7 +1,7 @@
-"""`--processes N`: run N workers as child processes behind one port, restart one that dies, stop them together.
+"""`--processes N`: run N workers as child processes behind one port, restart those that die, stop all together.
 
-Each child serves its own metrics and health on a loopback port that we give it. Ours shows all of them, with the
-label `process` (ADR 33).
+Each child serves its metrics and health on a loopback socket that it inherits. The supervisor's port combines
+them, with the label `process` (ADR 33).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
-from jetjobs.cli.state import heeds_hangup
-from jetjobs.cli.terminal.output import APP_BROKEN, DONE, RECYCLED, REFUSED, UNREACHABLE, USAGE
+from jetjobs.cli.exit_codes import APP_BROKEN, DONE, RECYCLED, REFUSED, UNREACHABLE, USAGE
+from jetjobs.cli.process.signals import stop_signals
 from jetjobs.dev_server import die_with_parent
 from jetjobs.model.settings import Settings
 from jetjobs.observe.health import BLOCKED_AFTER_S, LISTENING, Health
 from jetjobs.observe.metrics import JoinedPages
 
-PATIENCE_S = 2.0
-"""How long a child is waited for. One that does not answer is not on the page."""
+ANSWER_TIMEOUT_S = 2.0
+"""How long to wait for a child's answer. The page leaves out a child that does not answer."""
 _FINAL = frozenset({USAGE, APP_BROKEN, REFUSED})
-"""A child that ends so would end so again: stop all and say the same."""
+"""A restarted child would exit with the same code again: stop all children and exit with it."""
 _STEADY_S = 5.0
-"""A child that lived this long was up and running: it is restarted at once."""
+"""A child that ran for this long had started successfully: it is restarted at once."""
 _PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -46,7 +46,7 @@ class _Child:
         self.started = 0.0
         self.signalled = 0
         self._alive_at = 0.0
-        """When it last answered a probe; 0 for a process that has not begun to."""
+        """When it last answered a probe; 0 before its first answer."""
 
     def start(self) -> None:
         self.started = time.monotonic()
@@ -59,23 +59,23 @@ class _Child:
             [sys.executable, "-m", "jetjobs", *self._arguments],
             env=environment,
             pass_fds=() if self._port is None else (self._port.fileno(),),
-            # A session of its own: the terminal's Ctrl-C reaches it through us, once.
+            # A session of its own, so that the terminal's Ctrl-C reaches it once, through the supervisor.
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )
 
     def pass_on(self, signals: int) -> None:
-        """Send the child as many signals as we have had: those that came while it was being started, too."""
+        """Send the child as many signals as the supervisor got, also those that came while it was starting."""
         while self.process is not None and self.signalled < signals and self.process.poll() is None:
             self.signalled += 1
             self.process.send_signal(signal.SIGTERM if self.signalled < 3 else signal.SIGKILL)
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and text that the child answers; 0 when it does not in time."""
+        """Status and text of the child's answer; status 0 if it does not answer in time."""
         if self.process is None or self._port is None:
             return 0, ""
         host, port = self._port.getsockname()
-        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(host, port, timeout=ANSWER_TIMEOUT_S)
         with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -83,7 +83,7 @@ class _Child:
         return 0, ""
 
     def silent_s(self) -> float:
-        """How long its event loop has not turned, as far as we know. 0 before it has begun."""
+        """For how long its event loop has been blocked, as far as known; 0 before its first answer."""
         status, _ = self.get("/livez")
         if not status:
             return time.monotonic() - self._alive_at if self._alive_at else 0.0
@@ -91,29 +91,29 @@ class _Child:
         return 0.0 if status == 200 else BLOCKED_AFTER_S
 
 
-class _Together:
-    """All children as one. Called from the threads of the HTTP port."""
+class _AllChildren:
+    """Health and metrics of all children combined. Called from the threads of the HTTP port."""
 
     def __init__(self, children: Sequence[_Child]) -> None:
         self._children = children
         self._pool = ThreadPoolExecutor(2 * len(children), "jetjobs-processes")
 
     def pages(self) -> Iterable[tuple[int, str]]:
-        for child, (_, text) in zip(self._children, self._ask("/metrics"), strict=True):
+        for child, (_, text) in zip(self._children, self._get_all("/metrics"), strict=True):
             yield child.number, text
 
     def ready(self) -> bool:
-        return all(status == 200 for status, _ in self._ask("/readyz"))
+        return all(status == 200 for status, _ in self._get_all("/readyz"))
 
     def silent_s(self) -> float:
         return max(self._pool.map(_Child.silent_s, self._children))
 
-    def _ask(self, path: str) -> Iterable[tuple[int, str]]:
+    def _get_all(self, path: str) -> Iterable[tuple[int, str]]:
         return self._pool.map(lambda child: child.get(path), self._children)
 
 
 def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
-    """Run `count` children with the same command line until they are done or we are told to stop."""
+    """Run `count` children with the same command line until they exit or a signal stops them."""
     address = settings.worker.http
     if address == "off":
         return _supervise([_Child(arguments, number) for number in range(count)])
@@ -126,9 +126,9 @@ def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _serving(address: str, children: Sequence[_Child]) -> Iterator[str]:
-    """One port for all children; ConfigError when it cannot be had."""
-    together = _Together(children)
-    health = Health(JoinedPages(together.pages).registry, together.ready, together.silent_s)
+    """Serve one port for all children; ConfigError if it cannot be opened."""
+    combined = _AllChildren(children)
+    health = Health(JoinedPages(combined.pages).registry, combined.ready, combined.silent_s)
     address = health.start(address)
     try:
         yield address
@@ -142,11 +142,11 @@ def _supervise(children: Sequence[_Child]) -> int:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal signals
-        # A hangup may come twice, from shell and kernel, and is meant once.
+        # Shell and kernel may both send a hangup: it counts once.
         signals = max(signals, 1) if number == signal.SIGHUP else signals + 1
         woken.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if heeds_hangup() else ())):
+    for number in stop_signals():
         signal.signal(number, on_signal)
     for child in children:
         if not signals:
@@ -171,14 +171,14 @@ def _supervise(children: Sequence[_Child]) -> int:
 
 
 def _ended(child: _Child, code: int, *, stopping: bool) -> int:
-    """Plan a restart unless the child is done. What it adds to our own exit code is returned."""
+    """Plan a restart unless the child is done. Returns what it contributes to the supervisor's exit code."""
     child.process = None
     if stopping and code == -signal.SIGTERM:
-        return DONE  # it was still starting: a worker that has begun does not die of this signal
+        return DONE  # it was still starting: a running worker handles this signal
     if stopping or code == DONE:
         return max(code, 1) if code not in (DONE, RECYCLED) else DONE
     if code == RECYCLED:
-        print(f"worker {child.number} recycles itself; restarting", file=sys.stderr)
+        print(f"worker {child.number} is recycling; restarting", file=sys.stderr)
         child.failures, child.start_at = 0, time.monotonic()
         return DONE
     if code in _FINAL:
@@ -186,7 +186,7 @@ def _ended(child: _Child, code: int, *, stopping: bool) -> int:
     lived = time.monotonic() - child.started
     child.failures = 0 if lived >= _STEADY_S else child.failures + 1
     if code == UNREACHABLE and child.failures == 1 and lived < _STEADY_S:
-        print(f"worker {child.number} cannot reach NATS; trying again", file=sys.stderr)
+        print(f"worker {child.number} cannot reach NATS; retrying", file=sys.stderr)
     pause = _PAUSES_S[min(child.failures, len(_PAUSES_S)) - 1] if child.failures else 0.0
     cause = f"signal {-code}" if code < 0 else f"exit code {code}"
     print(f"worker {child.number} died ({cause}); restarting in {pause:g} s", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What `jetjobs top` shows, as lines for a terminal of any size. Pure."""
+"""The view of `jetjobs top` as lines of text, for a terminal of any size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jetjobs.cli.terminal.output import one_line, shorten
+from jetjobs.cli.terminal.table import aligned, natural_widths, printable_rows, total
+from jetjobs.cli.terminal.text import rate
 from jetjobs.model.durations import show_duration
 from jetjobs.model.job import JobStatus
 from jetjobs.model.views.queue_info import QueueState
@@ -20,7 +21,7 @@ Table = tuple[tuple[str, ...], list[list[str]]]
 
 
 class Snapshot(NamedTuple):
-    """All that is shown, at one moment by our clock."""
+    """Everything that is shown, as of one moment of the local clock."""
 
     at: float
     queues: Sequence[QueueState]
@@ -28,7 +29,7 @@ class Snapshot(NamedTuple):
     workers: Sequence[WorkerRecord]
 
     def filtered(self, text: str) -> Snapshot:
-        """Only what has the text in one of its names."""
+        """Only items with the text in one of their names."""
         if not text:
             return self
         return self._replace(
@@ -38,7 +39,7 @@ class Snapshot(NamedTuple):
         )
 
     def only(self, queue: str | None, task: str | None) -> Snapshot:
-        """Without running jobs of other queues and tasks."""
+        """Only running jobs of this queue and this task, where given."""
         running = [j for j in self.running if queue in (None, j.queue) and task in (None, j.task)]
         return self._replace(running=running)
 
@@ -53,8 +54,10 @@ class Snapshot(NamedTuple):
 def view(
     snapshot: Snapshot, columns: int, rows: int, foot: str, *, only_running: bool = False, text: str = ""
 ) -> list[str]:
-    """Exactly so many rows: a heading, up to three tables that share the room, and the foot at the bottom. The
-    tables show what has `text` in a name; the heading always counts everything."""
+    """Exactly `rows` lines: a heading, up to three tables that share the room, and the footer.
+
+    The tables show items with `text` in a name; the heading always counts everything.
+    """
     whole, snapshot = snapshot, snapshot.filtered(text)
     tables = [_running(snapshot)] if only_running else [_queues(snapshot), _running(snapshot), _workers(snapshot)]
     room = max(0, rows - 2 - 2 * len(tables))
@@ -70,7 +73,7 @@ def view(
 
 
 def plain(snapshot: Snapshot, *, only_running: bool = False) -> list[str]:
-    """All of it, for a file or a pipe: nothing is cut."""
+    """The whole view for a file or pipe: nothing is cut."""
     tables = [_running(snapshot)] if only_running else [_queues(snapshot), _running(snapshot), _workers(snapshot)]
     lines = [] if only_running else [heading(snapshot)]
     for head, cells in tables:
@@ -87,7 +90,7 @@ def heading(snapshot: Snapshot) -> str:
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Rows for each table: what it wants, or else its fair part of what there is.
+    """Rows for each table: as many as it wants, or its fair share of the room.
 
     >>> shares([2, 50, 3], 20), shares([9, 9, 9], 10), shares([1, 1], 0)
     ([2, 15, 3], [3, 3, 4], [0, 0])
@@ -101,31 +104,26 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: int) -> list[str]:
-    """Aligned; columns that do not fit are left out from the right. With 0 columns there is no end of them.
+    """Aligned lines. Columns that do not fit are left out from the right; 0 `columns` means no limit.
 
     >>> table(("QUEUE", "QUEUED", "SLOTS"), [["mail", "12", "1/4"]], 14)
     ['QUEUE  QUEUED', 'mail   12']
     """
-    # Before anything is measured: what steers a terminal is shown in more characters than it has.
-    rows = [[cell if cell.isprintable() else one_line(cell, None) for cell in row] for row in rows]
-    widths = [max([len(name), *(len(row[i]) for row in rows)]) for i, name in enumerate(head)]
+    rows = printable_rows(rows)
+    widths = natural_widths(head, rows)
     if columns:
         widths = [min(width, _WIDEST) for width in widths]
         widths[0] = min(widths[0], max(8, columns // 3))
-        while len(widths) > 1 and sum(widths) + 2 * (len(widths) - 1) > columns:
+        while len(widths) > 1 and total(widths) > columns:
             widths.pop()
-    shown = []
-    for row in (head, *rows):
-        cells = zip(row, widths, strict=False)  # what has no width is not shown
-        shown.append("  ".join(shorten(cell, width).ljust(width) for cell, width in cells).rstrip())
-    return shown
+    return list(aligned([head, *rows], widths))
 
 
 def _queues(snapshot: Snapshot) -> Table:
     return _QUEUES, [
         [
             q.queue, "running" if q.pause is None else "paused", f"{q.queued:,}", f"{q.running:,}",
-            _rate(q.out_per_s), _rate(q.in_per_s), "-" if q.oldest_s is None else show_duration(q.oldest_s),
+            rate(q.out_per_s), rate(q.in_per_s), "-" if q.oldest_s is None else show_duration(q.oldest_s),
             f"{q.scheduled + q.retrying:,}", f"{q.dead:,}", str(q.workers), f"{q.busy}/{q.slots}",
         ]
         for q in snapshot.queues
@@ -157,10 +155,6 @@ def _progress(job: JobStatus) -> str:
         return "-"
     full = int(job.progress * 8)
     return f"{'#' * full}{'·' * (8 - full)} {int(job.progress * 100)} % {job.message or ''}".rstrip()
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else "0" if not value else f"{value:,.1f}"
 
 
 def _has(text: str, *names: str) -> bool:

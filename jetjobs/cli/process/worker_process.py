@@ -1,0 +1,130 @@
+"""Run a worker in this process: logs, provisioning, health port, signals and exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.exit_codes import DONE, FAILED, RECYCLED, exit_code
+from jetjobs.cli.process.signals import stop_signals
+from jetjobs.cli.state import state
+from jetjobs.define.context import running_job
+from jetjobs.jetstream.topology import Change
+from jetjobs.model.errors import JetJobsError
+from jetjobs.observe.health import LISTENING, Health
+from jetjobs.observe.logs import log_event, set_up
+from jetjobs.worker.options import default_name
+from jetjobs.worker.worker import Worker
+
+
+async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
+    """Provision, serve health and metrics, run until stopped; the exit code."""
+
+    def job_fields() -> Mapping[str, Any]:
+        job = running_job()
+        return {} if job is None else job.log_fields
+
+    settings = app.settings
+    options = {**options, "name": options["name"] or default_name()}
+    origin = {"app": app.name, "worker_id": options["name"]}
+    set_up(settings.observe.log_level, settings.observe.log_format, job_fields, origin)
+    app.observe(log_event)
+    async with app:
+        queues = options["queues"]
+        await _prepare(app, list(queues) if queues else app.task_queues)
+        worker = app.worker(**options)
+        with _serving(app, worker, settings.worker.http), _signals(worker):
+            try:
+                await worker.run()
+                code = RECYCLED if worker.recycling else FAILED if worker.cut_short else DONE
+            except JetJobsError as error:
+                code = exit_code(error)
+                state.out.error(str(error), error.hint, code)
+    if left := worker.left_behind:
+        # Python would wait for these threads, but their jobs were released and would run twice.
+        extra = {"event": "worker.left_behind", "tasks": left}
+        logging.getLogger("jetjobs.worker").warning(
+            "exiting without waiting for threads that did not end", extra=extra
+        )
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+async def _prepare(app: JetJobs, queues: Sequence[str]) -> None:
+    provision = app.settings.worker.provision
+    if provision == "apply":
+        _log_topology(await app.provision(queues))
+    elif provision == "verify":
+        await app.verify(queues)
+
+
+def _log_topology(changes: Sequence[Change]) -> None:
+    """Log what was created, and warn about each update: it may have undone another operator's change."""
+    log = logging.getLogger("jetjobs.topology")
+    made = [change.wanted.label for change in changes if change.action == "create"]
+    for change in changes:
+        if change.action == "update":
+            extra = {"event": "topology.drifted", "what": change.wanted.label, "keys": sorted(change.diff)}
+            log.warning("differed from the wanted configuration and was updated", extra=extra)
+    if made:
+        log.info("created on the server", extra={"event": "topology.applied", "what": made})
+
+
+@contextlib.contextmanager
+def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
+    """Serve metrics and health on the given port; as one of several processes, on the supervisor's socket."""
+    if address == "off":
+        yield
+        return
+    metrics = app.metrics(worker)
+    worker.count_queues = True
+    health = Health(metrics.registry, lambda: worker.ready, lambda: worker.leases.silent_s)
+    if inherited := os.environ.pop(LISTENING, ""):
+        health.start_on(socket.socket(fileno=int(inherited)))
+    else:
+        health.start(address)
+    try:
+        yield
+    finally:
+        health.stop()
+
+
+@contextlib.contextmanager
+def _signals(worker: Worker) -> Iterator[None]:
+    """The first signal lets running jobs finish, the second cancels them, the third exits at once.
+
+    A hangup counts only as the first: shell and kernel both send one when a terminal is closed.
+    """
+    loop = asyncio.get_running_loop()
+    count = 0
+
+    def on_signal() -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            worker.quiet()
+        elif count == 2:
+            worker.stop()
+        else:
+            os._exit(FAILED)
+
+    def on_hangup() -> None:
+        if not count:
+            on_signal()
+
+    handled = stop_signals()
+    for number in handled:
+        loop.add_signal_handler(number, on_hangup if number == signal.SIGHUP else on_signal)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
