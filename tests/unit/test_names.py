@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.messages.publisher import _matches
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.wire.headers import OWN_PREFIXES, check_header
 from jetjobs.model.wire.ids import NO_KEY, JobId, key_token
@@ -19,6 +18,7 @@ from jetjobs.model.wire.subjects import (
     check_lane,
     kv_stream,
     kv_subject,
+    matches,
     object_stream,
 )
 from jetjobs.model.wire.validation import check_token
@@ -119,11 +119,11 @@ def test_patterns_find_a_job_wherever_it_stands(
     for token in (NO_KEY, key_token(key)):
         subject = names.job(queue, lane, task, token, uid)
         assert len(subject.split(".")) == 7
-        assert _matches(names.job_anywhere(queue, task, JobId(token, uid)), subject)
-        assert _matches(names.key_anywhere(queue, task, token), subject)
-        assert _matches(names.lane_filter(queue, lane), subject)
-        assert not _matches(names.lane_filter(queue, "later"), subject)
-        assert not _matches(names.dead_filter, subject)
+        assert matches(names.job_anywhere(queue, task, JobId(token, uid)), subject)
+        assert matches(names.key_anywhere(queue, task, token), subject)
+        assert matches(names.lane_filter(queue, lane), subject)
+        assert not matches(names.lane_filter(queue, "later"), subject)
+        assert not matches(names.dead_filter, subject)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_patterns_find_a_job_wherever_it_stands(
     ],
 )
 def test_subjects_match_as_the_server_matches_them(pattern: str, subject: str, expected: bool) -> None:
-    assert _matches(pattern, subject) is expected
+    assert matches(pattern, subject) is expected

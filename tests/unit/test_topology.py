@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.messages.publisher import _matches
 from jetjobs.jetstream.topology import Change, Wanted, check, difference, plan
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
 from jetjobs.model.settings import QueueSettings
-from jetjobs.model.wire.subjects import PULLED, Names
+from jetjobs.model.wire.subjects import PULLED, Names, matches
 
 NAMES = Names()
 SETTINGS = QueueSettings()
@@ -80,13 +79,13 @@ def test_each_job_subject_is_taken_by_one_lane_of_its_stream_only() -> None:
     stream = wanted["work stream jobs-work-mail"].config["subjects"]
     for lane in PULLED:
         subject = NAMES.job("mail", lane, "greet", "-", "u1")
-        assert sum(_matches(pattern, subject) for pattern in stream) == 1
+        assert sum(matches(pattern, subject) for pattern in stream) == 1
         filters = [wanted[f"lane mail/{other}"].config["filter_subject"] for other in PULLED]
-        assert sum(_matches(pattern, subject) for pattern in filters) == 1
+        assert sum(matches(pattern, subject) for pattern in filters) == 1
     for lane in ("later", "retry", "mark"):
         subject = NAMES.job("mail", lane, "greet", "-", "u1")
-        assert sum(_matches(pattern, subject) for pattern in stream) == 1
-    assert any(_matches(pattern, NAMES.pin("mail")) for pattern in stream)
+        assert sum(matches(pattern, subject) for pattern in stream) == 1
+    assert any(matches(pattern, NAMES.pin("mail")) for pattern in stream)
 
 
 def test_settings_reach_the_plan() -> None:

@@ -20,7 +20,7 @@ from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.model.errors import TopologyMissing
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_record
-from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+from jetjobs.model.wire.subjects import Names, kv_key_tokens, kv_stream, kv_subject
 
 KEPT_S = 86400
 """How long a mark is kept: longer than a message of the job could come back from a broken server."""
@@ -100,7 +100,7 @@ class CancelMarks:
 
 
 def _place(subject: str, mark: CancelMark) -> tuple[str, str]:
-    return subject.split(".")[2], mark.run
+    return kv_key_tokens(subject)[0], mark.run
 
 
 def _read(data: bytes) -> CancelMark | None:

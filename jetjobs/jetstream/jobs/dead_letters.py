@@ -20,7 +20,7 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.lenient_json import as_time, read_record
-from jetjobs.model.wire.subjects import PRIORITIES, Names
+from jetjobs.model.wire.subjects import PRIORITIES, DeadSubject, Names
 
 HEADER_LIMIT = 63 * 1024
 """The server takes 64 KB of headers and refuses more."""
@@ -166,7 +166,7 @@ def _token(task: str) -> str:
 
 def read_letter(message: StoredMessage) -> DeadLetter:
     """The letter in a message of the dead stream. Whatever is missing or odd in it is shown as empty."""
-    queue, task, job_id = message.subject.split(".")[-3:]
+    _, queue, task, job_id = DeadSubject.parse(message.subject)
     # What the server was asked for with the publish is no part of the job.
     headers = {k: v for k, v in message.headers.items() if not k.lower().startswith("nats-")}
     cause = read_cause(headers)

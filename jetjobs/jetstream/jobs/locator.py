@@ -23,7 +23,7 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import anonymous_sequence, parse_id
 from jetjobs.model.wire.lenient_json import read_record, read_running
-from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_tokens, kv_stream, kv_subject
 
 
 class JobLocator:
@@ -105,13 +105,16 @@ class JobLocator:
             return None
         if found is None or identify(found) != job_id:
             return None
-        tokens = found.subject.split(".")
-        fits = len(tokens) == 5 and tokens[3] in (*n.PULLED, *n.WAITING) and task in ("*", tokens[4])
+        try:
+            subject = JobSubject.parse(found.subject)
+        except ValueError:
+            return None
+        fits = not subject.uid and subject.lane in (*n.PULLED, *n.WAITING) and task in ("*", subject.task)
         return found if fits else None
 
     async def was_delivered(self, queue: str, subject: str, sequence: int) -> bool:
         """Whether the lane of that subject has delivered that message, at least once."""
-        stream, lane = self._names.work_stream(queue), subject.split(".")[3]
+        stream, lane = self._names.work_stream(queue), JobSubject.parse_any(subject).lane
         info = await self._connection.api(api.consumer_info(stream, lane))
         return int(info["delivered"]["stream_seq"]) >= sequence
 
@@ -143,7 +146,8 @@ class JobLocator:
         places = await asyncio.gather(*(self._locate_in(queue, job_id) for queue in queues))
         found = set().union(*places)
         for subject in await self._subjects(self._names.dead_stream, self._names.dead("*", "*", job_id)):
-            found.add((subject.split(".")[2], subject.split(".")[3]))
+            dead = DeadSubject.parse(subject)
+            found.add((dead.queue, dead.task))
         if not found and (record := await self._running(job_id)):
             # One published without jetjobs has its id in no subject before its first move.
             found.add((record["queue"], record["task"]))
@@ -159,8 +163,8 @@ class JobLocator:
         )
         if first is not None:
             live.append(first.subject)
-        return {(queue, subject.split(".")[4]) for subject in live} | {
-            (queue, subject.split(".")[-2]) for subject in done
+        return {(queue, JobSubject.parse_any(subject).task) for subject in live} | {
+            (queue, kv_key_tokens(subject)[0]) for subject in done
         }
 
     async def _subjects(self, stream: str, pattern: str) -> list[str]:
@@ -204,7 +208,7 @@ class JobLocator:
         return record if unmoved else {}
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
-        running = {} if live.subject.split(".")[3] in n.WAITING else await self._running(job_id)
+        running = {} if JobSubject.parse_any(live.subject).lane in n.WAITING else await self._running(job_id)
         return live_status(live, queue, task, job_id, running)
 
     async def _running(self, job_id: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.lenient_json import as_int, as_time, read_json, read_record, text_or_none
-from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_tokens, kv_stream, kv_subject
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
 """What a done record may say."""
@@ -29,7 +29,7 @@ WAITING_STATES = {n.LATER: JobState.SCHEDULED, n.RETRY: JobState.RETRYING}
 
 def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
     """Of a message in a work stream, and the running record of its id, if any."""
-    if (waiting := WAITING_STATES.get(live.subject.split(".")[3])) is not None:
+    if (waiting := WAITING_STATES.get(JobSubject.parse_any(live.subject).lane)) is not None:
         return waiting
     ours = bool(running) and running.get("run") == run_of(live)
     return JobState.RUNNING if ours else JobState.QUEUED
@@ -37,7 +37,7 @@ def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
 
 def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
     """Of a message in a work stream, and the running record of its id, if any."""
-    state, lane = live_state(live, running), live.subject.split(".")[3]
+    state, lane = live_state(live, running), JobSubject.parse_any(live.subject).lane
     shown = running if state is JobState.RUNNING else {}
     parent, root = lineage_of(live.headers)
     return JobStatus(
@@ -68,8 +68,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
 def _priority(headers: Mapping[str, str], lane: str) -> str | None:
     """The lane a job is for, of one that stands in `lane`."""
     if lane in n.WAITING:
-        target = headers.get(h.SCHEDULE_TARGET, "").split(".")
-        lane = target[3] if len(target) > 3 else ""
+        lane = JobSubject.parse_any(headers.get(h.SCHEDULE_TARGET, "")).lane
     elif lane == n.RETURNED:
         lane = headers.get(h.LANE, "")
     return lane if lane in n.PRIORITIES else None
@@ -220,7 +219,7 @@ def _live_reader(queue: str, wanted: frozenset[JobState], running: Mapping[str, 
             job = decode(message)
             job_id, task = job.id, job.task
         except MalformedJob:
-            job_id, task = f"#{message.sequence}", message.subject.split(".")[4]
+            job_id, task = f"#{message.sequence}", JobSubject.parse_any(message.subject).task
         status = live_status(message, queue, task, job_id, running.get(job_id, {}))
         return status if status.state in wanted else None
 
@@ -232,7 +231,7 @@ def _done_reader(queue: str, wanted: frozenset[JobState]) -> Read:
         record = read_record(message.data)
         if "state" not in record:
             return None
-        task, job_id = message.subject.split(".")[-2:]
+        task, job_id = kv_key_tokens(message.subject)
         status = done_status(record, queue, task, job_id)
         return status if status.state in wanted else None
 
@@ -240,7 +239,7 @@ def _done_reader(queue: str, wanted: frozenset[JobState]) -> Read:
 
 
 def _read_letter(message: StoredMessage) -> JobStatus | None:
-    queue, task, job_id = message.subject.split(".")[-3:]
+    _, queue, task, job_id = DeadSubject.parse(message.subject)
     return dead_status(message, queue, task, job_id)
 
 

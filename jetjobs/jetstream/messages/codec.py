@@ -11,7 +11,7 @@ from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.ids import NO_KEY, anonymous_id, is_id, parse_id
+from jetjobs.model.wire.ids import anonymous_id, is_id, join_id, parse_id
 from jetjobs.model.wire.lenient_json import read_json
 
 MAX_HISTORY = 10
@@ -90,17 +90,15 @@ def decode(delivery: WireMessage) -> Job:
         raise MalformedJob(
             f"the headers are {delivery.header_bytes:,} bytes; a job with over {MAX_MOVABLE:,} cannot be moved"
         )
-    tokens = delivery.subject.split(".")
-    if len(tokens) == 7:
-        key, uid = tokens[5], tokens[6]
-        job_id = uid if key == NO_KEY else f"{key}-{uid}"
-        if not is_id(job_id) or parse_id(job_id) != (key, uid):
-            raise MalformedJob(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
-    elif len(tokens) == 5:
-        job_id = identify(delivery)
-        key = parse_id(job_id).key
-    else:
-        raise MalformedJob(f"the subject has {len(tokens)} tokens; a job's has 5 or 7")
+    try:
+        _, queue, lane, task, key, uid = n.JobSubject.parse(delivery.subject)
+        if uid:
+            job_id = join_id(key, uid)
+        else:
+            job_id = identify(delivery)
+            key = parse_id(job_id).key
+    except ValueError as error:
+        raise MalformedJob(str(error)) from None
     get = headers.get
     run = get(h.RUN)
     if run is None:
@@ -112,9 +110,9 @@ def decode(delivery: WireMessage) -> Job:
     crashes = get(h.CRASHES)
     return Job(
         job_id,
-        tokens[4],
-        tokens[2],
-        tokens[3] if tokens[3] != n.RETURNED else _own_lane(headers),
+        task,
+        queue,
+        lane if lane != n.RETURNED else _own_lane(headers),
         delivery.data,
         key,
         run,
@@ -133,8 +131,7 @@ def decode(delivery: WireMessage) -> Job:
 
 def decode_malformed(delivery: WireMessage, queue: str, lane: str) -> Job:
     """A job good enough to bury, made of a delivery that `decode` refused."""
-    tokens = delivery.subject.split(".")
-    task = tokens[4] if len(tokens) > 4 else "unknown"
+    task = n.JobSubject.parse_any(delivery.subject).task
     place = anonymous_id(delivery.stored_at, delivery.sequence)
     return Job(
         place,

@@ -20,7 +20,7 @@ from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_run, new_uid
-from jetjobs.model.wire.subjects import Names
+from jetjobs.model.wire.subjects import Names, matches
 
 BATCH_SIZE = 1000
 """The server's own limit for one atomic batch."""
@@ -242,7 +242,7 @@ class Publisher:
             raise
         except BrokerError:
             return  # no leader for the API either, or we may not ask: try again
-        if not any(_matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
+        if not any(matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
             raise TopologyMissing(f"stream {stream} does not take {subject}", hint="jetjobs setup apply")
 
 
@@ -258,13 +258,3 @@ def _raise_refusal(data: bytes, subject: str) -> None:
         raise WrongLastSequence(int(found[1]) if found else 0)
     if (refusal := from_response(answer, f"publish to {subject}")) is not None:
         raise refusal
-
-
-def _matches(pattern: str, subject: str) -> bool:
-    wanted, tokens = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        wanted = wanted[:-1]
-        if len(tokens) <= len(wanted):
-            return False
-        tokens = tokens[: len(wanted)]
-    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))

@@ -19,7 +19,7 @@ from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.model.errors import QueueNotFound, ScheduleConflict, ScheduleNotFound, TopologyMissing
 from jetjobs.model.schedule.schedule import Schedule, read_schedule
 from jetjobs.model.wire import headers as h
-from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
+from jetjobs.model.wire.subjects import Names, kv_key, kv_stream, kv_subject
 
 _GONE_S = 3600
 """How long the bucket remembers that a schedule was deleted."""
@@ -135,5 +135,5 @@ class ScheduleStore:
 
 
 def _read(message: StoredMessage) -> Definition:
-    name, deleted = message.subject.split(".", 2)[2], h.KV_OPERATION in message.headers
+    name, deleted = kv_key(message.subject), h.KV_OPERATION in message.headers
     return Definition(name, message.sequence, message.data, message.stored_at, deleted)

@@ -36,7 +36,7 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import JobId, new_run
 from jetjobs.model.wire.lenient_json import read_record
-from jetjobs.model.wire.subjects import Names
+from jetjobs.model.wire.subjects import JobSubject, Names, last_token
 
 _T = TypeVar("_T")
 BATCH_BYTES = 4 * 1024 * 1024
@@ -75,7 +75,7 @@ class Ticks:
         """All of a queue, by the name of the schedule: as they were a moment ago."""
         found: dict[str, Mark] = {}
         async for message in scan(self._connection, self._stream(queue), self._names.schedule_mark(queue, "*")):
-            name = message.subject.rsplit(".", 1)[1]
+            name = last_token(message.subject)
             if name != TAKEN:
                 found[name] = _read(message)
         return found
@@ -96,8 +96,7 @@ class Ticks:
         """Whether a live job of the same schedule has an earlier scheduled time. Ticks in lane `later` have not
         fired yet and do not count."""
         subjects = await self._subjects(job.queue, self._names.job(job.queue, "*", "*", job.key, "*"))
-        tokens = [subject.split(".") for subject in subjects]
-        return any(token[3] != n.LATER and token[-1] < job.uid for token in tokens)
+        return any(live.lane != n.LATER and live.uid < job.uid for live in map(JobSubject.parse_any, subjects))
 
     async def _subjects(self, queue: str, pattern: str) -> list[str]:
         """Those that match and hold a message, by the stream's leader."""
@@ -253,7 +252,7 @@ def _read(message: StoredMessage) -> Mark:
 
 def _waiting(message: StoredMessage) -> PlacedTick | None:
     """None for what is no tick."""
-    scheduled_time = time_of_token(message.subject.rsplit(".", 1)[1])
+    scheduled_time = time_of_token(last_token(message.subject))
     if scheduled_time is None:
         return None
     due = scheduled_time

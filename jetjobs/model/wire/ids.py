@@ -61,6 +61,19 @@ def parse_id(job_id: str) -> JobId:
     return JobId(keyed[1], keyed[2]) if keyed else JobId(NO_KEY, job_id)
 
 
+def join_id(key: str, uid: str) -> str:
+    """The public id of two subject tokens. ValueError unless `parse_id` would give the same tokens back."""
+    if key == NO_KEY:
+        if _ID.fullmatch(uid) and not _KEYED.fullmatch(uid):
+            return uid
+    else:
+        job_id = f"{key}-{uid}"
+        keyed = _KEYED.fullmatch(job_id)
+        if keyed and keyed[1] == key and _ID.fullmatch(job_id):
+            return job_id
+    raise ValueError(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
+
+
 def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 

@@ -66,11 +66,32 @@ class JobSubject(NamedTuple):
         >>> JobSubject.parse("shop.work.mail.high.send.-.42").lane
         'high'
         """
+        # Written out, because this runs for every delivery.
         tokens = subject.split(".")
-        if len(tokens) not in (5, 7) or tokens[1] != "work" or not all(tokens):
+        count = len(tokens)
+        if count == 7:
+            namespace, kind, queue, lane, task, key, uid = tokens
+        elif count == 5:
+            namespace, kind, queue, lane, task = tokens
+            key = uid = ""
+        else:
+            raise ValueError(f"the subject has {count} tokens; a job's has 5 or 7")
+        if kind != "work" or "" in tokens:
             raise ValueError(f"not the subject of a job: {subject!r}")
-        del tokens[1]
-        return cls(*tokens)
+        return tuple.__new__(cls, (namespace, queue, lane, task, key, uid))
+
+    @classmethod
+    def parse_any(cls, subject: str) -> JobSubject:
+        """As `parse`, but never raises: for any message of a work stream, and for what a header claims to be one.
+
+        >>> JobSubject.parse_any("shop.work.mail.high.send.a.b.c").task
+        'send'
+        """
+        try:
+            return cls.parse(subject)
+        except ValueError:
+            tokens = [*subject.split("."), "", "", "", "", ""]
+            return cls(tokens[0], tokens[2], tokens[3], tokens[4] or "unknown")
 
     @property
     def job_id(self) -> str:
@@ -107,6 +128,23 @@ def last_token(subject: str) -> str:
     'nightly'
     """
     return subject.rpartition(".")[2]
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject matches a pattern with wildcards.
+
+    >>> matches("shop.work.*.high.>", "shop.work.mail.high.send")
+    True
+    >>> matches("shop.work.>", "shop.work")
+    False
+    """
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +292,24 @@ def kv_stream(bucket: str) -> str:
 
 def kv_subject(bucket: str, key: str) -> str:
     return f"$KV.{bucket}.{key}"
+
+
+def kv_key(subject: str) -> str:
+    """The key in the subject of a bucket.
+
+    >>> kv_key("$KV.shop-schedules.nightly.report")
+    'nightly.report'
+    """
+    return subject.split(".", 2)[2]
+
+
+def kv_key_tokens(subject: str) -> list[str]:
+    """The key in the subject of a bucket, token by token.
+
+    >>> kv_key_tokens("$KV.shop-done-mail.send.42")
+    ['send', '42']
+    """
+    return subject.split(".")[2:]
 
 
 def object_stream(store: str) -> str:
