@@ -11,7 +11,7 @@ from jetjobs.define.enqueue_report import EnqueueReport, Entry, Refusal
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.enqueue import Enqueuer, Prepared, enqueue_failed, queue_not_found, unconfirmed
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.messages.publisher import BATCH_BYTES, BATCH_SIZE, BatchMessage, JobTemplate, stage
+from jetjobs.jetstream.messages.batch import BATCH_BYTES, BATCH_SIZE, BatchMessage, JobTemplate, batch_message
 from jetjobs.jetstream.transport.connection import HEADER_ROOM
 from jetjobs.model.errors import BrokerUnavailable, JetJobsError, TopologyMissing
 from jetjobs.model.events import JobEnqueued, Observer
@@ -101,7 +101,7 @@ class _Bulk:
             if template is None:
                 template = self._templates[task] = self._enqueuer.template(task)
             uid, run = new_uid(), new_run()
-            await self._put(task.queue, template.stage(uid, run, body), (index, uid, run))
+            await self._put(task.queue, template.fill(uid, run, body), (index, uid, run))
             return
         try:
             one = await self._enqueuer.prepare(request)
@@ -109,7 +109,7 @@ class _Bulk:
             self._refuse(index, error)
             return
         if one.guard is None and one.large is None:
-            await self._put(one.job.queue, stage(one.message), (index, one.job.id, one.job.run))
+            await self._put(one.job.queue, batch_message(one.message), (index, one.job.id, one.job.run))
         else:
             await self._singles.acquire()
             self._storing.create_task(self._store_single(index, one))
@@ -134,7 +134,7 @@ class _Bulk:
     async def _store_chunk(self, chunk: _Chunk) -> None:
         stream = self._jetstream.names.work_stream(chunk.queue)
         try:
-            await self._jetstream.publisher.store_batch(stream, chunk.messages)
+            await self._jetstream.batches.store(stream, chunk.messages)
         except JetJobsError as error:
             for index, job_id, _ in chunk.entries:
                 self._refuse(index, _for_one(chunk.queue, job_id, error))

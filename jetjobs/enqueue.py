@@ -12,10 +12,11 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
+from jetjobs.jetstream.messages.batch import JobTemplate
 from jetjobs.jetstream.messages.codec import MAX_HEADERS, header_size
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT, labels_of
-from jetjobs.jetstream.messages.publisher import JobTemplate, Outgoing, Unconfirmed, WrongLastSequence
+from jetjobs.jetstream.messages.publisher import Outgoing, Unconfirmed, WrongLastSequence
 from jetjobs.model.errors import (
     BrokerError,
     EnqueueUnconfirmed,

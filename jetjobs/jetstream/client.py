@@ -8,6 +8,7 @@ from jetjobs.jetstream.jobs.dead_letters import DeadLetters
 from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.jobs.results import Results
+from jetjobs.jetstream.messages.batch import BatchPublisher
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Publisher
 from jetjobs.jetstream.schedules.store import ScheduleStore
@@ -31,6 +32,7 @@ class JetStreamClient:
         self.names = Names(settings.queues.namespace)
         self.connection = Connection(settings.nats, name, observe)
         self.publisher = Publisher(self.connection, self.names, PUBLISH_TIMEOUT_S)
+        self.batches = BatchPublisher(self.connection, self.publisher, PUBLISH_TIMEOUT_S)
         self.payloads = Payloads(self.connection, self.publisher, self.names.payload_store, PUBLISH_TIMEOUT_S)
         self.results = Results(self.connection, self.publisher, self.names)
         self.dead = DeadLetters(self.connection, self.publisher, self.payloads, self.names)
@@ -43,7 +45,7 @@ class JetStreamClient:
         )
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, self.names)
-        self.ticks = Ticks(self.connection, self.publisher, self.names, self.server_clock)
+        self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
 
     async def open(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.jetstream.messages.publisher import _block, stage
+from jetjobs.jetstream.messages.batch import _block, batch_message
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.schedule.plan import Mark, plan, step
 from jetjobs.model.schedule.schedule import make_schedule, time_of_token, time_token
@@ -116,7 +116,7 @@ async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
     async with provisioned(app):
         schedule, now = (await app.schedules.put("s", work, every=20 * SECOND)).schedule, await now_of(app)
         tick = plan(schedule, Mark(), now).ticks[0]
-        job = stage(app.jetstream.ticks._job(schedule, tick, now))
+        job = batch_message(app.jetstream.ticks._job(schedule, tick, now))
         # The first message of a batch that is never committed.
         reply = await app.jetstream.connection.ask(job.subject, job.body, _block(job, "abandoned", 1), 5.0)
         assert reply == b""

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from jetjobs.jetstream.messages.get import StoredMessage, last_on, next_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, Unconfirmed, WrongLastSequence
 from jetjobs.jetstream.messages.scan import page
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import is_transient
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, MalformedJob, TopologyMissing
@@ -289,16 +289,17 @@ class Payloads:
     async def _insist(self, once: Callable[[], Awaitable[T]], doing: str) -> T:
         """Repeat while the fault is a passing one, for as long as a publish would be."""
         give_up = time.monotonic() + self._timeout_s
-        pause = 0.05
+        failures = 0
         while True:
             try:
                 return await once()
             except BrokerError as error:
-                over = time.monotonic() + pause >= give_up or self._connection.closed.is_set()
+                failures += 1
+                pause_s = backoff_s(failures)
+                over = time.monotonic() + pause_s >= give_up or self._connection.closed.is_set()
                 if over or not is_transient(error):
                     raise _named(error, doing) from error
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, 1.0)
+            await asyncio.sleep(pause_s)
 
 
 class _Writing(NamedTuple):

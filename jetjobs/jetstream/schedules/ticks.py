@@ -14,15 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from jetjobs.jetstream.messages.batch import BATCH_SIZE, BatchMessage, BatchPublisher, batch_message
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message, last_on
-from jetjobs.jetstream.messages.publisher import (
-    BATCH_SIZE,
-    BatchMessage,
-    Outgoing,
-    Publisher,
-    WrongLastSequence,
-    stage,
-)
+from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
@@ -47,9 +41,17 @@ TAKEN = "_taken"
 class Ticks:
     """The ticks and marks of one namespace."""
 
-    def __init__(self, connection: Connection, publisher: Publisher, names: Names, clock: ServerClock) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        publisher: Publisher,
+        batches: BatchPublisher,
+        names: Names,
+        clock: ServerClock,
+    ) -> None:
         self._connection = connection
         self._publisher = publisher
+        self._batches = batches
         self._names = names
         self._clock = clock
 
@@ -118,11 +120,11 @@ class Ticks:
         ends: list[int] = []
         for one in steps:
             assert one.schedule is not None or not one.plan.ticks
-            batch += [stage(self._job(one.schedule, tick, now)) for tick in one.plan.ticks if one.schedule]
+            batch += [batch_message(self._job(one.schedule, tick, now)) for tick in one.plan.ticks if one.schedule]
             batch.append(self._mark(queue, one))
             ends.append(len(batch))
         try:
-            last = await self._publisher.store_batch(self._stream(queue), batch)
+            last = await self._batches.store(self._stream(queue), batch)
         except WrongLastSequence:
             return None
         return [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import ssl
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import nats.errors
 from nats.aio.client import Server
 
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
 from jetjobs.jetstream.transport.nats_client import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
@@ -344,7 +344,7 @@ class Connection:
 def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
     """The server tried least, after a pause that grows with the tries and never lines clients up."""
     server = min(servers, key=lambda s: s.reconnects)
-    return server, min(0.05 * 2.0 ** min(server.reconnects, 8), 2.0) * random.uniform(0.5, 1.0)
+    return server, backoff_s(server.reconnects + 1, most_s=2.0)
 
 
 def _plain(error: BaseException | None) -> str:
