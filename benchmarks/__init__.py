@@ -1,1 +1,1 @@
-"""Benchmarks: jetjobs beside plain nats-py, on the same work, the same server and in the same minute."""
+"""Benchmarks: jetjobs compared with plain nats-py, on the same work and server and in the same run."""

@@ -1,4 +1,4 @@
-"""Run the benchmarks: `python -m benchmarks --help` lists what can be measured, and how."""
+"""Run the benchmarks: `python -m benchmarks --help` lists the measurements and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.report import Row, Table, environment, header, write
 
 _ROUNDS = 3
 _MEASURE_S = 600.0
-"""A measurement that takes longer hangs."""
+"""A measurement that takes longer is aborted."""
 _NAMES = [*MEASURES, "backoff", "metrics", "operator"]
 _OUT = Path(__file__).parent / "results" / "latest.json"
 
@@ -31,26 +31,26 @@ T = TypeVar("T")
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="jetjobs beside plain nats-py")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="compare jetjobs with plain nats-py")
     parser.add_argument("--quick", action="store_true", help="a tenth of the counts, one round")
     parser.add_argument("--only", nargs="+", choices=[*_NAMES, "backlog"], metavar="NAME", help=", ".join(_NAMES))
     parser.add_argument("--backlog", type=int, default=0, metavar="N", help="also measure with N jobs queued")
-    parser.add_argument("--rounds", type=int, metavar="N", help=f"how often each side is measured; {_ROUNDS}")
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"measurements per side (default {_ROUNDS})")
     parser.add_argument(
         "--against",
         type=Path,
         metavar="DIR",
-        help=f"beside another checkout, {against.ROUNDS} rounds of each in turn",
+        help=f"compare with another checkout, {against.ROUNDS} rounds in turn",
     )
-    parser.add_argument("--out", type=Path, default=_OUT, metavar="FILE", help="where the JSON goes")
+    parser.add_argument("--out", type=Path, default=_OUT, metavar="FILE", help="file for the JSON report")
     options = parser.parse_args()
     if options.only and "backlog" in options.only and not options.backlog:
-        parser.error("backlog needs its length: --backlog 1000000")
+        parser.error("backlog needs a length: --backlog 1000000")
     return options
 
 
 class _Session:
-    """One run of the suite: what was asked for, and what failed."""
+    """One run of the suite: the selected measurements, and the failures."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.rounds, self.scale = (
@@ -62,7 +62,7 @@ class _Session:
         self.failures: dict[str, str] = {}
 
     async def attempt(self, name: str, measuring: Awaitable[T], limit_s: float) -> T | None:
-        """What it measured, or None and a failure noted: the others are still worth having."""
+        """The measured value, or None after recording a failure, so that the other measurements still run."""
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         try:
             async with asyncio.timeout(limit_s):
@@ -72,7 +72,7 @@ class _Session:
             return None
 
     async def run(self) -> tuple[str, list[Table]]:
-        """The server's version, and the tables."""
+        """Run the measurements. Returns the server's version and the tables."""
         rows: list[Row] = []
         async with prepared(self.rounds, self.scale) as bench:
             server = bench.nc.connected_server_version
@@ -86,7 +86,7 @@ class _Session:
         if "operator" in self.names:
             tables += await self.attempt("operator", operator(self.rounds, self.scale), _MEASURE_S) or []
         if self.backlog:
-            # A million take about a minute to enqueue.
+            # Enqueueing a million jobs takes about a minute.
             limit_s = _MEASURE_S + self.backlog / 1_000
             table = await self.attempt("backlog", backlog(self.backlog, self.rounds), limit_s)
             tables += [table] if table else []
@@ -94,7 +94,7 @@ class _Session:
 
 
 async def _main(options: argparse.Namespace) -> int:
-    # A SIGTERM must also pass through every `finally`, or worker processes would outlive us.
+    # SIGTERM must run every `finally` too, or worker processes would outlive this one.
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

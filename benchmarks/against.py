@@ -1,4 +1,4 @@
-"""This code beside that of another checkout: the same measurements in both, in turn, in one run."""
+"""Compare this checkout with another one: the same measurements in both, in turn, in one run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NAMES = ("enqueue", "drain", "pickup")
 _LEAST = 0.95
 
 Samples = dict[tuple[str, str], list[float]]
-"""By name and unit of the row."""
+"""Samples by name and unit of the row."""
 
 
 def against(other: Path, rounds: int, names: list[str]) -> Table:
-    """Rates and latencies of this checkout and of `other`, which needs an environment of its own in .venv."""
+    """Rates and latencies of this checkout and of `other`, which needs its own environment in .venv."""
     python = other / ".venv" / "bin" / "python"
     if not python.exists():
         raise FileNotFoundError(f"no environment in {other}: run `make setup` there")
@@ -29,7 +29,7 @@ def against(other: Path, rounds: int, names: list[str]) -> Table:
     sides = [(Path.cwd(), Path(sys.executable), ours), (other, python, theirs)]
     for number in range(rounds):
         print(f"round {number + 1} of {rounds} ...", file=sys.stderr, flush=True)
-        # The order turns with every round: neither side always runs on what the other left behind.
+        # The order alternates, so that neither side always runs after the other.
         for folder, interpreter, samples in sides if number % 2 == 0 else reversed(sides):
             _measure(folder, interpreter, names, samples)
     return Table("beside another checkout", "this", "other", [_row(key, ours[key], theirs[key]) for key in ours])

@@ -1,4 +1,4 @@
-"""A long backlog beside a short one: does a worker start as soon, drain as fast and stay as small?"""
+"""Compare a long backlog with a short one: a worker's start, its drain rate and its memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jetjobs.dev_server import EmbeddedServer
 
 SHORT = 1_000
 _JOBS = {100: 20_000, 1: 5_000}
-"""Jobs to drain from the long backlog, by slots: a few seconds' worth.
+"""Jobs to drain from the long backlog, by slots: enough for a few seconds.
 
-The many come first. The server keeps a stream in blocks, of about 18,500 such jobs, and the pin (ADR 1)
-stands in the first one only: a single slot must be measured beyond it.
+The larger number comes first: the server stores a stream in blocks of about 18,500 such jobs, and only the first
+block has the pin (ADR 1), so a single slot must be measured beyond it.
 """
 _CHUNK = 20_000
 _DRAIN_S = 300.0
 
 
 class Drained(NamedTuple):
-    """What one worker process told."""
+    """The report of one worker process."""
 
     start_s: float
-    """From the start of the process to the first line of its first job."""
+    """Time from the start of the process to the first line of its first job."""
     rate: float
     early_rate: float
     rss_before: float
@@ -37,7 +37,7 @@ class Drained(NamedTuple):
 
 
 async def backlog(count: int, rounds: int) -> Table:
-    """Two servers, so that the short queue is not slowed by what lies beside it; only one at a time works."""
+    """Drain a long and a short backlog, in turn. Each has its own server, so that neither slows the other."""
     results: dict[tuple[int, bool], list[Drained]] = {
         (slots, long): [] for slots in _JOBS for long in (True, False)
     }
@@ -45,7 +45,7 @@ async def backlog(count: int, rounds: int) -> Table:
         enqueued = await _fill(full.url, count)
         for _ in range(rounds):
             for slots, jobs in _JOBS.items():
-                # What the last one left stays: 100 more or less do not matter, an empty queue would.
+                # Jobs left by the last drain stay: 100 more or less do not matter, an empty queue would.
                 await _fill(small.url, SHORT)
                 results[slots, False].append(await _drain(small.url, slots, EARLY))
                 results[slots, True].append(await _drain(full.url, slots, min(jobs, count // 10)))
@@ -75,7 +75,7 @@ def _compared(
 
 
 async def _fill(url: str, count: int) -> float:
-    """Enqueue; the rate."""
+    """Enqueue `count` jobs. Returns the rate."""
     started = time.perf_counter()
     async with opened(url):
         for first in range(0, count, _CHUNK):
@@ -93,6 +93,6 @@ async def _drain(url: str, slots: int, jobs: int) -> Drained:
             output, _ = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"the draining process ended with status {process.returncode}")
-    told: dict[str, float] = json.loads(output)
-    start_s = told.pop("first_at") - started
-    return Drained(start_s=start_s, **told)
+    report: dict[str, float] = json.loads(output)
+    start_s = report.pop("first_at") - started
+    return Drained(start_s=start_s, **report)

@@ -1,4 +1,4 @@
-"""A drain beside a thousand jobs that wait for their next attempt: do they slow the healthy ones?"""
+"""Measure whether a thousand jobs in backoff slow down a drain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAITING = 1_000
 
 
 async def backoff(bench: Bench) -> Table:
-    """Both sides drain as many jobs in turn; before the one, untimed, jobs have failed and stand in `later`."""
+    """Drain the same number of jobs with and without failed jobs that wait for their retry (prepared untimed)."""
     count = bench.count(20_000)
 
     async def drained(task: AnyTask) -> float:
@@ -26,7 +26,7 @@ async def backoff(bench: Bench) -> Table:
             await work_off(bench, SLOTS, WAITING)
             held = await bench.api(f"STREAM.INFO.{STREAM}")
             if held["state"]["messages"] != WAITING + 1:  # and the pin
-                raise RuntimeError(f"{held['state']['messages']} messages stand in {STREAM}")
+                raise RuntimeError(f"{held['state']['messages']} messages are in {STREAM}")
             return await drained(task)
 
         return measured

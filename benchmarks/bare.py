@@ -1,4 +1,4 @@
-"""A bare consumer process: Python, uvloop and nats-py, pulling and acking. Compared with `jetjobs worker`."""
+"""A plain consumer process for comparison with `jetjobs worker`: nats-py and uvloop, pulling and acking."""
 
 from __future__ import annotations
 

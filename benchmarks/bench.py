@@ -1,4 +1,4 @@
-"""The ground all measurements stand on: one server, both clients connected, queues to clear and watch."""
+"""What every measurement uses: one server, both clients connected, queues to clear and observe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Measure = Callable[[], Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a measurement needs. `scale` shrinks every count; `rounds` is how often each side is measured."""
+    """The environment of a measurement. `scale` multiplies every count; each side is measured `rounds` times."""
 
     url: str
     nc: Client
@@ -45,7 +45,7 @@ class Bench:
         return max(1, int(full * self.scale))
 
     async def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A JetStream API call, by plain nats-py."""
+        """A JetStream API request through plain nats-py."""
         reply = await self.nc.request(f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=30)
         answer: dict[str, Any] = json.loads(reply.data)
         if "error" in answer:
@@ -53,7 +53,7 @@ class Bench:
         return answer
 
     async def clear(self) -> None:
-        """No jobs and no results. Purged by subject, because each stream's first message must stay (ADR 1)."""
+        """Delete all jobs and results. Purges by subject, because each stream must keep its pin (ADR 1)."""
         for queue in (QUEUE, raw.QUEUE):
             for lane in (LANE, LATER):
                 everything = {"filter": Names().lane_filter(queue, lane)}
@@ -62,10 +62,10 @@ class Bench:
         gc.collect()
 
     async def settled(self, stream: str) -> None:
-        """Wait until the lane is empty and every ack has reached the server. Ends the timing on both sides."""
+        """Wait until the lane is empty and the server has every ack. The timing of both sides ends here."""
         await self._until(stream, lambda lane: not lane["num_pending"] and not lane["num_ack_pending"])
 
-    async def asked(self, stream: str, requests: int) -> None:
+    async def until_pulling(self, stream: str, requests: int) -> None:
         """Wait until the lane has that many open pull requests."""
         await self._until(stream, lambda lane: lane["num_waiting"] >= requests)
 
@@ -80,10 +80,10 @@ class Bench:
         await self.api(f"CONSUMER.PAUSE.{stream}.{LANE}", {"pause_until": until})
 
     async def resume(self, stream: str) -> float:
-        """Let the lane go; when it did, by the performance counter.
+        """Resume the lane. Returns the time of the performance counter at which it resumed.
 
-        By a pause that runs out: nats-server 2.15 wakes open pull requests then, but not when it is told
-        to resume. Those wait for their next heartbeat or for another publish.
+        The pause is set to expire: nats-server 2.15 then serves open pull requests, but not on a request to
+        resume, after which they wait for their next heartbeat or another publish.
         """
         resumes_at = time.perf_counter() + _RESUME_S
         await self.pause(stream, _RESUME_S)
@@ -91,9 +91,9 @@ class Bench:
         return resumes_at
 
     async def interleave(self, *measures: Measure) -> list[list[float]]:
-        """All measures once a round, so that what disturbs the machine disturbs each of them alike.
+        """Run all measures once per round, so that a disturbance of the machine affects all of them.
 
-        The order turns with every round: none always runs on what another left behind.
+        The order alternates, so that no measure always runs after the same other one.
         """
         samples: list[list[float]] = [[] for _ in measures]
         order = list(range(len(measures)))
@@ -106,7 +106,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, queues: Sequence[str] | None = None) -> AsyncIterator[None]:
-    """The app connected to `url` and its queues provisioned while the block runs."""
+    """Connect the app to `url` with its queues provisioned while the block runs."""
     app.configure(build_settings({"nats": {"url": url}}))
     async with app:
         await app.provision(queues)
@@ -115,7 +115,7 @@ async def opened(url: str, queues: Sequence[str] | None = None) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def prepared(rounds: int, scale: float) -> AsyncIterator[Bench]:
-    """A fresh server, and both clients connected to it."""
+    """A new server with both clients connected."""
     with EmbeddedServer() as server:
         async with opened(server.url, [QUEUE, raw.QUEUE]):
             nc = await nats.connect(server.url)
@@ -126,13 +126,13 @@ async def prepared(rounds: int, scale: float) -> AsyncIterator[Bench]:
 
 
 def log_as_workers_do() -> None:
-    """Workers started by command have this observer and level: one in this process is to pay the same."""
+    """Give workers in this process the same log observer and level as workers started by command."""
     set_up(LOG_LEVEL, "auto", dict)
     app.observe(log_event)
 
 
 async def rate(count: int, work: Awaitable[Any]) -> float:
-    """Units of work a second."""
+    """Units of work per second."""
     started = time.perf_counter()
     await work
     return count / (time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""Fill and drain a queue with `jetjobs top` running beside, and without it, in turn."""
+"""Fill and drain a queue with and without `jetjobs top` running, in turn."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from benchmarks.processes import child, cpu_s
 from benchmarks.report import Row, Table, compared, paired
 
 _JOBS = 40_000
-"""Some seconds' worth: `top` looks once a second."""
+"""Enough for several seconds: `top` refreshes once per second."""
 _SLOTS = 200
 _DRAWN_S = 30.0
 _WATCHED_S = 20.0
 
 
-class WrongLastSequence(NamedTuple):
-    """What one filling and draining took, as rates."""
+class Rates(NamedTuple):
+    """The rates of one fill and drain."""
 
     fill: float
     drain: float
     drain_worker: float
-    """Jobs for a second of the worker's processor time."""
+    """Jobs per second of the worker's CPU time."""
     drain_server: float
-    """Jobs for a second of the server's, filling included."""
+    """Jobs per second of the server's CPU time, fill included."""
 
 
 async def beside_top(there: Full, rounds: int, scale: float) -> Table:
-    """The queue is as long as before after each round: what is drained was put there first."""
+    """Each round drains the jobs it enqueued, so that the queue keeps its length."""
     count = int(_JOBS * scale)
     idle = await _server_share(there, _WATCHED_S * scale)
     with_top, without, cost = [], [], []
@@ -65,7 +65,7 @@ async def beside_top(there: Full, rounds: int, scale: float) -> Table:
 
 
 async def _server_share(there: Full, seconds: float) -> Row:
-    """What `top` takes of the server while nobody works. Scatters little, unlike rates on a busy machine."""
+    """The server's CPU share that `top` causes without load. It varies less than rates on a busy machine."""
     assert there.server.process is not None
     server = there.server.process.pid
 
@@ -79,7 +79,7 @@ async def _server_share(there: Full, seconds: float) -> Row:
         return compared("server, idle, of one core", "%", [await share()], [alone], limit=5.0)
 
 
-async def _once(there: Full, count: int) -> WrongLastSequence:
+async def _once(there: Full, count: int) -> Rates:
     assert there.server.process is not None
     server = there.server.process.pid
     requests = [works[BUSY].bind(i) for i in range(count)]
@@ -88,7 +88,7 @@ async def _once(there: Full, count: int) -> WrongLastSequence:
     filled, worker_s = time.perf_counter(), time.process_time()
     await app.worker(queues={BUSY: None}, slots=_SLOTS, max_jobs=count).run()
     drained = time.perf_counter()
-    return WrongLastSequence(
+    return Rates(
         count / (filled - started),
         count / (drained - filled),
         count / (time.process_time() - worker_s),
@@ -98,7 +98,7 @@ async def _once(there: Full, count: int) -> WrongLastSequence:
 
 @contextlib.asynccontextmanager
 async def _top(url: str) -> AsyncIterator[int]:
-    """`jetjobs top` on a terminal of its own, once it has drawn; its process id."""
+    """Run `jetjobs top` on a pseudo-terminal; yields its process id after it has drawn."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     drawn = asyncio.Event()
@@ -119,7 +119,7 @@ async def _top(url: str) -> AsyncIterator[int]:
             yield process.pid
             drawn.clear()
             async with asyncio.timeout(_DRAWN_S):
-                await drawn.wait()  # it was alive throughout
+                await drawn.wait()  # it ran until now
     finally:
         loop.remove_reader(ours)
         os.close(ours)

@@ -1,4 +1,4 @@
-"""What metrics cost a job: switched on and off every few milliseconds while one piece of work goes on."""
+"""Measure the cost of metrics per job by turning them on and off every few milliseconds during one run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.report import Table, paired
 from benchmarks.tasks import app, noop, tallied, tally
 
 _TURN_S = 0.005
-"""Some hundred drained jobs. What disturbs the machine mostly lasts longer and so meets both turns of a pair. With
-turns of half a second, and as many jobs in all, the ratio scatters several times as widely."""
+"""Some hundred drained jobs. Disturbances of the machine mostly last longer and so affect both turns of a pair.
+With turns of half a second and the same number of jobs, the ratio varies several times as much."""
 
 Pairs = tuple[list[float], list[float]]
 
 
 async def metrics(bench: Bench) -> Table:
-    """Jobs for a second of this process' processor time, with metrics on beside off."""
+    """Jobs per second of this process's CPU time, with metrics on and off."""
     each, drained, sent = bench.count(40_000), bench.count(200_000), 0
 
     async def enqueue() -> None:
@@ -56,8 +56,8 @@ async def metrics(bench: Bench) -> Table:
 
 
 async def _in_turn(work: Awaitable[Any], done: Callable[[], int], switch: Callable[[bool], None]) -> Pairs:
-    """Rates by processor time, on and off, pair by pair. Which comes first is drawn for each pair, so that neither
-    always meets what recurs in the work."""
+    """Rates per CPU time, on and off, in pairs. The order within a pair is random, so that neither side always
+    meets periodic work."""
     on: list[float] = []
     off: list[float] = []
     working = asyncio.ensure_future(work)
@@ -65,7 +65,7 @@ async def _in_turn(work: Awaitable[Any], done: Callable[[], int], switch: Callab
         while not working.done():
             first = random.random() < 0.5
             rates = {turn: await _turn(turn, done, switch) for turn in (first, not first)}
-            if all(rates.values()):  # else it had not begun or has ended
+            if all(rates.values()):  # otherwise the work had not started or has ended
                 on.append(rates[True])
                 off.append(rates[False])
     finally:

@@ -1,4 +1,4 @@
-"""One worker in a process of its own that tells, as JSON, when its jobs began and how much memory it had."""
+"""Run one worker in its own process and report start times of its jobs and its memory as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.processes import rss_mb
 from benchmarks.tasks import app, stamps
 
 EARLY = 900
-"""Jobs after which a first rate is taken: as many as can be had of a queue of 1,000."""
+"""Number of jobs for the early rate: a queue of 1,000 can supply that many."""
 
 
 async def _main(url: str, slots: int, max_jobs: int) -> None:
@@ -31,7 +31,7 @@ async def _main(url: str, slots: int, max_jobs: int) -> None:
 
 
 def _rate(jobs: int) -> float:
-    """Over the first so many, from the start of the first to the start of the last."""
+    """The rate over the first `jobs` jobs, from the start of the first to the start of the last."""
     return (jobs - 1) / (stamps[jobs - 1] - stamps[0])
 
 

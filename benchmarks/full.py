@@ -1,4 +1,4 @@
-"""A server with as much on it as an operator may meet: jobs queued, for later, running, done, cancelled, dead."""
+"""A server with many jobs in every state: queued, scheduled, running, succeeded, cancelled and dead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUEUED, DEAD = 200_000, 50_000
 QUEUES = ("mail", "images", "reports", "billing", "imports")
 BUSY = QUEUES[0]
 """The queue that is drained and filled again."""
-COMMON, RARE, NONE = "resize", "invoice", "nobody"
+COMMON, RARE, NONE = "resize", "invoice", "absent"
 RARE_LETTERS = 10
 _CHUNK = 10_000
 _AT_ONCE = 200
@@ -32,7 +32,7 @@ _HOUR = timedelta(hours=1)
 
 app = JetJobs("full")
 held = asyncio.Event()
-"""Ends the one job that runs."""
+"""Ends the one running job."""
 
 
 def _declare(queue: str) -> Task[[int], int]:
@@ -48,27 +48,27 @@ works = {queue: _declare(queue) for queue in QUEUES}
 
 @app.task(queue=QUEUES[1])
 async def hold() -> None:
-    """Run until it is let go."""
+    """Run until `held` is set."""
     await held.wait()
 
 
 @dataclass(slots=True)
 class Full:
-    """The server, how much was put on it, and ids of jobs by the place they stand in."""
+    """The server, the number of jobs on it, and ids of jobs by state."""
 
     server: EmbeddedServer
     queued: int
     dead: int
     ids: dict[str, list[str]] = field(default_factory=dict)
 
-    def note(self, place: str, found: Sequence[str]) -> None:
-        """Ten of them, evenly."""
-        self.ids[place] = list(found[:: max(1, len(found) // 10)])
+    def note(self, state: str, found: Sequence[str]) -> None:
+        """Keep about ten of the ids, evenly spaced."""
+        self.ids[state] = list(found[:: max(1, len(found) // 10)])
 
 
 @asynccontextmanager
 async def full(scale: float) -> AsyncIterator[Full]:
-    """The app is open while the block runs, and one job is running, which keeps the only slot of its worker."""
+    """Fill a server. While the block runs, the app is open and one job occupies the only slot of a worker."""
     with EmbeddedServer() as server:
         app.configure(build_settings({"nats": {"url": server.url}}))
         there = Full(server, int(QUEUED * scale), int(DEAD * scale))
@@ -90,7 +90,7 @@ async def full(scale: float) -> AsyncIterator[Full]:
 
 
 async def store(requests: list[JobRequest[int]]) -> list[str]:
-    """Enqueue them all; their ids."""
+    """Enqueue all requests. Returns the job ids."""
     ids = []
     for first in range(0, len(requests), _CHUNK):
         report = await app.enqueue_many(requests[first : first + _CHUNK])
@@ -125,7 +125,7 @@ async def _wait(there: Full, later: int) -> None:
 
 
 async def _bury(there: Full) -> None:
-    """Letters as a worker writes them, of several tasks in no order."""
+    """Write dead letters as a worker does, of several tasks in random order."""
     others = there.dead // 5
     tasks = [COMMON] * (there.dead - others - RARE_LETTERS) + ["scan"] * others + [RARE] * RARE_LETTERS
     random.Random(4).shuffle(tasks)

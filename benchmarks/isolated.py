@@ -1,4 +1,4 @@
-"""The task that the benchmark of isolation calls. Small, so that the start of a child is jetjobs' own."""
+"""The task of the isolation benchmark. The module imports little, so that only jetjobs' start is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a child process costs, beside a thread: its start, and each call. `python -m benchmarks.isolation`."""
+"""Measure start and call of a child process compared with a thread: `python -m benchmarks.isolation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurements beside plain nats-py. Each clears the queues, prepares untimed, and times one thing."""
+"""The comparisons with plain nats-py. Each clears the queues, prepares untimed, and times one operation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from jetjobs.worker.worker import running
 SLOTS = 200
 _NAP_SLOTS = 100
 _GAP_S = 0.003
-"""Between pickups: long enough for the puller to have asked again, so that every job finds it idle."""
+"""Pause between pickups, long enough for the next pull request, so that every job finds the worker idle."""
 _SETTLE_S = 2.0
-"""After a process is ready, before its memory is read."""
+"""Pause between the start of a process and the reading of its memory."""
 
 AnyTask = Task[Any, Any]
 
 
 async def enqueue(bench: Bench) -> list[Row]:
-    """One by one: every publish waits for its confirmation."""
+    """Enqueue one by one: every publish waits for its confirmation."""
     count = bench.count(3_000)
 
     async def ours() -> None:
@@ -42,7 +42,7 @@ async def enqueue(bench: Bench) -> list[Row]:
 
 
 async def enqueue_many(bench: Bench) -> list[Row]:
-    """Many at once. The binding of arguments is part of it: a caller cannot do without."""
+    """Enqueue many at once. Binding the arguments is timed too, since every caller has to do it."""
     count = bench.count(20_000)
     mine, plain = await bench.interleave(
         lambda: rate(count, fill(noop, count)), lambda: rate(count, raw.publish_pipelined(bench.nc, count))
@@ -51,7 +51,7 @@ async def enqueue_many(bench: Bench) -> list[Row]:
 
 
 async def drain(bench: Bench) -> list[Row]:
-    """No-op jobs through one worker in this process, beside a pull loop in this process."""
+    """No-op jobs through one worker, compared with a pull loop, both in this process."""
     count = bench.count(20_000)
 
     async def ours(task: AnyTask) -> float:
@@ -70,7 +70,7 @@ async def drain(bench: Bench) -> list[Row]:
 
 
 async def drain_processes(bench: Bench) -> list[Row]:
-    """The same through two worker processes, beside two processes with a pull loop."""
+    """No-op jobs through two worker processes, compared with two processes with a pull loop."""
     count = bench.count(20_000)
     worker, bare = worker_command(bench.url, SLOTS), bare_command(bench.url, SLOTS)
 
@@ -88,7 +88,7 @@ async def drain_processes(bench: Bench) -> list[Row]:
 
 
 async def pickup(bench: Bench) -> list[Row]:
-    """From the start of a publish to the first line of its handler, while the worker is idle."""
+    """Time from the start of a publish to the first line of its handler, with an idle worker."""
     count = bench.count(500)
     spread: dict[int, tuple[list[float], list[float]]] = {p: ([], []) for p in (50, 95, 99)}
 
@@ -106,7 +106,7 @@ async def pickup(bench: Bench) -> list[Row]:
 
 
 async def sleep(bench: Bench) -> list[Row]:
-    """Jobs that wait 50 ms, beside the time that the slots alone would need."""
+    """Jobs that sleep 50 ms, compared with the time that the slots alone would need."""
     count = bench.count(2_000)
     ideal = count * NAP_S / _NAP_SLOTS
 
@@ -121,7 +121,7 @@ async def sleep(bench: Bench) -> list[Row]:
 
 
 async def memory(bench: Bench) -> list[Row]:
-    """Resident memory of a worker process that is ready and idle, beside a bare one with a pull open."""
+    """Resident memory of an idle worker process, compared with a plain one with an open pull request."""
     await bench.clear()
     mine = await _idle_rss(bench, STREAM, worker_command(bench.url, 10))
     plain = await _idle_rss(bench, raw.STREAM, bare_command(bench.url, 10))
@@ -135,7 +135,7 @@ async def fill(task: AnyTask, count: int) -> None:
 
 
 async def work_off(bench: Bench, slots: int, count: int) -> None:
-    """A worker's whole life: start, run, stop, and the last ack known to have arrived."""
+    """Start a worker, run the jobs, stop it, and wait until the server has the last ack."""
     await app.worker(slots=slots, max_jobs=count).run()
     await bench.settled(STREAM)
 
@@ -150,14 +150,14 @@ async def _drain_by_two(
 ) -> float:
     """The rate of two processes on a full lane.
 
-    Sound because nothing but draining is timed: both processes wait with a pull request open (the server
-    counts them), the lane is paused while it is filled, and the clock runs from the end of the pause to the moment
-    the server has nothing left to deliver or to hear an ack for. The look every 5 ms is the error.
+    Only the drain is timed: both processes wait with an open pull request (the server counts them), the lane is
+    paused while it is filled, and the timing runs from the end of the pause until the server has nothing left to
+    deliver and no ack outstanding. The error is the polling interval of 5 ms.
     """
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(child(*command))
-        await bench.asked(stream, 2)
+        await bench.until_pulling(stream, 2)
         await bench.pause(stream)
         try:
             await fill()
@@ -194,7 +194,7 @@ async def _plain_pickups(bench: Bench, count: int) -> list[float]:
 
 async def _idle_rss(bench: Bench, stream: str, command: tuple[str, ...]) -> float:
     async with child(*command) as process:
-        await bench.asked(stream, 1)
+        await bench.until_pulling(stream, 1)
         await asyncio.sleep(_SETTLE_S)
         return rss_mb(process.pid)
 

@@ -1,4 +1,4 @@
-"""The operator's commands on a full server, each beyond the start-up of the command line, and within an app."""
+"""Measure operator commands on a full server: as calls in an app, and as commands without start-up time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _CALLS = 10
 Call = Callable[[int], Awaitable[Any]]
 
 
-class Look(NamedTuple):
-    """One question: the same by command and by a call."""
+class Query(NamedTuple):
+    """One query, as a command and as a call."""
 
     name: str
     words: tuple[str, ...]
@@ -35,20 +35,20 @@ class Look(NamedTuple):
     limit_ms: float | None
     code: int = 0
     by_command: bool = False
-    """Also measured as a command. One of a kind is enough: each takes half a second to start."""
+    """Whether it is also measured as a command. One of each kind is enough: a command needs 0.5 s to start."""
 
 
 async def operator(rounds: int, scale: float) -> list[Table]:
-    """How long commands take, and what `jetjobs top` costs."""
+    """Measure how long queries take, and what `jetjobs top` costs."""
     several = 2 * rounds + 1
     async with full(scale) as there:
-        queues = Look("queues list", ("queues", "list"), _queues, _QUEUES_MS, by_command=True)
-        looks = [*_shows(there), *_lists(), queues]
-        rows = [await _called(look) for look in looks]
+        queues = Query("queues list", ("queues", "list"), _queues, _QUEUES_MS, by_command=True)
+        queries = [*_shows(there), *_lists(), queues]
+        rows = [await _called(query) for query in queries]
         slowest = max(sample for row in rows if row.name.startswith(_SHOW) for sample in row.samples["ours"])
         rows.append(Row("the slowest of all `show`", "ms", slowest, limit=_SHOW_MS))
         held = f"{there.queued:,} queued, {there.dead:,} dead"
-        commands = await _commanded(there.server.url, [look for look in looks if look.by_command], several)
+        commands = await _commanded(there.server.url, [query for query in queries if query.by_command], several)
         return [
             Table(f"operator, in an app: {held}", "took", "-", rows),
             Table(f"operator, by command beyond start-up: {held}", "beyond", "start-up", commands),
@@ -56,10 +56,10 @@ async def operator(rounds: int, scale: float) -> list[Table]:
         ]
 
 
-def _shows(there: Full) -> Iterator[Look]:
+def _shows(there: Full) -> Iterator[Query]:
     async def nowhere(number: int) -> None:
         with contextlib.suppress(JobNotFound):
-            await app.jobs.get(f"nobody-{number}")
+            await app.jobs.get(f"unknown-{number}")
 
     commands = {f"queued, {BUSY}", f"later, {BUSY}", f"done, {BUSY}", "dead"}
     for place, ids in there.ids.items():
@@ -68,50 +68,50 @@ def _shows(there: Full) -> Iterator[Look]:
             await app.jobs.get(ids[number % len(ids)])
 
         words = ("jobs", "show", ids[len(ids) // 2])
-        yield Look(f"{_SHOW} {place}", words, found, _SHOW_MS, by_command=place in commands)
-    words = ("jobs", "show", "nobody-0")
-    yield Look(f"{_SHOW} unknown id", words, nowhere, _SHOW_MS, code=5, by_command=True)
+        yield Query(f"{_SHOW} {place}", words, found, _SHOW_MS, by_command=place in commands)
+    words = ("jobs", "show", "unknown-0")
+    yield Query(f"{_SHOW} unknown id", words, nowhere, _SHOW_MS, code=5, by_command=True)
 
 
-def _lists() -> Iterator[Look]:
+def _lists() -> Iterator[Query]:
     def paged(query: JobQuery) -> Call:
         return lambda number: app.jobs.page(query)
 
     for what, task in (("common task", COMMON), ("rare task", RARE), ("task with none", NONE)):
         words = ("jobs", "list", "--state", "dead", "--task", task)
         call = paged(JobQuery(JobState.DEAD, task=task))
-        yield Look(f"list dead, {what}", words, call, _DEAD_MS, by_command=True)
+        yield Query(f"list dead, {what}", words, call, _DEAD_MS, by_command=True)
     for state in JobState:
-        # Of these there are a few among thousands, or none: up to 10,000 are looked at for them.
+        # Few or none among thousands: the list reads up to 10,000 messages for them.
         limit = None if state in (JobState.RETRYING, JobState.CANCELLED) else _DEAD_MS
-        yield Look(f"list {state}", ("jobs", "list", "--state", state), paged(JobQuery(state)), limit)
+        yield Query(f"list {state}", ("jobs", "list", "--state", state), paged(JobQuery(state)), limit)
 
 
 async def _queues(number: int) -> None:
     await app.queues.list()
 
 
-async def _called(look: Look) -> Row:
-    calls = [await _ms(look.call(number)) for number in range(_CALLS)]
-    return Row(look.name, "ms", statistics.median(calls), limit=look.limit_ms, samples={"ours": calls})
+async def _called(query: Query) -> Row:
+    calls = [await _ms(query.call(number)) for number in range(_CALLS)]
+    return Row(query.name, "ms", statistics.median(calls), limit=query.limit_ms, samples={"ours": calls})
 
 
-async def _commanded(url: str, looks: list[Look], rounds: int) -> list[Row]:
-    """How much longer each command takes than one that loads and connects as they do, and reads a short bucket.
+async def _commanded(url: str, queries: list[Query], rounds: int) -> list[Row]:
+    """How much longer each command takes than one that loads, connects and reads a short bucket.
 
-    The fastest of both: whatever disturbs a process only makes it slower.
+    Uses the fastest run of both, since disturbances only make a process slower.
     """
     starts: list[float] = []
-    took: dict[str, list[float]] = {look.name: [] for look in looks}
+    took: dict[str, list[float]] = {query.name: [] for query in queries}
     for _ in range(rounds):
-        for look in looks:
+        for query in queries:
             starts.append(await _ms(_run("jetjobs", *_START_UP, "--server", url, code=0)))
-            took[look.name].append(await _ms(_run("jetjobs", *look.words, "--server", url, code=look.code)))
+            took[query.name].append(await _ms(_run("jetjobs", *query.words, "--server", url, code=query.code)))
     start = min(starts)
     return [
-        Row(look.name, "ms", min(took[look.name]) - start, start, limit=look.limit_ms,
-            samples={"ours": took[look.name], "other": starts})
-        for look in looks
+        Row(query.name, "ms", min(took[query.name]) - start, start, limit=query.limit_ms,
+            samples={"ours": took[query.name], "other": starts})
+        for query in queries
     ]  # fmt: skip
 
 

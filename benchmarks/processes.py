@@ -1,4 +1,4 @@
-"""Child processes: started from the repository's root, watched through /proc, stopped whatever happens."""
+"""Child processes: start them in the repository's root, read their resource use, always stop them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _STOP_S = 10.0
 async def child(
     *module: str, capture: bool = False, quiet: bool = False, terminal: int | None = None
 ) -> AsyncIterator[Process]:
-    """`python -m MODULE ...` while the block runs. Its errors go to our standard error, unless it is `quiet`.
+    """Run `python -m MODULE ...` while the block runs. Its standard error is inherited unless `quiet`.
 
-    `terminal`: a descriptor that it gets as its input and output.
+    `terminal`: a file descriptor for its input and output.
     """
     output = PIPE if capture else DEVNULL
     process = await asyncio.create_subprocess_exec(
@@ -53,7 +53,7 @@ async def _end(process: Process) -> None:
 
 
 def worker_command(url: str, slots: int) -> tuple[str, ...]:
-    """The worker as users start it. No --http: the metrics behind it would be measured too."""
+    """The worker as users start it, without --http: its metrics would be measured too."""
     options = ("--slots", str(slots), "--log-level", LOG_LEVEL)
     return ("jetjobs", "--server", url, "worker", "benchmarks.tasks:app", *options)
 
@@ -63,14 +63,14 @@ def bare_command(url: str, batch: int) -> tuple[str, ...]:
 
 
 def rss_mb(pid: int | str = "self") -> float:
-    """Resident memory now, in MB."""
+    """Current resident memory in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} shows no resident memory: it has ended")
+    raise RuntimeError(f"process {pid} has no resident memory: it has ended")
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process has taken so far, in seconds."""
+    """CPU time that a process has used so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""The same work on plain nats-py, written as one would by hand: what jetjobs is compared with."""
+"""The same work on plain nats-py, the baseline for the comparison."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from jetjobs.model.wire.subjects import Names
 QUEUE = "raw"
 LANE = "normal"
 STREAM = Names().work_stream(QUEUE)
-"""A queue like any other, provisioned by jetjobs: both sides publish to and pull from equal streams."""
+"""A queue provisioned by jetjobs like any other: both sides use equal streams."""
 
 _IN_FLIGHT = 5_000
-"""Publishes not yet confirmed. The server refuses what goes over 10,000 in its buffer."""
+"""Limit of unconfirmed publishes. The server buffers at most 10,000 and refuses more."""
 _EXPIRES_NS = 30_000_000_000
 
 
 def _new_prefix() -> str:
-    """Of message ids: they must be new in every round, or the server takes them for duplicates."""
+    """A prefix for message ids: repeated ids would be duplicates to the server."""
     return secrets.token_hex(8)
 
 
@@ -36,7 +36,7 @@ def _body(i: int) -> bytes:
 
 
 async def publish_each(nc: Client, count: int) -> None:
-    """One by one, each confirmed before the next."""
+    """Publish one by one, each confirmed before the next."""
     js, prefix = nc.jetstream(), _new_prefix()
     for i in range(count):
         uid = f"{prefix}{i:016x}"
@@ -44,7 +44,7 @@ async def publish_each(nc: Client, count: int) -> None:
 
 
 async def publish_pipelined(nc: Client, count: int) -> None:
-    """All at once as far as the server allows, then wait for the last confirmation."""
+    """Publish as many at once as the server allows, then wait for the last confirmation."""
     confirmed, refused = 0, b""
     moved = asyncio.Event()
 
@@ -72,7 +72,7 @@ async def publish_pipelined(nc: Client, count: int) -> None:
 
 
 class PullLoop:
-    """Pull requests kept open on one lane, each message acked as it comes: the least a worker must do."""
+    """Keeps pull requests open on one lane and acks each message: the minimum a worker must do."""
 
     def __init__(self, nc: Client, batch: int, arrived: Callable[[], None] | None = None) -> None:
         self._nc = nc
@@ -85,7 +85,7 @@ class PullLoop:
         self.done = asyncio.Event()
 
     async def start(self, count: int = -1) -> None:
-        """Pull for ever, or set `done` after `count` messages."""
+        """Pull indefinitely, or set `done` after `count` messages."""
         self._left = count
         self._subscription = await self._nc.subscribe(self._inbox, cb=self._on_message)
         await self._ask(self._batch)
@@ -100,7 +100,7 @@ class PullLoop:
         await self._nc.publish(self._next, request, reply=self._inbox)
 
     async def _on_message(self, message: Msg) -> None:
-        if not message.reply:  # a status: the request ran out, and says how much of it is unfilled
+        if not message.reply:  # a status: the request expired; a header has its unfilled part
             unfilled = (message.headers or {}).get("Nats-Pending-Messages", "0")
             self._owed = max(0, self._owed - int(unfilled))
         else:

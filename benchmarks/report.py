@@ -1,4 +1,4 @@
-"""What was measured, as a table of 80 columns and as JSON."""
+"""Print measurements as tables of 80 columns and write them as JSON."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from benchmarks.processes import LOG_LEVEL
 _LINE = "{:<30} {:>10} {:>10} {:<{width}} {:>6} {:>6}  {}"
 
 _FEW_PAIRS = 6
-"""Of fewer, not even the least and the greatest hold the true ratio with 95 % confidence."""
+"""With fewer pairs, even the smallest and largest ratio do not enclose the true one with 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. `least` and `most` bound the ratio of the two figures, `limit` bounds the first itself."""
+    """One row. `least` and `most` bound the ratio of the two figures, `limit` bounds the first figure."""
 
     name: str
     unit: str
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def between(self) -> tuple[float, float] | None:
-        """Where the ratio of all such pairs lies with 95 % confidence, by the rank of those measured."""
+        """The 95 % confidence interval of the ratio, by rank."""
         if len(self._ratios) < _FEW_PAIRS:
             return None
         ratios, off = sorted(self._ratios), 0.98 * math.sqrt(len(self._ratios))
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Judged as measured, not as printed: a ratio shown as 0.80 may be a hair below it."""
+        """Computed from the unrounded value: a ratio printed as 0.80 may be slightly below it."""
         if self.least is not None and self.ratio is not None:
             return "ok" if self.ratio >= self.least else "below"
         if self.most is not None and self.ratio is not None:
@@ -86,19 +86,19 @@ def compared(
     most: float | None = None,
     limit: float | None = None,
 ) -> Row:
-    """A row of medians; the samples stay in the JSON."""
+    """A row of medians; the JSON has the samples."""
     medians = statistics.median(ours), statistics.median(other)
     return Row(name, unit, *medians, least, most, limit, {"ours": ours, "other": other})
 
 
 def paired(name: str, unit: str, ours: list[float], other: list[float], **bounds: float | None) -> Row:
-    """A row of medians whose ratio is that of the pairs: for samples taken next to each other, two by two."""
+    """A row of medians with the median ratio of the pairs, for samples that were taken in pairs."""
     return replace(compared(name, unit, ours, other, **bounds), of_pairs=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under two headings: what is measured, and what it is compared with."""
+    """Rows with two columns: the measured side and the side it is compared with."""
 
     title: str
     ours: str
@@ -121,7 +121,7 @@ class Table:
 
 
 def environment(server: str, rounds: int, scale: float) -> dict[str, Any]:
-    """What the figures depend on."""
+    """The versions and settings that the figures depend on."""
     return {
         "jetjobs": version("jetjobs"),
         "python": platform.python_version(),
@@ -146,7 +146,7 @@ def header(facts: dict[str, Any]) -> str:
 
 
 def write(path: Path, facts: dict[str, Any], tables: list[Table], failures: dict[str, str]) -> None:
-    """Everything, samples included."""
+    """Write everything, samples included, as JSON."""
     content = {
         "environment": facts,
         "tables": [

@@ -1,8 +1,7 @@
-"""Ten thousand schedules every minute: what the planner costs, and how late their ticks are.
+"""Measure the planner's CPU time and the lateness of ticks with ten thousand schedules per minute.
 
-`python -m benchmarks.schedules [--schedules 10000] [--minutes 3]`. The planner is a process of its own; its
-processor time is read from the system. A tick is as late as the server's time of storing it in its lane is after
-its scheduled time.
+`python -m benchmarks.schedules [--schedules 10000] [--minutes 3]`. The planner runs in its own process. The
+lateness of a tick is the time between its scheduled time and the time at which the server stored it in its lane.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def app_on(url: str) -> JetJobs:
     return app
 
 
-async def plan_for_ever(url: str) -> None:
-    """The process under measurement: a leader with all its duties."""
+async def run_planner(url: str) -> None:
+    """The measured process: a leader with all its duties."""
     app = app_on(url)
     async with (
         app,
@@ -96,7 +95,7 @@ async def measure(count: int, minutes: int) -> int:
                 sys.executable, "-m", "benchmarks.schedules", "--plan", server.url
             )
             try:
-                # The first scheduled times come while ten thousand new definitions are taken in.
+                # Skip the start: the planner reads ten thousand new definitions while the first ticks are due.
                 await asyncio.sleep(90)
                 since = await app.jetstream.server_clock.now()
                 before = processor_s(child.pid)
@@ -117,7 +116,7 @@ async def measure(count: int, minutes: int) -> int:
     print(f"planner      {share:.1%} of one core (limit {CORE_SHARE:.0%})")
     print(f"lateness     p50 {p50}, p99 {p99}, most {most} (limit {LATE_S * 1000:.0f} ms)")
     whole = all(len(values) == count for values in by_time.values())
-    print(f"ticks        {'' if whole else 'NOT '}each schedule once at each scheduled time{''}")
+    print(f"ticks        {'' if whole else 'NOT '}each schedule once at each scheduled time")
     return 0 if whole and share < CORE_SHARE and late[-1] < LATE_S and by_time else 1
 
 
@@ -128,7 +127,7 @@ def main() -> None:
     parser.add_argument("--plan", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.plan:
-        uvloop.run(plan_for_ever(options.plan))
+        uvloop.run(run_planner(options.plan))
         return
     sys.exit(uvloop.run(measure(options.schedules, options.minutes)))
 

@@ -1,1 +1,1 @@
-"""Examples that run: each is used by the demo, by the tests or by docker-compose."""
+"""Runnable examples, used by the demo, the tests and docker-compose."""

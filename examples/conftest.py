@@ -1,4 +1,4 @@
-"""Tells the pytest plugin which app the fixture `jetjobs_app` gives."""
+"""Configure the pytest plugin: the fixture `jetjobs_app` gives the shop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo: a real server, a real worker process, and jobs of every kind, watched until they end."""
+"""The demo: a server, a worker process, and jobs of several kinds that are watched until they end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FINAL = {JobState.SUCCEEDED, JobState.DEAD}
 
 
 async def main() -> int:
-    """0 when every job ended as it should."""
+    """Run the demo. Returns 0 when every job finished as expected."""
     started = time.monotonic()
     with EmbeddedServer() as server:
         say(started, f"nats-server at {server.url}")
@@ -54,7 +54,7 @@ async def show(started: float) -> int:
     again = await remind.options(delay=timedelta(seconds=2), key="remind-ada").enqueue("Ada")
     say(started, f"{'remind':<15} enqueued again with the same key: duplicate={again.duplicate}")
     trails = await follow(started, jobs)
-    ticked = await tick(started)
+    ticked = await wait_for_tick(started)
     print("\nJOB              ATTEMPTS  STATE      RESULT")
     expected = dict.fromkeys(jobs, JobState.SUCCEEDED) | {"import_feed": JobState.DEAD}
     for name, handle in jobs.items():
@@ -63,12 +63,12 @@ async def show(started: float) -> int:
     seen = {state for trail in trails.values() for state in trail}
     wanted = {JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING, *FINAL}
     good = all(trails[name][-1] == state for name, state in expected.items()) and wanted <= seen and ticked
-    print("\nAll as it should be." if good else f"\nNot as it should be: {trails}")
+    print("\nAll jobs finished as expected." if good else f"\nNot all jobs finished as expected: {trails}")
     return 0 if good else 1
 
 
 async def follow(started: float, jobs: dict[str, JobHandle[Any]]) -> dict[str, list[JobState]]:
-    """The states each job was seen in. A job's state is the place where it stands, so this only looks."""
+    """Poll the status of each job until it ends. Returns the states each job was seen in."""
     trails: dict[str, list[JobState]] = {name: [] for name in jobs}
     while time.monotonic() - started < LIMIT_S:
         for name, handle in jobs.items():
@@ -85,8 +85,8 @@ async def follow(started: float, jobs: dict[str, JobHandle[Any]]) -> dict[str, l
     return trails
 
 
-async def tick(started: float) -> bool:
-    """Whether a job of the schedule has run: every two seconds there is one, and nobody enqueues it."""
+async def wait_for_tick(started: float) -> bool:
+    """Wait until a job of the schedule has run; it fires every two seconds. False after the time limit."""
     while time.monotonic() - started < LIMIT_S:
         with contextlib.suppress(ScheduleNotFound, JobNotFound):  # the worker has not started yet
             info = await app.schedules.get("take_stock")

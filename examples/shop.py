@@ -1,4 +1,4 @@
-"""A small shop: what everyday tasks look like."""
+"""A small shop with everyday tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ app = JetJobs("shop")
 
 
 class Order(BaseModel):
-    """Arguments may be pydantic models: they are checked when enqueued and again when run."""
+    """Arguments may be pydantic models. They are validated when enqueued and again when the job runs."""
 
     id: int = Field(gt=0)
     amount: float = Field(gt=0)
 
 
 class Ledger:
-    """Stands for a database."""
+    """A stand-in for a database."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -34,7 +34,7 @@ class Ledger:
 
 
 async def open_ledger() -> AsyncIterator[Ledger]:
-    """One for the worker's life; what follows the yield runs when it stops."""
+    """Created once per worker; the code after the yield runs when the worker stops."""
     ledger = Ledger()
     yield ledger
     ledger.lines.clear()
@@ -43,13 +43,13 @@ async def open_ledger() -> AsyncIterator[Ledger]:
 @app.lifespan
 @asynccontextmanager
 async def warm_up() -> AsyncIterator[None]:
-    """Open before the first job, closed after the last."""
+    """Entered before the first job, left after the last."""
     yield
 
 
 @app.middleware
 async def timed(job: Context, call_next: CallNext) -> object:
-    """Goes around every attempt."""
+    """Wraps every attempt."""
     started = time.perf_counter()
     try:
         return await call_next()
@@ -72,7 +72,7 @@ def make_thumbnail(path: str, width: int = 200) -> str:
 
 @app.task(retry=RetryPolicy(max_attempts=4, base=timedelta(seconds=1), jitter=False))
 async def charge(order: Order, ledger: Annotated[Ledger, Depends(open_ledger, scope="app")] = INJECTED) -> str:
-    """The bank does not answer at first; the retry does the rest."""
+    """The bank does not answer the first attempt; the retry succeeds."""
     if current_job().attempt == 1:
         raise ConnectionError("the bank does not answer")
     await ledger.write(f"charged {order.id}")
@@ -81,20 +81,20 @@ async def charge(order: Order, ledger: Annotated[Ledger, Depends(open_ledger, sc
 
 @app.task
 async def remind(customer: str) -> str:
-    """Enqueued with a delay; the server's own clock brings it."""
+    """Enqueued with a delay; the NATS server makes it due."""
     return f"reminded {customer}"
 
 
 @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=500), jitter=False))
 async def import_feed(url: str) -> None:
-    """Never works, and so ends as a dead letter."""
+    """Always fails, so it ends as a dead letter."""
     await asyncio.sleep(0)
-    raise ValueError(f"{url} is no feed")
+    raise ValueError(f"no feed at {url}")
 
 
 @app.task
 async def take_stock(scheduled_time: datetime) -> str:
-    """Runs by a schedule, which fills in the scheduled time."""
+    """Run by a schedule, which passes the scheduled time."""
     return f"stock of {scheduled_time:%H:%M:%S}"
 
 
@@ -102,6 +102,6 @@ take_stock.every(timedelta(seconds=2))  # or take_stock.cron("0 6 * * mon-sat", 
 
 
 async def place_order(order: Order, customer: str) -> None:
-    """What a web handler would call: nothing is done here, it is only enqueued."""
+    """What a web handler would call: it only enqueues jobs."""
     await charge.enqueue(order)
     await remind.options(delay=timedelta(days=7), key=f"remind-{order.id}").enqueue(customer)

@@ -1,4 +1,4 @@
-"""Tests of the shop, as you would write them: `pytest examples/test_shop.py`."""
+"""Tests of the shop, as an example for your own: `pytest examples/test_shop.py`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from examples.shop import Ledger, Order, charge, greet, import_feed, make_thumbn
 from jetjobs import InvalidArguments, JetJobs, JobState, Worker
 from jetjobs.testing import Clock, Inline, assert_enqueued, drain, enqueued, refute_enqueued, run_inline
 
-# A task by itself: no server, no worker.
+# One task: no server, no worker.
 
 
 async def test_a_greeting() -> None:
     assert await run_inline(greet, "Ada") == "Hello, Ada!"
 
 
-async def test_the_second_attempt_charges_and_writes_it_down() -> None:
+async def test_the_second_attempt_charges_and_writes_to_the_ledger() -> None:
     ledger = Ledger()
     with pytest.raises(ConnectionError):
         await run_inline(charge, Order(id=7, amount=19.9), ledger=ledger)
@@ -29,14 +29,14 @@ async def test_the_second_attempt_charges_and_writes_it_down() -> None:
     assert ledger.lines == ["charged 7"]
 
 
-async def test_wrong_arguments_do_not_get_as_far_as_the_task() -> None:
+async def test_invalid_arguments_are_rejected_before_the_task_runs() -> None:
     with pytest.raises(InvalidArguments, match="amount"):
         await run_inline(charge, {"id": 7, "amount": -1})  # type: ignore[arg-type]
     with pytest.raises(ValidationError):
         Order(id=7, amount=-1)
 
 
-# What my code enqueues: a real server, no worker.
+# The jobs that my code enqueues: a real server, no worker.
 
 
 async def test_an_order_is_charged_now_and_the_customer_reminded_in_a_week(jetjobs_app: JetJobs) -> None:
@@ -46,16 +46,16 @@ async def test_an_order_is_charged_now_and_the_customer_reminded_in_a_week(jetjo
     refute_enqueued(jetjobs_app, greet)
 
 
-async def test_two_orders_of_one_id_remind_once(jetjobs_app: JetJobs) -> None:
+async def test_two_orders_with_the_same_id_send_one_reminder(jetjobs_app: JetJobs) -> None:
     await place_order(Order(id=7, amount=19.9), "Ada")
     await place_order(Order(id=7, amount=19.9), "Ada")
     assert len(enqueued(jetjobs_app, remind)) == 1
 
 
-# What the jobs do: a real worker, until nothing is left.
+# The work of the jobs: a real worker runs until no job is left.
 
 
-async def test_the_bank_is_asked_again(jetjobs_app: JetJobs) -> None:
+async def test_a_charge_is_retried_when_the_bank_does_not_answer(jetjobs_app: JetJobs) -> None:
     handle = await charge.enqueue(Order(id=7, amount=19.9))
     ran = await drain(jetjobs_app, retries=True)
     assert [(one.task, one.attempt, one.outcome) for one in ran.finished] == [
@@ -68,7 +68,7 @@ async def test_the_bank_is_asked_again(jetjobs_app: JetJobs) -> None:
 async def test_the_reminder_goes_out_after_a_week(jetjobs_app: JetJobs, jetjobs_clock: Clock) -> None:
     await place_order(Order(id=7, amount=19.9), "Ada")
     await drain(jetjobs_app, retries=True)
-    assert_enqueued(jetjobs_app, remind, "Ada")  # waits still
+    assert_enqueued(jetjobs_app, remind, "Ada")  # it still waits
     jetjobs_clock.advance("6d")
     assert not (await drain(jetjobs_app)).finished
     jetjobs_clock.advance("1d")
@@ -82,7 +82,7 @@ async def test_a_broken_feed_ends_as_a_dead_letter(jetjobs_app: JetJobs) -> None
     assert (await handle.status()).state is JobState.DEAD
 
 
-# All together, as in production.
+# Everything together, as in production.
 
 
 async def test_a_worker_makes_thumbnails(jetjobs_app: JetJobs, jetjobs_worker: Worker) -> None:
@@ -90,7 +90,7 @@ async def test_a_worker_makes_thumbnails(jetjobs_app: JetJobs, jetjobs_worker: W
     assert await handle.result(timedelta(seconds=30)) == "cat.png@64"
 
 
-def test_a_plain_test_has_the_helpers_too(jetjobs_app: JetJobs) -> None:
+def test_the_helpers_work_in_a_plain_test(jetjobs_app: JetJobs) -> None:
     async def order() -> None:
         async with jetjobs_app:
             await place_order(Order(id=7, amount=19.9), "Ada")
