@@ -39,22 +39,22 @@ class Entry(NamedTuple):
     hidden: bool = False
 
 
-_DEAD = Entry("dead replay", "Dead letters: jobs that failed for good. List, replay or delete them.")
+_DEAD = Entry("dead replay", "List, replay, delete, export or import dead letters.")
 ENTRIES = {
-    "dev": Entry("dev", "Run nats-server and a worker that reloads on change, for development."),
+    "dev": Entry("dev", "Run nats-server and a worker that reloads on change."),
     "worker": Entry("worker", "Run the tasks of an app until SIGTERM or Ctrl-C."),
     "enqueue": Entry("enqueue", "Enqueue a job; with --wait, print its result."),
-    "jobs": Entry("jobs watch", "Jobs: list, show, cancel, reschedule or watch them."),
-    "queues": Entry("queues", "Queues: counts and rates; pause, resume or purge them."),
-    "schedules": Entry("schedules schedule_edits", "Schedules: list, change, pause or run them."),
-    "workers": Entry("workers", "Workers: list, show, quiet or stop them."),
+    "jobs": Entry("jobs watch", "List, show, cancel, reschedule or watch jobs."),
+    "queues": Entry("queues", "List, show, pause, resume or purge queues."),
+    "schedules": Entry("schedules schedule_edits", "List, show, change, pause or run schedules."),
+    "workers": Entry("workers", "List, show, quiet or stop workers."),
     "dead": _DEAD,
     "dlq": _DEAD._replace(hidden=True),
     "events": Entry("events", "Follow events of jobs and workers until Ctrl-C."),
     "top": Entry("top", "Show queues, running jobs and workers, live."),
-    "setup": Entry("setup", "Streams, consumers and buckets on the server: plan or apply changes."),
+    "setup": Entry("setup", "Plan or apply what an app needs on the server."),
     "doctor": Entry("doctor", "Check server, streams, queues, schedules, workers and app."),
-    "config": Entry("config", "Settings and their sources."),
+    "config": Entry("config", "Show settings and their sources."),
 }
 """In the order of `--help`."""
 
@@ -109,7 +109,7 @@ tree = typer.Typer(
 @tree.callback()
 def options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    app: Annotated[str | None, typer.Option(help="The app.", metavar="MODULE:NAME")] = None,
+    app: Annotated[str | None, typer.Option(help="The app to use.", metavar="MODULE:NAME")] = None,
     server: Annotated[
         str | None, typer.Option("-s", "--server", help="URL of the NATS server.", metavar="URL")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -9,12 +10,14 @@ import typer
 
 from jetjobs.cli.command_tree import ENTRIES, load, tree
 
+COLUMNS = 100
 HEAD = """# Command-line reference
 
 <!-- Generated from the code by `make docs`. Do not edit. -->
 
-Every command with its arguments and options. See [the guide](../how-to/cli.md) for how to use them and
-[cli-json.md](cli-json.md) for the output of `--json`. `jetjobs dlq` is an alias of `jetjobs dead`.
+Every command with its arguments and options. See [the guide](../how-to/cli.md) for how to use them
+and [cli-json.md](cli-json.md) for the output of `--json`. `jetjobs dlq` is an alias of
+`jetjobs dead`.
 
 Durations are written `250ms`, `10s`, `5m`, `2h` or `1d`, times in ISO 8601 with a zone.
 """
@@ -66,7 +69,7 @@ def _section(title: str, usage: str, text: str, command: Any, level: str = "##")
     lines = [f"{level} `{title}`", ""]
     if usage and usage != title:
         lines += ["```", usage, "```", ""]
-    lines += [" ".join(part.split()) + "\n" for part in text.split("\n\n")]
+    lines += [textwrap.fill(" ".join(part.split()), COLUMNS) + "\n" for part in text.split("\n\n")]
     arguments = [[f"`{_usage(p)}`", p.help or ""] for p in _arguments(command)]
     if arguments:
         lines += [_table(["Argument", "Meaning"], arguments), ""]
@@ -85,10 +88,8 @@ def _options(command: Any) -> list[Any]:
 
 
 def _usage(argument: Any) -> str:
-    if argument.metavar:
-        return str(argument.metavar)
-    text = argument.name.upper() + ("..." if argument.nargs == -1 else "")
-    return text if argument.required else f"[{text}]"
+    text = argument.metavar or argument.name.upper()
+    return (text if argument.required else f"[{text}]") + ("..." if argument.nargs == -1 else "")
 
 
 def _spelling(option: Any) -> str:

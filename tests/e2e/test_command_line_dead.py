@@ -230,7 +230,7 @@ async def test_letters_go_to_a_file_and_back(app: JetJobs, dead: Shell, truth: T
     dead("export", str(file))
     assert len(file.read_text().splitlines()) == 3
     assert f"{file} already exists" in dead.error("export", str(file), code=2)
-    dead("export", str(file), "--force", "--task", "work")
+    dead("export", str(file), "--overwrite", "--task", "work")
     assert not (folder / "letters.jsonl.part").exists()
     assert dead("export", "-").stdout == file.read_text()
     dead("export", str(folder / "no" / "folder"), code=2)

@@ -235,11 +235,11 @@ async def export_letters(
     died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
 ) -> None:
     """Write dead letters to a file. They also stay on the server."""
     wanted = Selection(None, queue, task, died_of, error_type, since).filter()
-    _check_free(file, force=force)
+    _check_free(file, overwrite=overwrite)
     async with state.reader() as app:
         with _output(file) as writing:
             count = await app.dead.export_to(writing, wanted)
@@ -249,9 +249,9 @@ async def export_letters(
         state.out.note(f"{count} exported")
 
 
-def _check_free(name: str, *, force: bool) -> None:
-    if name != "-" and not force and Path(name).exists():
-        raise ConfigError(f"{name} already exists; nothing was written", hint="overwrite it with --force")
+def _check_free(name: str, *, overwrite: bool) -> None:
+    if name != "-" and not overwrite and Path(name).exists():
+        raise ConfigError(f"{name} already exists; nothing was written", hint="replace it with --overwrite")
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ async def dev(
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the server's data first.")] = False,
     slots: Annotated[int, typer.Option("-c", "--slots", help="Jobs to run at once.", min=1, metavar="N")] = 10,
 ) -> int:
-    """Run nats-server and a worker that reloads on change, for development.
+    """Run nats-server and a worker that reloads on change.
 
     Ctrl-C stops the worker, then the server.
     """

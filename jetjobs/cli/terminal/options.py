@@ -21,7 +21,7 @@ App = Annotated[
 ]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(help="Arguments of the task: k=text or k:=json.", metavar="[k=v | k:=json]..."),
+    typer.Argument(help="Arguments of the task: k=text or k:=json.", metavar="k=v|k:=json"),
 ]
 Data = Annotated[
     str | None,
@@ -57,7 +57,7 @@ OtherQueue = Annotated[
     ),
 ]
 Priority = Annotated[
-    str | None, typer.Option(help="high, normal or low.", metavar="PRIORITY", autocompletion=priorities)
+    str | None, typer.Option(help="Priority: high, normal or low.", metavar="PRIORITY", autocompletion=priorities)
 ]
 Reason = Annotated[str, typer.Option(help="Why, in your words; recorded and shown.", metavar="TEXT")]
 Limit = Annotated[int, typer.Option(help="Maximum number of rows.", min=1, max=10_000, metavar="N")]
