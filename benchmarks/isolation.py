@@ -11,7 +11,7 @@ from benchmarks import isolated
 from jetjobs.define.context import Context
 from jetjobs.model.job import Job
 from jetjobs.worker.execution.thread_pool import Threads
-from jetjobs.worker.isolation.pool import Children
+from jetjobs.worker.isolation.pool import ProcessPool
 from jetjobs.worker.isolation.process import ChildProcess
 
 STARTS = 10
@@ -21,7 +21,7 @@ CALLS = 2_000
 async def main() -> None:
     """Print medians."""
     task = isolated.noop
-    children = Children(1, isolated.app, {})
+    children = ProcessPool(1, isolated.app, {})
     setup = children._make_setup()
     starts = []
     for _ in range(STARTS):

@@ -188,7 +188,7 @@ async def test_tasks_of_the_main_program_run_in_children(
 async def test_a_program_without_a_guard_is_told_so(server: EmbeddedServer, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("GUARD", "if True"))
     with Process([], tmp_path, {"SERVER": server.url}, program=["program.py"]) as process:
-        await until(process, "a worker was started by the import of the app's modules")
+        await until(process, "importing the modules of the app started a worker")
         assert await asyncio.to_thread(process.popen.wait, 40) == 1
 
 

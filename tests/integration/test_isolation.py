@@ -459,9 +459,9 @@ async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, tr
 
 async def test_a_start_that_outlasts_the_time_limit_is_kept_for_the_next_attempt(app: JetJobs) -> None:
     """Else a task with a limit shorter than the start of a child could never succeed."""
-    from jetjobs.worker.isolation.pool import Children
+    from jetjobs.worker.isolation.pool import ProcessPool
 
-    children = Children(1, app, app.classifiers)
+    children = ProcessPool(1, app, app.classifiers)
     try:
         waiting = asyncio.create_task(children._take())
         await asyncio.sleep(0.01)

@@ -49,8 +49,8 @@ from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.execution.attempt_services import WorkerDesk
 from jetjobs.worker.execution.thread_pool import Threads
-from jetjobs.worker.isolation.pool import Children, Encoded
-from jetjobs.worker.isolation.rpc import answer
+from jetjobs.worker.isolation.pool import EncodedResult, ProcessPool
+from jetjobs.worker.isolation.rpc import handle_request
 from jetjobs.worker.leases.lease_table import Leases
 
 FETCH_AGAIN_S = 5.0
@@ -91,7 +91,7 @@ class Runner:
         self._observe = observe
         self._config = config
         self.threads = Threads(config.slots, observe)
-        self._children = Children(config.slots, registry, config.classifiers)
+        self._children = ProcessPool(config.slots, registry, config.classifiers)
         self._desk = WorkerDesk(jetstream.checkpoints, config.worker)
         self.scope = Scope()
         """Dependencies that live as long as the worker."""
@@ -234,14 +234,14 @@ class Runner:
 
     async def _in_child(self, attempt: Attempt, context: Context, task: Task[Any, Any], body: bytes) -> Any:
         """Middleware stays on this side and sees the value. Unless it returns another, the bytes are kept."""
-        asked = functools.partial(answer, self._desk, attempt)
+        asked = functools.partial(handle_request, self._desk, attempt)
 
         def begun(ask: Callable[[], None] | None) -> None:
             attempt.ask_child = ask
 
         if not self._middlewares:
             return await self._children.run(context, task, body, asked, begun)
-        encoded: Encoded | None = None
+        encoded: EncodedResult | None = None
         seen: Any = None
 
         async def innermost() -> Any:
@@ -289,7 +289,7 @@ async def call(
 
 def encode(task: Task[Any, Any], value: Any) -> bytes:
     """A result as it is kept. UnstorableValue when it cannot be."""
-    result = value.data if isinstance(value, Encoded) else task.signature.encode_result(value)
+    result = value.data if isinstance(value, EncodedResult) else task.signature.encode_result(value)
     if len(result) > MAX_OBJECT:
         raise UnstorableValue(
             f"task {task.name!r} returned {len(result):,} bytes, too large to keep (limit {MAX_OBJECT:,})"

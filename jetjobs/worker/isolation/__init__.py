@@ -1,1 +1,1 @@
-"""Child processes for tasks with isolation="process"."""
+"""Child processes that run tasks with isolation="process"."""

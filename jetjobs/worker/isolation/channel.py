@@ -1,4 +1,4 @@
-"""Frames between a worker and its children: a JSON head and a body of bytes, each with its length before it."""
+"""The channel between a worker and a child process: frames with a JSON head and a binary body."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ from typing import Any, NamedTuple
 
 MAX_HEAD = 2**20
 MAX_BODY = 2**31
-_MARK = b"jjf1"
-"""Begins every frame, so that what a task wrote into the channel by mistake is known at once."""
+_MAGIC = b"jjf1"
+"""Starts every frame, so that bytes that a task wrote to the channel by mistake are detected at once."""
 _LENGTHS = struct.Struct("!4sII")
 
 PREFIX = _LENGTHS.size
 
 
-class Garbled(Exception):
-    """What arrived is no frame."""
+class ProtocolError(Exception):
+    """The other process sent something that is not a valid frame or message."""
 
 
 class Frame(NamedTuple):
-    """`head` says what it is; `body` is JSON that passes through unread: arguments or a result."""
+    """`head` describes the message; `body` is JSON that is passed on unread: arguments or a result."""
 
     head: dict[str, Any]
     body: bytes = b""
 
 
 def pack(frame: Frame) -> bytes:
-    """The frame as bytes."""
+    """Encode a frame."""
     head = json.dumps(frame.head).encode()
-    return _LENGTHS.pack(_MARK, len(head), len(frame.body)) + head + frame.body
+    return _LENGTHS.pack(_MAGIC, len(head), len(frame.body)) + head + frame.body
 
 
 def lengths(prefix: bytes) -> tuple[int, int]:
-    """How long head and body of the coming frame are. Garbled when this is the beginning of none."""
-    mark, head, body = _LENGTHS.unpack(prefix)
-    if mark != _MARK or head > MAX_HEAD or body > MAX_BODY:
-        raise Garbled(f"no frame begins with {prefix!r}")
+    """The lengths of head and body of the next frame. ProtocolError if `prefix` does not start a frame."""
+    magic, head, body = _LENGTHS.unpack(prefix)
+    if magic != _MAGIC or head > MAX_HEAD or body > MAX_BODY:
+        raise ProtocolError(f"invalid start of a frame: {prefix!r}")
     return head, body
 
 
 def read_head(data: bytes) -> dict[str, Any]:
-    """The head. Garbled when it is no JSON object."""
+    """Decode the head. ProtocolError if it is not a JSON object."""
     try:
         head = json.loads(data)
     except (ValueError, RecursionError):
-        raise Garbled("the head of a frame is no JSON") from None
+        raise ProtocolError("the head of a frame is not valid JSON") from None
     if not isinstance(head, dict):
-        raise Garbled("the head of a frame is no object")
+        raise ProtocolError("the head of a frame is not a JSON object")
     return head
 
 
 class Channel:
-    """The child's end. Frames may be sent from any thread; one thread receives."""
+    """The child's end. Any thread may send frames; one thread receives."""
 
     def __init__(self, end: socket.socket, shield: AbstractContextManager[object] | None = None) -> None:
-        """`shield` is entered for as long as nothing may interrupt what goes over the channel."""
+        """`shield` is entered while a transfer over the channel must not be interrupted."""
         self._socket = end
         self.shield = shield or contextlib.nullcontext()
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
 
     def send(self, frame: Frame) -> None:
         data = pack(frame)
-        with self.shield, self._sending:
+        with self.shield, self._send_lock:
             self._socket.sendall(data)
 
     def receive(self) -> Frame | None:
-        """The next frame; None when the worker has closed its end."""
+        """The next frame; None if the worker has closed its end."""
         prefix = self._exactly(PREFIX)
         if prefix is None:
             return None

@@ -1,4 +1,4 @@
-"""Log lines of a child: they go through its channel and come out of the worker's own handlers."""
+"""Forward log records of a child process to the log handlers of the worker."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from jetjobs.worker.isolation.channel import MAX_HEAD
 
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_KEPT = (
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_FORWARDED = (
     "name",
     "levelno",
     "levelname",
@@ -23,20 +23,20 @@ _KEPT = (
     "created",
     "msecs",
 )
-_LONGEST = MAX_HEAD // 16
-"""Characters of a line that are kept: as JSON, even the strangest of them fit into a frame."""
+_MAX_TEXT = MAX_HEAD // 16
+"""Characters of a message that are forwarded. Even if JSON escapes all of them, they fit into a frame."""
 
 
 def levels() -> dict[str, int]:
-    """The levels that are set here, by logger, the root's under "": a child need not send what nobody wants."""
+    """The levels of this process by logger, the root under "". A child uses them to send only wanted records."""
     known = logging.Logger.manager.loggerDict.items()
     named = {name: logger.level for name, logger in known if isinstance(logger, logging.Logger) and logger.level}
     return {**named, "": logging.getLogger().level}
 
 
-class Forward(logging.Handler):
-    """Stands for the root's handlers of the worker. A copy that a task forked writes to standard error instead:
-    the channel is not its own."""
+class ForwardingHandler(logging.Handler):
+    """Sends records to the worker. In a process that a task forked it writes to standard error instead, because
+    the channel belongs to the child."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Forward(logging.Handler):
         self._pid = os.getpid()
 
     def install(self, set_levels: Mapping[str, int]) -> None:
-        """Take the place of the root's handlers, with the levels of the worker."""
+        """Replace the handlers of the root logger and set the levels of the worker."""
         logging.getLogger().handlers[:] = [self]
         for name, level in set_levels.items():
             logging.getLogger(name or None).setLevel(level)
@@ -59,21 +59,21 @@ class Forward(logging.Handler):
             self.handleError(record)
 
     def _data(self, record: logging.LogRecord) -> dict[str, Any]:
-        data = {key: getattr(record, key) for key in _KEPT}
-        data["msg"] = record.getMessage()[:_LONGEST]
+        data = {key: getattr(record, key) for key in _FORWARDED}
+        data["msg"] = record.getMessage()[:_MAX_TEXT]
         data["process"] = self._pid
         data["threadName"] = record.threadName
         if record.exc_info:
             text = record.exc_text or logging.Formatter().formatException(record.exc_info)
-            data["exc_text"] = text[-_LONGEST:]
-        extra = {str(k): _json(v) for k, v in vars(record).items() if k not in _PLAIN}
-        if len(json.dumps(extra)) < _LONGEST:
+            data["exc_text"] = text[-_MAX_TEXT:]
+        extra = {str(k): _json(v) for k, v in vars(record).items() if k not in _STANDARD}
+        if len(json.dumps(extra)) < _MAX_TEXT:
             data.update(extra)
         return data
 
 
-def replay(data: Mapping[str, Any]) -> None:
-    """In the worker: hand the line to the root's handlers, as if it had been logged here."""
+def log_forwarded(data: Mapping[str, Any]) -> None:
+    """In the worker: handle the record as if it had been logged here."""
     logging.getLogger().handle(logging.makeLogRecord(dict(data)))
 
 

@@ -1,4 +1,4 @@
-"""What crosses between a worker and its children, as plain data: the job, signals, errors. Nothing is pickled."""
+"""Encode contexts, signals and errors as plain data for the channel to a child. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo, describe, is_retryable
-from jetjobs.worker.isolation.channel import Garbled
+from jetjobs.worker.isolation.channel import ProtocolError
 
-MAIN = "__mp_main__"
-"""The main program's module in a child, named as multiprocessing does: `__name__ == "__main__"` is false there."""
+CHILD_MAIN = "__mp_main__"
+"""Module name of the main program in a child, as in multiprocessing: `__name__ == "__main__"` is false there."""
 
 
 def context_data(context: Context) -> dict[str, Any]:
-    """The context, without the body, which is the arguments and travels beside it."""
+    """The context without the job's body, which is sent beside it."""
     job = context.job._replace(body=b"")._asdict()
     return {
         "job": {**job, "body": "", "headers": dict(context.job.headers)},
@@ -31,19 +31,23 @@ def context_data(context: Context) -> dict[str, Any]:
     }
 
 
-def context_from(data: Mapping[str, Any], body: bytes, desk: AttemptServices | None = None) -> Context:
-    """The same context in another process, with that process's desk."""
+def context_from(data: Mapping[str, Any], body: bytes, services: AttemptServices | None = None) -> Context:
+    """The same context in another process, with the services of that process."""
     job = Job(**{**data["job"], "body": body})
     deadline = time.monotonic() + data["remaining_s"]
-    return Context(job, data["worker"], data["fence"], data["delivery"], deadline, desk)
+    return Context(job, data["worker"], data["fence"], data["delivery"], deadline, services)
 
 
 def error_data(
     error: BaseException, task: Task[Any, Any], classifiers: Mapping[type[BaseException], Classifier]
 ) -> dict[str, Any]:
-    """In the child: what was raised, as text, and whether it is worth another attempt."""
+    """In the child: what was raised, as text, and whether it may be retried."""
     info = describe(error)
-    data: dict[str, Any] = {"type": info.type.removeprefix(f"{MAIN}."), "text": info.text, "trace": info.traceback}
+    data: dict[str, Any] = {
+        "type": info.type.removeprefix(f"{CHILD_MAIN}."),
+        "text": info.text,
+        "trace": info.traceback,
+    }
     if isinstance(error, Retry):
         return {**data, "signal": "retry", "after_s": _seconds(error.after)}
     if isinstance(error, Snooze):
@@ -56,21 +60,21 @@ def error_data(
 
 
 def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
-    """In the worker: an error that says and means the same. Signals are themselves again."""
+    """In the worker: an error with the same text and meaning. Signals are restored as themselves."""
     try:
-        told = ErrorInfo(data["type"], data["text"], data["trace"])
+        info = ErrorInfo(data["type"], data["text"], data["trace"])
         signal = data.get("signal")
         if signal is None:
             return ChildRaised(
-                f"{told.type}: {told.text}",
-                child_error=told,
+                f"{info.type}: {info.text}",
+                child_error=info,
                 transient=bool(data["transient"]),
                 after_s=data["after_s"],
             )
-        raised = _signal(signal, told.text, data)
+        raised = _signal(signal, info.text, data)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise Garbled(f"an error that cannot be read: {error}") from None
-    raised.child_error = told
+        raise ProtocolError(f"unreadable error: {error}") from None
+    raised.child_error = info
     return raised
 
 

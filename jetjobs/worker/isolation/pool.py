@@ -1,4 +1,4 @@
-"""The children of a worker: as many as run jobs at once, started when needed, kept warm, replaced when gone."""
+"""The pool of child processes of a worker: started when needed, kept warm, replaced when they die."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import ChildDied, DefinitionError
-from jetjobs.worker.isolation.app_locator import address_of
-from jetjobs.worker.isolation.channel import Frame, Garbled
+from jetjobs.worker.isolation.app_locator import locate_app
+from jetjobs.worker.isolation.channel import Frame, ProtocolError
 from jetjobs.worker.isolation.log_forwarding import levels
 from jetjobs.worker.isolation.messages import context_data, error_from
-from jetjobs.worker.isolation.process import Asked, ChildProcess, NotImported
+from jetjobs.worker.isolation.process import ChildProcess, ImportFailed, RequestHandler
 
 _log = logging.getLogger("jetjobs.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """A result as the child wrote it: JSON already."""
+class EncodedResult:
+    """A result as the child sent it: JSON."""
 
     data: bytes
 
     def value(self, task: Task[Any, Any]) -> Any:
-        """As the task's own type, for middleware; as plain JSON where that has no way back."""
+        """The result as the task's own type, for middleware; as plain JSON if it cannot be decoded."""
         if not self.data:
             return None
         try:
             return task.signature.decode_result(self.data)
-        except Exception:  # a validator of the user's own may raise anything
+        except Exception:  # a user's validator may raise anything
             return json.loads(self.data)
 
 
-class Children:
-    """At most `size` of them, one for each job that runs in one. Nothing is started before it is needed."""
+class ProcessPool:
+    """At most `size` child processes, one for each running job. Nothing is started before it is needed."""
 
     def __init__(self, size: int, registry: Router, classifiers: Mapping[type[BaseException], Classifier]) -> None:
         self._size = size
@@ -57,20 +57,22 @@ class Children:
         self._closed = False
 
     async def check(self) -> None:
-        """Start the first child, to see that the tasks are found there. DefinitionError when they are not: better
-        now than with the first job. ChildDied when it did not come to that."""
+        """Start the first child to verify that it has the tasks, rather than when the first job arrives.
+
+        DefinitionError if it cannot import them, ChildDied if it does not start.
+        """
         try:
             child, missing = await ChildProcess.start(self._make_setup())
-        except NotImported as error:
+        except ImportFailed as error:
             raise DefinitionError(
                 f"isolation='process': {error}",
-                hint='a program that starts a worker does so under `if __name__ == "__main__":`',
+                hint='start the worker under `if __name__ == "__main__":`',
             ) from None
         if missing:
             await child.end(at_once=True)
             raise DefinitionError(
-                f"task {missing[0]!r} has isolation='process', but is not there in a process that imports the app",
-                hint="declare it where the import of the app's module gets to, not inside a function called later",
+                f"task {missing[0]!r} has isolation='process' but is missing in a process that imports the app",
+                hint="declare it at the top level of a module that the app's module imports",
             )
         self._idle.append(child)
 
@@ -79,32 +81,35 @@ class Children:
         context: Context,
         task: Task[Any, Any],
         body: bytes,
-        asked: Asked | None = None,
-        begun: Callable[[Callable[[], None] | None], None] = lambda ask: None,
-    ) -> Encoded:
-        """Run a job in a child; `asked` answers what it asks meanwhile, and `begun` is given a way to ask it to
-        stop, and None when it has answered. Raises what the task raised, as far as that crosses; ChildDied when
-        the child is gone. When this is cancelled the child is killed on the spot."""
+        on_request: RequestHandler | None = None,
+        on_start: Callable[[Callable[[], None] | None], None] = lambda interrupt: None,
+    ) -> EncodedResult:
+        """Run a job in a child process.
+
+        `on_request` answers requests of the child while it runs. `on_start` receives a function that interrupts
+        the job, and None once the child has answered. Raises what the task raised, as far as it can be
+        transferred, and ChildDied if the child dies. If this call is cancelled, the child is killed at once.
+        """
         child = await self._take()
-        begun(child.ask_to_stop)
+        on_start(child.interrupt)
         head = {"task": task.name, "context": context_data(context)}
         try:
-            answer = await child.run(head, body, asked)
-            begun(None)
+            answer = await child.run(head, body, on_request)
+            on_start(None)
             error = None if answer.head["kind"] == "returned" else _error_of(answer)
-        except BaseException:  # it is gone, it talks nonsense, or we are cancelled
+        except BaseException:  # it died, it sent garbage, or this call was cancelled
             self._drop(child)
             raise
-        if answer.head.get("retire") or child.asked:
+        if answer.head.get("retire") or child.interrupted:
             self._drop(child)
         else:
             self._offer(child)
         if error is not None:
             raise error
-        return Encoded(answer.body)
+        return EncodedResult(answer.body)
 
     async def close(self) -> None:
-        """Idle ones end; whatever still runs is killed."""
+        """End idle children and kill the others."""
         self._closed = True
         for starting in self._starting:
             starting.cancel()
@@ -114,34 +119,37 @@ class Children:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(child.end(at_once=False) for child in idle), *self._ending, return_exceptions=True)
 
-    # Who gets which child
+    # Assigning children to jobs
 
     async def _take(self) -> ChildProcess:
         while self._idle:
-            child = self._idle.pop()  # the one used last is the warmest
+            child = self._idle.pop()  # the most recently used one is the warmest
             self._busy.add(child)
             if child.alive:
                 return child
             self._drop(child)
         if self._closed:
             raise ChildDied("the worker has stopped")
-        place: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        waiter: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         self._start_missing()
         try:
-            return await place
+            return await waiter
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                self._offer(place.result())
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._offer(waiter.result())
             raise
         finally:
-            if place in self._waiting:
-                self._waiting.remove(place)
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
 
     def _start_missing(self) -> None:
-        """A child for each that waits, as far as there is room. A start goes on when nobody waits any more: a time
-        limit shorter than it would else never be met."""
-        waiting = sum(not place.done() for place in self._waiting)
+        """Start a child for each waiting job, up to the size of the pool.
+
+        A start continues after its job gave up: otherwise a task with a time limit shorter than a start would
+        never run.
+        """
+        waiting = sum(not waiter.done() for waiter in self._waiting)
         room = self._size - len(self._idle) - len(self._busy)
         while len(self._starting) < min(waiting, room):
             starting = asyncio.get_running_loop().create_task(self._start())
@@ -157,32 +165,32 @@ class Children:
         try:
             child, _ = await ChildProcess.start(self._make_setup())
         except Exception as error:
-            self._refuse(error if isinstance(error, DefinitionError) else ChildDied(str(error)))
+            self._fail_next(error if isinstance(error, DefinitionError) else ChildDied(str(error)))
         else:
             self._offer(child)
 
-    def _refuse(self, error: Exception) -> None:
-        for place in self._waiting:
-            if not place.done():
-                place.set_exception(error)
+    def _fail_next(self, error: Exception) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
                 return
         _log.warning("a child process did not start", extra={"event": "worker.child_failed", "error": str(error)})
 
     def _offer(self, child: ChildProcess) -> None:
-        """To the first that waits; else it stays, warm, for the next."""
+        """Give the child to the first waiting job, or keep it for the next one."""
         self._busy.add(child)
         if self._closed:
             self._drop(child)
             return
-        for place in self._waiting:
-            if not place.done():
-                place.set_result(child)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(child)
                 return
         self._busy.discard(child)
         self._idle.append(child)
 
     def _drop(self, child: ChildProcess) -> None:
-        """Kill it now; reap it when it is gone."""
+        """Kill the child now and reap it when it has ended."""
         child.kill()
         self._busy.discard(child)
         ending = asyncio.get_running_loop().create_task(child.end(at_once=True))
@@ -192,16 +200,16 @@ class Children:
             self._start_missing()
 
     def _make_setup(self) -> dict[str, Any]:
-        """What a child must know to begin. The address is looked for once."""
+        """What a child needs to start. The app is located once."""
         isolated = [task for task in self._registry.tasks.values() if task.isolated]
         if self._setup is None:
             functions = [*(task.function for task in isolated), *self._classifiers.values()]
-            self._setup = {"address": address_of(self._registry, functions)._asdict(), "argv": sys.argv}
+            self._setup = {"location": locate_app(self._registry, functions)._asdict(), "argv": sys.argv}
         return {**self._setup, "levels": levels(), "tasks": [task.name for task in isolated]}
 
 
 def _error_of(answer: Frame) -> Exception:
     try:
         return error_from(answer.head["error"])
-    except (Garbled, KeyError, AttributeError) as error:
-        raise ChildDied(f"the child process wrote garbage into its channel: {error}") from None
+    except (ProtocolError, KeyError, AttributeError) as error:
+        raise ChildDied(f"the child process wrote garbage to its channel: {error}") from None

@@ -1,4 +1,4 @@
-"""The signal by which a child is asked to stop its job: what it interrupts, and when it has to wait."""
+"""The signal that interrupts a job in a child process: what it interrupts and when it has to wait."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from collections.abc import Coroutine
 from typing import Any
 
 STOP_SIGNAL = signal.SIGUSR1
-"""A frame would not be read while a plain function runs. Not SIGTERM: service managers send that to all processes
-of a worker that is to finish its jobs."""
+"""A signal, because a child does not read frames while a plain function runs. Not SIGTERM: service managers send
+that to all processes of a worker that should finish its jobs."""
 
 
 class StopSignal:
-    """Of a child process. While it is entered, as a context manager, the signal waits: a frame that is half
-    written, or a question without its answer, would make nonsense of all that follow."""
+    """Handles the signal in a child process.
+
+    As a context manager it delays the signal: a half-written frame, or a request without its reply, would corrupt
+    everything that follows on the channel.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._main = threading.get_ident()
         self._due = False
         self._running = False
-        self._held_back = 0
+        self._shielded = 0
         self._coroutine: asyncio.Task[Any] | None = None
-        signal.signal(STOP_SIGNAL, self._hear)
+        signal.signal(STOP_SIGNAL, self._on_signal)
 
     def begin(self) -> None:
-        """The task's code runs from now on. CancelledError when it was asked to stop before that."""
+        """The task's code starts now. CancelledError if the signal has arrived already."""
         self._running = True
         self._interrupt()
 
     def end(self) -> None:
         self._running = False
 
-    async def around(self, value: Coroutine[Any, Any, Any]) -> Any:
-        """Await the task's coroutine."""
+    async def interruptible(self, value: Coroutine[Any, Any, Any]) -> Any:
+        """Await the task's coroutine so that the signal cancels it."""
         self._coroutine = asyncio.current_task()
         try:
             return await value
@@ -44,25 +47,25 @@ class StopSignal:
             self._coroutine = None
 
     def __enter__(self) -> None:
-        if threading.get_ident() == self._main:  # signals interrupt no other thread
-            self._held_back += 1
+        if threading.get_ident() == self._main:  # signals only interrupt the main thread
+            self._shielded += 1
 
     def __exit__(self, *raised: object) -> None:
         if threading.get_ident() == self._main:
-            self._held_back -= 1
+            self._shielded -= 1
             self._interrupt()
 
-    def _hear(self, number: int, frame: object) -> None:
-        if os.getpid() == self._pid:  # else a copy that the task forked
+    def _on_signal(self, number: int, frame: object) -> None:
+        if os.getpid() == self._pid:  # otherwise a process that the task forked
             self._due = True
             self._interrupt()
 
     def _interrupt(self) -> None:
-        """A coroutine at its next await, a plain function where it is. Once, and not outside of a job."""
-        if not self._due or not self._running or self._held_back:
+        """Interrupt a coroutine at its next await, a plain function where it is. Once, and only during a job."""
+        if not self._due or not self._running or self._shielded:
             return
         self._due = False
         if self._coroutine is None:
             raise asyncio.CancelledError("the job was cancelled")
         self._coroutine.cancel("the job was cancelled")
-        self._coroutine.get_loop().call_soon_threadsafe(lambda: None)  # wakes a loop that waits
+        self._coroutine.get_loop().call_soon_threadsafe(lambda: None)  # wakes an idle event loop

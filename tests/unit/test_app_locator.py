@@ -11,7 +11,7 @@ import pytest
 
 from jetjobs import JetJobs, Settings
 from jetjobs.model.errors import DefinitionError
-from jetjobs.worker.isolation.app_locator import Address, address_of
+from jetjobs.worker.isolation.app_locator import AppLocation, locate_app
 
 
 @pytest.fixture
@@ -35,18 +35,18 @@ def function_of(module: str) -> object:
 
 def test_an_app_is_found_by_module_and_name(app: JetJobs, module: types.ModuleType) -> None:
     vars(module)["shop"] = app
-    assert address_of(app, []) == Address(module.__name__, "shop", [], None, "")
+    assert locate_app(app, []) == AppLocation(module.__name__, "shop", [], None, "")
 
 
 def test_modules_of_tasks_and_classifiers_are_imported_too(app: JetJobs, module: types.ModuleType) -> None:
     vars(module)["shop"] = app
     functions = [function_of("json"), function_of("json"), function_of(module.__name__), function_of("not_there")]
-    assert address_of(app, functions).others == ["json"]
+    assert locate_app(app, functions).others == ["json"]
 
 
 def test_an_app_that_no_module_has_is_refused(app: JetJobs) -> None:
     with pytest.raises(DefinitionError, match="cannot find the app"):
-        address_of(app, [])
+        locate_app(app, [])
 
 
 def test_an_app_of_the_main_program_comes_with_its_file(
@@ -55,10 +55,10 @@ def test_an_app_of_the_main_program_comes_with_its_file(
     main = types.ModuleType("__main__")
     vars(main).update(app=app, __file__=str(tmp_path / "shop.py"), __package__="pkg")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    with pytest.raises(DefinitionError, match="no file"):
-        address_of(app, [])
+    with pytest.raises(DefinitionError, match="not a file"):
+        locate_app(app, [])
     (tmp_path / "shop.py").touch()
-    assert address_of(app, []) == Address("__main__", "app", [], str((tmp_path / "shop.py").resolve()), "pkg")
+    assert locate_app(app, []) == AppLocation("__main__", "app", [], str((tmp_path / "shop.py").resolve()), "pkg")
 
 
 def test_a_module_goes_before_the_main_program(
@@ -68,4 +68,4 @@ def test_a_module_goes_before_the_main_program(
     main.__dict__["app"] = app
     monkeypatch.setitem(sys.modules, "__main__", main)
     vars(module)["shop"] = app
-    assert address_of(app, []) == Address(module.__name__, "shop", [], None, "")
+    assert locate_app(app, []) == AppLocation(module.__name__, "shop", [], None, "")

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.worker.isolation.channel import MAX_HEAD, PREFIX, Channel, Frame, Garbled, lengths, pack, read_head
+from jetjobs.worker.isolation.channel import (
+    MAX_HEAD,
+    PREFIX,
+    Channel,
+    Frame,
+    ProtocolError,
+    lengths,
+    pack,
+    read_head,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -31,18 +40,18 @@ def test_a_frame_comes_back_as_it_was(head: dict[str, object], body: bytes) -> N
 def test_what_does_not_begin_with_the_mark_is_garbled(prefix: bytes) -> None:
     if prefix.startswith(b"jjf1"):
         return
-    with pytest.raises(Garbled):
+    with pytest.raises(ProtocolError):
         lengths(prefix)
 
 
 def test_a_head_beyond_all_measure_is_garbled() -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(ProtocolError):
         lengths(b"jjf1" + (MAX_HEAD + 1).to_bytes(4, "big") + bytes(4))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
 def test_a_head_that_is_no_json_object_is_garbled(data: bytes) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(ProtocolError):
         read_head(data)
 
 

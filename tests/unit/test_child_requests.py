@@ -13,7 +13,7 @@ import pytest
 from jetjobs.model.errors import AttemptError, JetJobsError, LeaseLost
 from jetjobs.worker.isolation import rpc as asking
 from jetjobs.worker.isolation.channel import Channel, Frame
-from jetjobs.worker.isolation.rpc import ChildDesk
+from jetjobs.worker.isolation.rpc import ChildServices
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def received(worker: Channel) -> Frame:
 
 def test_of_many_the_first_is_told_at_once_and_the_last_when_it_is_time(ends: tuple[Channel, Channel]) -> None:
     child, worker = ends
-    desk = ChildDesk(child)
+    desk = ChildServices(child)
     for n in range(10_000):
         desk.report(None, n / 10_000, None)
     assert received(worker).head["fraction"] == 0.0
@@ -44,9 +44,9 @@ def test_of_many_the_first_is_told_at_once_and_the_last_when_it_is_time(ends: tu
 def test_what_is_untold_at_the_end_is_told_before_it(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "PACE_S", 3600.0)
+    monkeypatch.setattr(asking, "PROGRESS_EVERY_S", 3600.0)
     child, worker = ends
-    desk = ChildDesk(child)
+    desk = ChildServices(child)
     desk.report(None, 0.1, None)
     desk.report(None, 0.2, None)
     desk.report(None, 0.3, "last")
@@ -68,7 +68,7 @@ def test_without_room_for_a_timer_it_is_told_at_once(
 
     monkeypatch.setattr(threading.Timer, "start", refuse)
     child, worker = ends
-    desk = ChildDesk(child)
+    desk = ChildServices(child)
     for n in range(3):
         desk.report(None, n / 10, None)
     assert [received(worker).head["fraction"] for _ in range(3)] == [0.0, 0.1, 0.2]
@@ -76,7 +76,7 @@ def test_without_room_for_a_timer_it_is_told_at_once(
 
 def test_after_the_job_nothing_goes_through(ends: tuple[Channel, Channel]) -> None:
     child, worker = ends
-    desk = ChildDesk(child)
+    desk = ChildServices(child)
     desk.close()
     desk.report(None, 0.5, None)
     with pytest.raises(AttemptError):
@@ -89,7 +89,7 @@ def test_a_forked_copy_has_no_part_in_the_channel(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, worker = ends
-    desk = ChildDesk(child)
+    desk = ChildServices(child)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     desk.report(None, 0.5, None)
     with pytest.raises(AttemptError, match="forked"):
@@ -111,14 +111,14 @@ def test_an_error_is_the_same_in_the_child(
     child, worker = ends
     worker.send(Frame(json.loads(json.dumps(answer))))
     with pytest.raises(kind) as caught:
-        ChildDesk(child).save_sync(None, b"1")
+        ChildServices(child).save_sync(None, b"1")
     assert type(caught.value) is kind
     assert received(worker) == Frame({"kind": "save"}, b"1")
 
 
 def test_a_value_is_told_from_none(ends: tuple[Channel, Channel]) -> None:
     child, worker = ends
-    desk = ChildDesk(child)
+    desk = ChildServices(child)
     worker.send(Frame({"kind": "kept", "none": True}))
     worker.send(Frame({"kind": "kept", "none": False}, b"null"))
     assert [desk.load_sync(None), desk.load_sync(None)] == [None, b"null"]
@@ -128,6 +128,6 @@ def test_a_worker_that_is_gone_is_a_lost_lease() -> None:
     one, other = socket.socketpair()
     other.close()
     with one:
-        desk = ChildDesk(Channel(one))
+        desk = ChildServices(Channel(one))
         with pytest.raises((LeaseLost, ConnectionError)):
             desk.load_sync(None)

@@ -18,7 +18,7 @@ from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Classifier,
 from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Retried, Snoozed, decide, describe
-from jetjobs.worker.isolation.channel import Garbled
+from jetjobs.worker.isolation.channel import ProtocolError
 from jetjobs.worker.isolation.messages import context_data, context_from, error_data, error_from
 
 JOB = Job("j1", "t", "default", "normal", b"{}", enqueued_at=1.0, headers={"tenant": "a"})
@@ -132,5 +132,5 @@ def test_signals_are_themselves_again() -> None:
     ],
 )
 def test_an_error_that_cannot_be_read_is_garbled(data: dict[str, Any]) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(ProtocolError):
         error_from(data)
