@@ -1,1 +1,1 @@
-"""Fault injection: real workers, a real server, a seeded plan of faults, and a checker that reads the server."""
+"""Fault injection with real workers, a real server, a seeded plan of faults and a checker of the outcome."""

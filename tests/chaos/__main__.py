@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --seed N --seconds N`: one run, its report, and exit code 1 if an invariant is broken."""
+"""`python -m tests.chaos --seed N --seconds N`: run, report, and exit with 1 if an invariant is broken."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Fault injection for jetjobs.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--report", type=Path, help="write the report there too, as Markdown")
+    parser.add_argument("--report", type=Path, help="also write the report to this file, as Markdown")
     parser.add_argument("--keep", type=Path, help="keep journal, logs and store in this folder")
-    parser.add_argument("--odd", action="store_true", help="print trails of jobs that ended oddly, too")
-    parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
+    parser.add_argument("--odd", action="store_true", help="also print the trails of jobs that ended unusually")
+    parser.add_argument("--plan", action="store_true", help="print the plan and exit")
     options = parser.parse_args()
     plan = plan_for(options.seed, options.seconds)
     if options.plan:
@@ -35,7 +35,7 @@ def main() -> int:
     if options.report:
         options.report.write_text(text)
     if options.odd:
-        print(report.curious(done))
+        print(report.unusual_trails(done))
     if not done.ok:
         print(report.trails(done))
         print(f"journal and logs: {folder}", file=sys.stderr)

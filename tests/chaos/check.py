@@ -1,4 +1,4 @@
-"""The invariants: what must hold between the history, the workers' journal and the server's facts. Pure."""
+"""Check the invariants between the history, the workers' journal and the server's state. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_RSS = 400 * 1024 * 1024
 MAX_FDS = 128
 MAX_ATTEMPTS = {"flaky": QUICK.max_attempts, "doomed": DOOMED_ATTEMPTS, "poison_in_child": DOOMED_ATTEMPTS}
 SPARE = 500
-"""One unexplained second start in so many is left to the machine, on which a process may stall by itself."""
+"""One unexplained second start per this many starts is tolerated: a process may stall by itself."""
 UNRECORDED = "finished, record refused for lack of storage"
 GONE = "gone by replay"
 FOLLOWS = "moves of a message that ran twice"
@@ -27,7 +27,7 @@ LOST = "lost"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What does not hold, and the job it is about, if it is about one."""
+    """A broken invariant, with its job if it concerns one."""
 
     invariant: str
     text: str
@@ -38,15 +38,15 @@ class Violation:
 class Findings:
     violations: list[Violation] = field(default_factory=list)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By kind and ending."""
+    """Number of jobs by kind and ending."""
     duplicates: int = 0
-    """Starts of a message that had been started before."""
+    """Starts of a message that had already been started."""
     explained: Counter[str] = field(default_factory=Counter)
     """Duplicates by the fault that explains them."""
     unexplained: list[str] = field(default_factory=list)
-    """Jobs that were started again without one."""
+    """Jobs that were started again without a fault that explains it."""
     innocents: list[str] = field(default_factory=list)
-    """Jobs that harmed nobody and were buried as `crashed`: the faults hit them too often."""
+    """Harmless jobs that were dead-lettered as `crashed` because faults hit them too often."""
     zombies: list[str] = field(default_factory=list)
     """Jobs with a done record and a dead letter of the same run."""
     refused_but_stored: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Findings:
 
 
 class Checker:
-    """Holds the three sources; `check` goes through the invariants one by one."""
+    """Compares the three sources; `check` checks one invariant after another."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Checker:
             if sent.answer in STORED:
                 if ending == LOST:
                     self.found.lost += 1
-                    self.found.violate("I1", f"{sent.kind} was confirmed and is nowhere", sent.id)
-                self._as_its_kind(sent, ending)
+                    self.found.violate("I1", f"{sent.kind} was confirmed and is lost", sent.id)
+                self._check_kind(sent, ending)
             elif ending != LOST and sent.answer != UNCONFIRMED:
                 self.found.refused_but_stored.append(sent.id)
             if sent.answer in STORED or ending != LOST:
@@ -112,7 +112,7 @@ class Checker:
                 self.found.outcomes[sent.kind, f"{sent.answer}, not stored"] += 1
 
     def _ending(self, sent: Sent) -> str:
-        """Where the last life of the job ended: done, a dead letter's reason, finished, scheduled, or lost."""
+        """How the last run of the job ended: done, a dead letter's reason, finished, scheduled, or lost."""
         job_id = sent.id
         letter_id = job_id
         if sent.sequence and job_id not in self._facts.dead:
@@ -131,27 +131,27 @@ class Checker:
         finished = [line for line in self._of[job_id] if line.event == FINISH and line.run not in gone]
         if finished:
             return self._without_record(sent, finished[-1])
-        # Made by hand, buried under an id of its own, and replayed: whoever replayed it knows that id only.
+        # An anonymous job, dead-lettered under a new id and replayed: the replay knows only the new id.
         return LOST if not (sent.sequence and self._replayed_by_source(sent)) else GONE
 
     def _without_record(self, sent: Sent, last: Line) -> str:
         if sent.task == "quiet":
             return QUIET
-        # It may have finished while the server was away, and met the full storage only when that was back.
-        told = sent.id in self._unrecorded
-        return UNRECORDED if told or self._explain.storage_was_full(last.at) else LOST
+        # It may have finished while the server was down and found the storage full when the server was back.
+        logged = sent.id in self._unrecorded
+        return UNRECORDED if logged or self._explain.storage_was_full(last.at) else LOST
 
     def _replayed_by_source(self, sent: Sent) -> bool:
         ids = {one.id for one in self._history.replays if one.id.endswith(f"-{sent.sequence}")}
-        return any(self._stands(one) for one in ids)
+        return any(self._exists(one) for one in ids)
 
-    def _stands(self, job_id: str) -> bool:
+    def _exists(self, job_id: str) -> bool:
         finished = any(
             line.event == FINISH and self._explain.storage_was_full(line.at) for line in self._of[job_id]
         )
         return job_id in self._facts.done or job_id in self._facts.dead or job_id in self._stored or finished
 
-    def _as_its_kind(self, sent: Sent, ending: str) -> None:
+    def _check_kind(self, sent: Sent, ending: str) -> None:
         kind = KINDS[sent.kind]
         if ending in kind.ends or ending in (LOST, GONE):
             return
@@ -209,7 +209,7 @@ class Checker:
         for name, consumer in self._facts.consumers.items():
             for what in ("num_ack_pending", "num_pending"):
                 if consumer.get(what, 1):
-                    self.found.violate("LANE", f"{name}: {what} is {consumer.get(what, 'not told')}")
+                    self.found.violate("LANE", f"{name}: {what} is {consumer.get(what, 'unknown')}")
         for one in self._facts.stored:
             if one.lane not in WAITING:
                 self.found.violate("STRANDED", f"still in {one.subject} as {one.sequence}", one.id)

@@ -1,4 +1,4 @@
-"""Which fault explains that a job was started again, or ended twice. Pure."""
+"""Find the fault that explains why a job was started again or ended twice. No I/O."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import LEASE_S
 
 AFTER_S = LEASE_S + 1.0
-"""How long after its end a fault still shows: a lease that was not renewed runs out by then."""
+"""How long a fault has effects after its end: a lease that was not renewed has expired by then."""
 _SERVER = ("kill_server", "restart_server", STALL)
 _OF_ONE = ("freeze_worker", "blackhole", "cut", "kill_worker", "term_worker")
 _LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], "delay")
-"""Where several faults would explain it, the first of these is named."""
+"""When several faults would explain it, the first of these is reported."""
 BLOCKED = "loop blocked by a task"
 DIED = "death of the worker"
 
 
 class Explainer:
-    """Knows the faults as they happened, and from the journal which tasks held a worker's loop."""
+    """Knows the faults that happened and, from the journal, which tasks blocked a worker's event loop."""
 
     def __init__(self, history: History, lines: list[Line], blocked: list[tuple[int, float, float]]) -> None:
-        """`blocked`: process, start and end of what the workers logged themselves of blocked loops."""
+        """`blocked`: process, start and end of each blocked event loop that the workers logged."""
         self._history = history
         self._blocked = list(blocked)
         started: dict[tuple[int, tuple[str, str, int]], float] = {}
@@ -31,7 +31,7 @@ class Explainer:
                 self._blocked.append((line.pid, started.get((line.pid, line.message), line.at), line.at))
 
     def again(self, before: Line, again: Line) -> str:
-        """The fault between two starts of one message that made the server hand it out again; empty for none."""
+        """The fault between two starts of one message that made the server redeliver it; empty for none."""
         if again.delivery < before.delivery:
             return self._late(again)
         died = self._history.died(before.pid)
@@ -39,19 +39,19 @@ class Explainer:
             return DIED
         worker = self._history.worker_of(before.pid, before.at)
         why = self._first(before.at, again.at, worker, again.place)
-        # Read late, but not too late: then most of the lease had passed before the first heartbeat.
+        # The delivery was read late, but in time: most of the lease had passed before the first heartbeat.
         return why or (BLOCKED if self._blocked_s(before) >= LEASE_S / 3 else "")
 
     def _late(self, again: Line) -> str:
-        """A worker read an old delivery when it could read again: the job had run elsewhere by then."""
+        """A worker read an old delivery late; by then the job had run elsewhere."""
         why = BLOCKED if self._blocked_s(again) >= LEASE_S - 0.5 else ""
         worker = self._history.worker_of(again.pid, again.at)
         why = why or self._first(again.at - AFTER_S, again.at, worker, again.place)
-        # A server that was killed, or a consumer made anew, has forgotten the count: that is no late reading.
+        # A killed server or a recreated consumer has lost the delivery count: then nothing was read late.
         return f"{why}, an old delivery read late" if why in (*_OF_ONE, "delay", BLOCKED) else why
 
     def _blocked_s(self, line: Line) -> float:
-        """How long tasks held the loop of that process shortly before."""
+        """How long tasks blocked the event loop of that process shortly before."""
         return sum(
             end - start
             for pid, start, end in self._blocked
@@ -59,7 +59,7 @@ class Explainer:
         )
 
     def zombie(self, lines: list[Line]) -> str:
-        """The fault by which a worker could finish a job that was another's by then."""
+        """The fault that let a worker finish a job after it had lost the lease."""
         for line in lines:
             worker = self._history.worker_of(line.pid, line.at)
             if why := self._first(line.at - AFTER_S, line.at + 4 * LEASE_S, worker, line.place):
@@ -84,7 +84,7 @@ class Explainer:
 
 def _concerns(span: Span, worker: int | None, place: str) -> bool:
     if span.kind == "delete_consumer":
-        # What was given back or is suspected comes by another lane than its own, of the same queue.
+        # Released and quarantined jobs are delivered from another lane of the same queue.
         queue, lane = span.lane
         return place == f"{queue}/{lane}" or (lane == "returned" and place.startswith(f"{queue}/"))
     if span.kind in _OF_ONE or span.kind == "delay":

@@ -1,4 +1,4 @@
-"""What stands on the server when all is quiet, read by plain nats-py and none of jetjobs' own code."""
+"""Read the state of the server with plain nats-py, without jetjobs' own code."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Stored:
 
     @property
     def due_at(self) -> float:
-        """Of a message in lane `later` or `retry`, else 0."""
+        """The due time of a message in lane `later` or `retry`, otherwise 0."""
         schedule = self.headers.get("Nats-Schedule", "")
         return datetime.fromisoformat(schedule.removeprefix("@at ")).timestamp() if schedule else 0.0
 
 
 @dataclass(slots=True)
 class Facts:
-    """All that the checker may know of the server."""
+    """What the checker knows about the server."""
 
     stored: list[Stored] = field(default_factory=list)
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -73,9 +73,9 @@ async def stored(truth: Truth, queue: str) -> list[Stored]:
             continue
         if count == 1:
             one = await _get(truth, stream, {"last_by_subj": subject})
-            found += [one] if one else []  # gone meanwhile: not stored any more
+            found += [one] if one else []  # deleted since the subjects were listed
             continue
-        # Made by hand, without an id in the subject: several stand on one.
+        # Anonymous jobs have no id in their subject, so several share one.
         sequence = int(state["first_seq"])
         while one := await _get(truth, stream, {"seq": sequence, "next_by_subj": subject}):
             found.append(one)
@@ -93,11 +93,11 @@ async def _get(truth: Truth, stream: str, query: dict[str, Any]) -> Stored | Non
     return Stored(message["subject"], int(message["seq"]), headers)
 
 
-# Waiting for quiet
+# Waiting until all jobs have ended
 
 
-async def quiet(truth: Truth, queues: list[str], timeout_s: float) -> list[Stored]:
-    """Jobs that are still on their way when time is up; returns at once when there are none."""
+async def until_all_ended(truth: Truth, queues: list[str], timeout_s: float) -> list[Stored]:
+    """Wait until no job is under way. Returns the jobs that still are when the time is up."""
     give_up = time.time() + timeout_s
     while True:
         under_way = await _under_way(truth, queues)

@@ -1,4 +1,4 @@
-"""The worker processes: started, watched, measured, and started again when they die."""
+"""The worker processes: start them, measure them, and restart them when they die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Fleet:
-    """`urls[n]` is where worker n finds the server: each has a link of its own."""
+    """Runs one worker per URL: each reaches the server over its own link."""
 
     def __init__(self, urls: list[str], folder: Path, history: History) -> None:
         self._urls = urls
@@ -41,7 +41,7 @@ class Fleet:
         return sorted(self._folder.glob("worker-*.log"))
 
     async def watch(self) -> None:
-        """Keep all workers alive until cancelled, as a supervisor would."""
+        """Restart workers that die, as a supervisor would, until cancelled."""
         measured_at = 0.0
         while True:
             now = time.time()
@@ -51,14 +51,14 @@ class Fleet:
                     if self._restart and now >= self._start_at[worker]:
                         self._start(worker)
                 elif process.poll() is not None:
-                    self._bury(worker, process.returncode)
+                    self._record_death(worker, process.returncode)
             if now - measured_at > 1.0:
                 measured_at = now
                 self._measure()
             await asyncio.sleep(_LOOK_S)
 
     async def ready(self, timeout_s: float = 60.0) -> None:
-        """Returns once every worker has said that it is ready."""
+        """Wait until every worker has logged that it is ready."""
         async with asyncio.timeout(timeout_s):
             while True:
                 texts = [self._log_of(worker) for worker in range(len(self._urls))]
@@ -96,7 +96,7 @@ class Fleet:
         self._history.lives.append(self._lives[worker])
         fresh.rename(self._log_of(worker))
 
-    def _bury(self, worker: int, code: int) -> None:
+    def _record_death(self, worker: int, code: int) -> None:
         life = self._lives[worker]
         life.died, life.code = time.time(), code
         del self._processes[worker]
@@ -111,10 +111,10 @@ class Fleet:
                 life.peak_rss = max(life.peak_rss, pages * _PAGE)
                 life.peak_fds = max(life.peak_fds, len(os.listdir(f"/proc/{process.pid}/fd")))
 
-    # What the nemesis may do
+    # Faults
 
     def send(self, worker: int, number: signal.Signals, wanted: str = "") -> bool:
-        """False when it is not there just now."""
+        """Send a signal. False when the worker is not running."""
         process = self._processes.get(worker)
         if process is None or process.poll() is not None:
             return False
@@ -131,18 +131,18 @@ class Fleet:
         for worker in list(self._frozen):
             self.send(worker, signal.SIGCONT)
 
-    # The end
+    # Stopping
 
     async def stop(self, timeout_s: float = 30.0) -> None:
-        """SIGTERM to all, and no restart; SIGKILL for what does not end. The watch must still run."""
+        """Stop all workers by SIGTERM, then SIGKILL, without a restart. `watch` must still be running."""
         self._restart = False
         self.thaw()
         for worker in list(self._processes):
-            if self._lives[worker].wanted != "term":  # a second signal would cut its jobs short
+            if self._lives[worker].wanted != "term":  # a second signal would cancel its jobs
                 self.send(worker, signal.SIGTERM, "stop")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._processes:  # noqa: ASYNC110 - the watch changes it
+                while self._processes:  # noqa: ASYNC110 - `watch` changes it
                     await asyncio.sleep(_LOOK_S)
         if self._processes:
             self._history.note(f"workers {sorted(self._processes)} did not stop within {timeout_s:.0f} s")

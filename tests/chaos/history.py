@@ -1,4 +1,4 @@
-"""What happened, as the harness saw it: jobs sent, faults with their real times, lives of worker processes."""
+"""What happened, as the harness saw it: jobs sent, faults with their actual times, worker processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 CONFIRMED, DUPLICATE, UNCONFIRMED, REFUSED = "confirmed", "duplicate", "unconfirmed", "refused"
 STORED = (CONFIRMED, DUPLICATE)
 STALL = "stall of the machine"
-"""No fault of ours: the harness itself was not run for a while, so the workers may not have been either."""
+"""Not an injected fault: the harness itself did not run for a while, so the workers may not have run either."""
 
 
 @dataclass(slots=True)
@@ -24,15 +24,15 @@ class Sent:
     answered_at: float = 0.0
     id: str = ""
     run: str = ""
-    """Empty for a job made by hand: the worker makes its run."""
+    """Empty for an anonymous job: the worker creates its run."""
     sequence: int = 0
-    """Of a job made by hand: by it a dead letter names where it came from."""
+    """The stream sequence of an anonymous job: its dead letter names it as the source."""
     error: str = ""
 
 
 @dataclass(slots=True)
 class Span:
-    """A fault while it lasted. `workers` are those it concerns; empty for all."""
+    """A fault with its start and end. `workers` are the affected workers; empty for all."""
 
     kind: str
     start: float
@@ -55,14 +55,14 @@ class Life:
     died: float = 0.0
     code: int | None = None
     wanted: str = ""
-    """Why the harness ended it: kill, term or stop; empty when it died by itself."""
+    """How the harness ended it: kill, term or stop; empty when it died by itself."""
     peak_rss: int = 0
     peak_fds: int = 0
 
 
 @dataclass(slots=True)
 class Replay:
-    """A dead letter that was replayed, and the answer; empty when none came."""
+    """A replay of a dead letter, and its answer; empty when there was none."""
 
     id: str
     run: str
@@ -72,7 +72,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Move:
-    """A queued job whose priority was changed, and the answer; empty when none came."""
+    """A change of a queued job's priority, and its answer; empty when there was none."""
 
     id: str
     lane: str
@@ -81,13 +81,13 @@ class Move:
 
     @property
     def announced(self) -> bool:
-        """Whether the job may run twice by it."""
+        """Whether the answer allows that the job runs twice."""
         return self.answer in ("", "may run twice")
 
 
 @dataclass(slots=True)
 class History:
-    """All of it."""
+    """Everything the harness recorded."""
 
     started: float = field(default_factory=time.time)
     sent: list[Sent] = field(default_factory=list)
@@ -97,13 +97,13 @@ class History:
     moves: list[Move] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     producer_trouble: list[str] = field(default_factory=list)
-    """Errors of an enqueue that are none of jetjobs' own."""
+    """Errors of an enqueue that are not JetJobsErrors."""
 
     def note(self, text: str) -> None:
         self.notes.append(f"{time.time() - self.started:8.3f} {text}")
 
     def __str__(self) -> str:
-        """One line for each thing, for whoever looks into a run."""
+        """One line per entry, in the order of time."""
         rows: list[tuple[float, object]] = [(one.at, one) for one in self.sent]
         rows += [(span.start, span) for span in self.spans]
         rows += [(life.born, life) for life in self.lives]

@@ -1,4 +1,4 @@
-"""The journal: one line for each start and each end of an attempt, appended by the workers' tasks."""
+"""The journal: the workers' tasks append one line per start and per end of an attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START, FINISH, FAIL, CANCELLED = "start", "finish", "fail", "cancelled"
 
 
 class Line(NamedTuple):
-    """What a task wrote. `hop` tells one message of a job from the next; `delivery` is the server's count."""
+    """One line. `hop` counts the moves of the job, `delivery` the server's deliveries of this message."""
 
     at: float
     pid: int
@@ -31,11 +31,11 @@ class Line(NamedTuple):
     attempt: int
     delivery: int
     place: str
-    """QUEUE/LANE it was delivered from."""
+    """The QUEUE/LANE that the message was delivered from."""
 
     @property
     def message(self) -> tuple[str, str, int]:
-        """The message that was delivered: a job is another one after every move."""
+        """Identifies the delivered message: every move of a job stores a new one."""
         return (self.id, self.run, self.hop)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 
 def write(event: str, pid: int) -> None:
-    """One atomic append: many processes write at once."""
+    """Append one line atomically: many processes write concurrently."""
     context = current_job()
     job = context.job
     at = f"{time.time():.6f}"
@@ -58,7 +58,7 @@ def write(event: str, pid: int) -> None:
 
 @contextlib.contextmanager
 def journaled(*, in_child: bool = False) -> Iterator[None]:
-    """Around the work of a task. The process in the journal is the worker's, wherever the task runs."""
+    """Record the start and end of a task's work. The process id is the worker's, also for a child process."""
     pid = os.getppid() if in_child else os.getpid()
     write(START, pid)
     try:
@@ -73,7 +73,7 @@ def journaled(*, in_child: bool = False) -> Iterator[None]:
 
 
 def read(path: Path) -> list[Line]:
-    """All whole lines, in the order of their times."""
+    """All lines, in the order of time."""
     lines = []
     for text in path.read_text().splitlines():
         at, pid, event, task, job_id, run, hop, attempt, delivery, place = text.split(" ")

@@ -1,19 +1,19 @@
-"""The kinds of jobs in a run: how often each comes, and how it may end when nothing harms it."""
+"""The kinds of jobs in a run: how frequent each is, and how it may end when no fault hits it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 DONE = "done"
-"""A done record of its run."""
+"""The job has a done record of its run."""
 QUIET = "finished"
-"""No record by wish (`store_result=False`): the journal shows its end, and it stands nowhere any more."""
+"""The job keeps no record (`store_result=False`): only the journal shows that it finished."""
 LATER = "scheduled"
-"""Still in lane `later`, for it is not due for long."""
+"""The job is still in lane `later`, because it is due long after the run."""
 
 
 class Kind(NamedTuple):
-    """`ends`: done, finished, scheduled, or the reason of a dead letter."""
+    """`ends` are the expected endings: done, finished, scheduled, or the reason of a dead letter."""
 
     name: str
     weight: int
@@ -46,7 +46,7 @@ ALWAYS = (
     _kind("block", 2, DONE),
     _kind("batch", 3, DONE, QUIET),
     _kind("expiring", 3, DONE, "expired"),
-    _kind("by_hand", 3, DONE),
+    _kind("anonymous", 3, DONE),
     _kind("bad_body", 2, "malformed", journaled=False),
     _kind("bad_header", 2, "malformed", journaled=False),
     _kind("no_task", 2, "unknown_task", journaled=False),
@@ -56,6 +56,6 @@ ALWAYS = (
 )
 
 POISON = _kind("poison", 0, "crashed")
-"""Comes by the nemesis, as a fault."""
+"""Sent by the nemesis, as a fault."""
 
 KINDS = {kind.name: kind for kind in (*ALWAYS, POISON)}

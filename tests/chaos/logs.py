@@ -1,4 +1,4 @@
-"""Reads the workers' logs: for what must never stand in them, and for all that they say of one job."""
+"""Search the workers' logs for internal errors, for blocked loops, and for the lines about one job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = (
 
 
 def trouble(logs: list[Path]) -> list[str]:
-    """Lines that show a fault of jetjobs itself, each with the log it stands in."""
+    """Lines that show an internal error of jetjobs, each with the name of its log."""
     found = []
     for path in logs:
         lines = path.read_text(errors="replace").splitlines()
@@ -30,20 +30,19 @@ def trouble(logs: list[Path]) -> list[str]:
 
 
 def blocked(logs: list[Path]) -> list[tuple[int, float, float]]:
-    """Process, start and end of each time a worker said that its event loop did not turn. It tells the beginning
-    only, so the end is a guess."""
+    """Process, start and end of each blocked event loop. Workers log only the start, so the end is an estimate."""
     found = []
     for path in logs:
         for line in path.read_text(errors="replace").splitlines():
             if "worker.loop_blocked" in line:
-                told = json.loads(line)
-                at = datetime.fromisoformat(told["ts"]).timestamp()
-                found.append((int(path.stem.split("-")[2]), at - float(told["lag_s"]), at + LEASE_S))
+                entry = json.loads(line)
+                at = datetime.fromisoformat(entry["ts"]).timestamp()
+                found.append((int(path.stem.split("-")[2]), at - float(entry["lag_s"]), at + LEASE_S))
     return found
 
 
 def unrecorded(logs: list[Path]) -> frozenset[str]:
-    """Ids of jobs that a worker has done and acked without a record, for storage was full by then."""
+    """Ids of jobs that a worker finished and acked without a record because storage was full."""
     found = set()
     for path in logs:
         for line in path.read_text(errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""How long it took until work went on after each fault. Pure."""
+"""Measure how long it took until work resumed after each fault. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.chaos.journal import FINISH, START, Line
 
 
 class Times(NamedTuple):
-    """Quantiles of some durations, in seconds."""
+    """Quantiles of durations, in seconds."""
 
     number: int
     p50: float
@@ -24,7 +24,7 @@ class Times(NamedTuple):
 
 
 def quantiles(values: list[float]) -> Times:
-    """By the nearest rank.
+    """Quantiles by the nearest rank.
 
     >>> str(quantiles([3.0, 1.0, 2.0]))
     'p50 2.00 s, p99 3.00 s, longest 3.00 s, of 3'
@@ -40,7 +40,7 @@ def quantiles(values: list[float]) -> Times:
 
 
 def until_next_finish(history: History, lines: list[Line]) -> Times:
-    """From the end of each fault to the next job that finished anywhere."""
+    """From the end of each fault to the next job that finished on any worker."""
     finishes = [line.at for line in lines if line.event == FINISH]
     waits = []
     for span in history.spans:
@@ -51,7 +51,7 @@ def until_next_finish(history: History, lines: list[Line]) -> Times:
 
 
 def until_taken_over(history: History, lines: list[Line]) -> Times:
-    """From each kill -9 of a worker to the next start of each job it had in hand."""
+    """From each kill -9 of a worker to the next start of each job that it held."""
     waits = []
     for life in history.lives:
         if life.wanted != "kill":

@@ -1,4 +1,4 @@
-"""Carries out the planned faults, heals each, and writes down when it really began and ended."""
+"""Inject the planned faults, end each one, and record when it actually started and ended."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.chaos.plan import KILL_ALL, PRODUCER, WORKERS, PlannedFault, PlannedJ
 from tests.chaos.producer import Producer
 from tests.chaos.world import World
 
-MEND_S = 1.0
-"""How long the operator leaves a deleted consumer to the workers before he provisions."""
+REPAIR_S = 1.0
+"""How long the workers have to recreate a deleted consumer before the operator provisions it."""
 POISON_NUMBERS = 1_000_000
 
 
 class Nemesis:
-    """One fault after another. `heal` undoes whatever still stands."""
+    """Injects one fault after another. `heal` ends every fault that remains."""
 
     def __init__(self, world: World, producer: Producer, seed: int) -> None:
         self._world = world
         self._producer = producer
-        self._draw = random.Random(f"{seed} network")  # jitter of the delays: no part of the plan
+        self._draw = random.Random(f"{seed} network")  # jitter of the delays: not part of the plan
         self._one = asyncio.Lock()
         self._acts: dict[str, Callable[[PlannedFault, Span], Awaitable[None]]] = {
             "kill_worker": self._kill_worker,
@@ -49,7 +49,7 @@ class Nemesis:
 
     async def _act(self, fault: PlannedFault, started: float) -> None:
         await asyncio.sleep(max(0.0, started + fault.at - time.time()))
-        # A fault takes longer on a slow machine. What does not belong together must not fall together.
+        # A fault takes longer on a slow machine, but faults must not overlap unless that is planned.
         async with contextlib.AsyncExitStack() as stack:
             if fault.kind != KILL_ALL:
                 await stack.enter_async_context(self._one)
@@ -83,7 +83,7 @@ class Nemesis:
     async def _term_worker(self, fault: PlannedFault, span: Span) -> None:
         for worker in fault.links:
             if not self._world.fleet.send(worker, signal.SIGTERM, "term"):
-                span.note = "one was not there"
+                span.note = "one was not running"
             await asyncio.sleep(fault.lasts_s / len(fault.links))
 
     async def _freeze_worker(self, fault: PlannedFault, span: Span) -> None:
@@ -95,7 +95,7 @@ class Nemesis:
     def _signal(self, fault: PlannedFault, span: Span, number: signal.Signals, wanted: str) -> None:
         for worker in fault.links:
             if not self._world.fleet.send(worker, number, wanted):
-                span.note = "was not there"
+                span.note = "was not running"
 
     async def _poison(self, fault: PlannedFault, span: Span) -> None:
         number = POISON_NUMBERS + len(self._world.history.spans)
@@ -113,11 +113,11 @@ class Nemesis:
         queue, lane = fault.lane
         subject = f"jobs-work-{queue}.{lane}"
         await self._world.truth.api(f"CONSUMER.DELETE.{subject}")
-        await asyncio.sleep(MEND_S)
+        await asyncio.sleep(REPAIR_S)
         if "error" not in await self._world.truth.api(f"CONSUMER.INFO.{subject}"):
-            span.note = "a worker made it anew"
+            span.note = "recreated by a worker"
         else:
-            span.note = "provisioned anew by the operator"
+            span.note = "provisioned by the operator"
             await self._world.provision()
 
     async def _fill_storage(self, fault: PlannedFault, span: Span) -> None:
@@ -126,7 +126,7 @@ class Nemesis:
         until = time.time() + fault.lasts_s
         while time.time() < until:
             await asyncio.sleep(0.1)
-            await self._world.fill()  # acknowledged jobs make room: take it too
+            await self._world.fill()  # acked jobs free space: fill that too
         await self._world.free()
 
     # The network
@@ -157,5 +157,5 @@ class Nemesis:
 
 
 def _workers(fault: PlannedFault) -> frozenset[int]:
-    """The workers among the links. -1 when only the producer's is meant: an empty set would mean all."""
+    """The workers among the links. {-1} when only the producer's link is affected: an empty set means all."""
     return frozenset(link for link in fault.links if link != PRODUCER) or frozenset({-1})

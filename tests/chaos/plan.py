@@ -1,4 +1,4 @@
-"""What will happen, drawn from the seed before anything runs: jobs, faults, replays, changes. Pure."""
+"""The plan of a run, drawn from the seed before it starts: jobs, faults, replays and changes. No I/O."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.chaos.kinds import KINDS
 
 WORKERS = 4
 PRODUCER = WORKERS
-"""The producer's place among the network links: the workers have 0 to WORKERS - 1."""
+"""The index of the producer's network link: the workers have 0 to WORKERS - 1."""
 LEASE_S = 2.0
-JOBS_A_SECOND = 12.0
+JOBS_PER_SECOND = 12.0
 BATCH = (10, 60)
 
 FAULTS = (
@@ -29,10 +29,10 @@ FAULTS = (
     "fill_storage",
 )
 KILL_ALL = "kill_all_workers"
-"""Comes in the middle of half of the faults that make settling slow: there is where a move could be cut in two."""
+"""Injected during half of the faults that slow down settling, where a move could be interrupted."""
 LANES = ("high", "normal", "normal", "low", "returned")
 TIMED = tuple(f"timed-{number}" for number in range(4))
-"""Schedules that are changed under way, and how."""
+"""Schedules that are changed during the run."""
 EDITS = ("put", "put", "move", "move", "pause", "resume", "delete")
 _SLOW = ("delay", "fill_storage")
 _LASTS = {
@@ -53,7 +53,7 @@ class PlannedJob(NamedTuple):
     number: int
     queue: str
     draw: float
-    """From 0 to 1: what the kind makes of it is up to the producer."""
+    """A number from 0 to 1 that the producer uses as the kind needs it."""
 
     def __str__(self) -> str:
         return f"{self.at:8.3f} job    {self.kind} #{self.number} queue={self.queue} draw={self.draw:.3f}"
@@ -64,10 +64,10 @@ class PlannedFault(NamedTuple):
     kind: str
     lasts_s: float
     links: tuple[int, ...]
-    """Workers, or network links, that it concerns."""
+    """The affected workers or network links."""
     lane: tuple[str, str]
     late: bool
-    """Of a blackhole: what was held passes late; else the connections are cut."""
+    """Of a blackhole: held data passes late; otherwise the connections are cut."""
 
     def __str__(self) -> str:
         about = {
@@ -118,8 +118,10 @@ class Plan(NamedTuple):
 
 
 def make_plan(seed: int, seconds: float, queues: tuple[str, ...]) -> Plan:
-    """The same seed, seconds and queues give the same plan. Each part draws for itself, so that adding a kind
-    of job leaves the faults alone."""
+    """The same seed, seconds and queues give the same plan.
+
+    Each part has its own random generator, so that a new kind of job does not change the faults.
+    """
     return Plan(
         seed,
         seconds,
@@ -135,13 +137,13 @@ def _jobs(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Itera
     names = [kind.name for kind in KINDS.values() if kind.weight]
     weights = [KINDS[name].weight for name in names]
     at, number = 0.0, 0
-    while (at := at + draw.expovariate(JOBS_A_SECOND)) < seconds:
+    while (at := at + draw.expovariate(JOBS_PER_SECOND)) < seconds:
         number += 1
         yield PlannedJob(at, draw.choices(names, weights)[0], number, draw.choice(queues), draw.random())
 
 
 def _faults(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Iterator[PlannedFault]:
-    """One every two to four seconds, later when the one before lasts. All kinds come before one comes again."""
+    """One fault every two to four seconds, later when the previous one lasts. All kinds occur before one repeats."""
     at = draw.uniform(1.0, 2.0)
     while True:
         for kind in draw.sample(FAULTS, len(FAULTS)):

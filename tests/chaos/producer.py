@@ -1,4 +1,4 @@
-"""Enqueues the planned jobs at their times and writes down what it was told of each."""
+"""Enqueue the planned jobs at their times and record the answers."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ MAKERS: dict[str, Make] = {
     "isolated": lambda j: tasks.isolated.bind(j.number, j.draw * 2.0),
     "poison_in_child": lambda j: tasks.poison_in_child.bind(j.number),
 }
-BY_HAND: dict[str, tuple[str, bytes, dict[str, str]]] = {
-    "by_hand": ("effect", b'{"n": 1}', {}),
-    "bad_body": ("effect", b"no JSON at all", {}),
+ANONYMOUS: dict[str, tuple[str, bytes, dict[str, str]]] = {
+    "anonymous": ("effect", b'{"n": 1}', {}),
+    "bad_body": ("effect", b"not JSON", {}),
     "bad_header": ("effect", b'{"n": 1}', {"Jetjobs-Attempt": "many"}),
     "no_task": ("no_such_task", b"{}", {}),
 }
 
 
 class Producer:
-    """Sends through the app, and what is made by hand through a plain client, both over the producer's link."""
+    """Enqueues through the app, and anonymous jobs through a plain client, both over the producer's link."""
 
     def __init__(self, app: JetJobs, plain: Client, history: History) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class Producer:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self, jobs: list[PlannedJob], started: float) -> None:
-        """Each at its time, whatever became of the ones before."""
+        """Send each job at its time, without waiting for earlier ones."""
         for job in jobs:
             await asyncio.sleep(max(0.0, started + job.at - time.time()))
             self.send(job)
@@ -82,7 +82,7 @@ class Producer:
         task.add_done_callback(self._under_way.discard)
 
     async def settled(self) -> None:
-        """Once every enqueue has its answer."""
+        """Wait until every enqueue has its answer."""
         while self._under_way:
             await asyncio.gather(*self._under_way)
 
@@ -90,8 +90,8 @@ class Producer:
         try:
             if job.kind == "batch":
                 await self._batch(job)
-            elif job.kind in BY_HAND:
-                await self._by_hand(job)
+            elif job.kind in ANONYMOUS:
+                await self._anonymous(job)
             else:
                 await self._one(job)
         except Exception as error:
@@ -128,10 +128,10 @@ class Producer:
         for refusal in report.refused:
             _failed(entries[refusal.index], refusal.error)
 
-    async def _by_hand(self, job: PlannedJob) -> None:
-        task, body, headers = BY_HAND[job.kind]
+    async def _anonymous(self, job: PlannedJob) -> None:
+        task, body, headers = ANONYMOUS[job.kind]
         sent = self._note(job, job.queue, task)
-        sent.id = f"hand-{job.kind}-{job.number}"
+        sent.id = f"anonymous-{job.kind}-{job.number}"
         try:
             subject = f"jobs.work.{job.queue}.normal.{task}"
             answer = await self._js.publish(subject, body, headers={**headers, "Nats-Msg-Id": sent.id})

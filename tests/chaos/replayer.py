@@ -1,4 +1,4 @@
-"""Replays dead letters and changes priorities while everything goes on, as an operator would."""
+"""Replay dead letters and change priorities during the run, as an operator would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.history import History, Move, Replay
 from tests.chaos.plan import PlannedMove, PlannedReplay
 
 NEVER = frozenset({"poison"})
-"""Tasks whose letters are left alone: their replay would only be one more fault."""
+"""Tasks whose letters are not replayed: a replay would be another fault."""
 
 
 async def replay_at_times(app: JetJobs, replays: list[PlannedReplay], seed: int, history: History) -> None:
@@ -23,7 +23,7 @@ async def replay_at_times(app: JetJobs, replays: list[PlannedReplay], seed: int,
     for planned in replays:
         await asyncio.sleep(max(0.0, started + planned.at - time.time()))
         letters: list[DeadLetter] = []
-        with contextlib.suppress(JetJobsError):  # no server just now: whoever asked tries another time
+        with contextlib.suppress(JetJobsError):  # the server is down: skip this time
             letters = [letter async for letter in app.dead.list() if letter.task not in NEVER]
         for letter in draw.sample(letters, min(planned.most, len(letters))):
             entry = Replay(letter.id, letter.run, time.time())
@@ -33,7 +33,7 @@ async def replay_at_times(app: JetJobs, replays: list[PlannedReplay], seed: int,
 
 
 async def move_at_times(app: JetJobs, moves: list[PlannedMove], seed: int, history: History) -> None:
-    """Give queued jobs another priority."""
+    """Change the priority of queued jobs."""
     draw = random.Random(f"{seed} moved")
     for planned in moves:
         await asyncio.sleep(max(0.0, history.started + planned.at - time.time()))

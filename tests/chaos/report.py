@@ -1,4 +1,4 @@
-"""The report of a run: figures for readers, and a trail for each job that broke an invariant."""
+"""The report of a run, and a trail for each job that broke an invariant."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from tests.chaos.plan import LEASE_S, WORKERS, Plan
 MAX_TRAILS = 10
 INVARIANTS = {
     "I1": "every confirmed job is done, dead or still stored",
-    "I2": "none is both done and dead, but by a worker that had lost its lease",
-    "I3": "none started more often than its attempts and the faults explain",
+    "I2": "no job is both done and dead, except by a worker that had lost its lease",
+    "I3": "no job started more often than its attempts and the faults explain",
     "I4": "every scheduled time of the schedules has one job, through edits, moves, pauses and deletions",
-    "I5": "no fault of jetjobs itself in the logs; memory and files bounded; a stop in order at the end",
-    "END": "each ended as its kind should, or as `crashed`",
+    "I5": "no internal error in the logs; memory and files bounded; a graceful stop at the end",
+    "END": "each job ended as its kind should, or as `crashed`",
     "JOURNAL": "every done record has a finish in the journal",
     "LANE": "no lane has anything pending",
     "STRANDED": "no message is left where no consumer will deliver it",
-    "QUIET": "all came to rest in time",
+    "QUIET": "all jobs ended in time",
 }
 
 
 @dataclass
 class Run:
-    """All that is known at the end."""
+    """Everything known at the end of a run."""
 
     plan: Plan
     history: History
@@ -49,7 +49,7 @@ class Run:
 
 
 def markdown(run: Run) -> str:
-    """The report. No times of day and no paths: it is committed."""
+    """The report, without times of day and paths, so that it can be published."""
     plan, history, found = run.plan, run.history, run.found
     faults = Counter(span.kind for span in history.spans if span.kind != STALL)
     starts = sum(line.event == START for line in run.lines)
@@ -58,17 +58,17 @@ def markdown(run: Run) -> str:
         ("jobs", f"{len(history.sent)}: " + ", ".join(f"{n} {what}" for what, n in sorted(answers.items()))),
         ("**lost**", f"**{found.lost}**"),
         ("faults", f"{faults.total()}: " + _counted(faults)),
-        ("worker processes", f"{len(history.lives)} in {WORKERS} places, {_crashes(history)} of them died hard"),
+        ("worker processes", f"{len(history.lives)} for {WORKERS} workers, {_crashes(history)} of them crashed"),
         ("executions", f"{starts} started, {sum(x.event == FINISH for x in run.lines)} finished"),
         ("started twice or more", f"{found.duplicates}, by: {_counted(found.explained) or 'nothing'}"),
         ("of these unexplained", str(len(found.unexplained))),
-        ("buried as crashed, though harmless", str(len(found.innocents))),
+        ("harmless jobs dead-lettered as `crashed`", str(len(found.innocents))),
         ("done and dead", f"{len(found.zombies)}"),
-        ("refused, and stored all the same", str(len(found.refused_but_stored))),
+        ("refused but stored", str(len(found.refused_but_stored))),
         ("done, record refused for lack of storage", str(_ended(found, UNRECORDED))),
         ("replays", _counted(Counter(one.answer or "no answer" for one in history.replays)) or "none"),
         ("changes of priority", _counted(Counter(one.answer or "no answer" for one in history.moves)) or "none"),
-        ("work went on after a fault", str(measure.until_next_finish(history, run.lines))),
+        ("work resumed after a fault", str(measure.until_next_finish(history, run.lines))),
         (f"taken over after kill -9 (lease {LEASE_S:g} s)", str(measure.until_taken_over(history, run.lines))),
         ("largest worker", _largest(history)),
         ("stalls of the machine itself", str(sum(span.kind == STALL for span in history.spans))),
@@ -126,7 +126,7 @@ def _invariants(found: Findings) -> list[str]:
 
 
 def trails(run: Run) -> str:
-    """For each violation what is known of its job: sent, run, where it stands, what was done to it."""
+    """For each violation, what is known about its job: its enqueue, runs, place, and the faults around it."""
     parts: list[str] = []
     seen: set[str] = set()
     for violation in run.found.violations:
@@ -140,10 +140,10 @@ def trails(run: Run) -> str:
     return "\n".join(parts)
 
 
-def curious(run: Run) -> str:
-    """The trails of jobs that broke nothing and yet ended oddly: buried though harmless, both done and dead."""
-    odd = [*run.found.unexplained, *run.found.zombies, *run.found.innocents, *run.found.refused_but_stored]
-    return "\n".join(f"ODD\n{_trail(run, job_id)}" for job_id in odd[:MAX_TRAILS])
+def unusual_trails(run: Run) -> str:
+    """The trails of jobs that broke no invariant but ended unusually, such as harmless jobs that are dead."""
+    unusual = [*run.found.unexplained, *run.found.zombies, *run.found.innocents, *run.found.refused_but_stored]
+    return "\n".join(f"UNUSUAL\n{_trail(run, job_id)}" for job_id in unusual[:MAX_TRAILS])
 
 
 def _trail(run: Run, job_id: str) -> str:

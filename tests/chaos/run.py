@@ -1,4 +1,4 @@
-"""One run from start to end: the parts, the plan carried out, the wait for quiet, the check."""
+"""One run: start everything, carry out the plan, wait until all jobs have ended, check the invariants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.world import World, open_world, plain_client
 from tests.support.calendar import Editor
 
 QUIET_S = 150.0
-"""How long all may take to come to rest after the last fault."""
+"""How long jobs may take to end after the last fault."""
 
 Say = Callable[[str], None]
 
@@ -30,7 +30,7 @@ def plan_for(seed: int, seconds: float) -> Plan:
 
 
 async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
-    """Everything that happened, checked. `folder` keeps journal, logs and the server's store."""
+    """Carry out the plan and check the outcome. `folder` gets the journal, the logs and the server's storage."""
     history = History()
     async with open_world(folder, history) as world:
         await world.fleet.ready()
@@ -39,8 +39,8 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         editor = Editor(world.app, timed.TASK, queues, random.Random(f"{plan.seed} queues"))
         await _carry_out(plan, world, editor)
         ticked_until = await timed.end_all(editor)
-        say("the faults are over; waiting until all is quiet")
-        left = await _come_to_rest(world)
+        say("the faults are over; waiting until all jobs have ended")
+        left = await _until_all_ended(world)
         await world.fleet.ready()
         await world.fleet.stop()
         found = await facts.gather(world.truth, tasks.app.task_queues)
@@ -55,7 +55,7 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         for problem in timed.problems(editor, ticked_until, lines, found, history):
             checker.found.violate("I4", problem)
         for trouble in history.producer_trouble:
-            checker.found.violate("I5", f"an enqueue raised what it should not: {trouble}")
+            checker.found.violate("I5", f"an enqueue raised an unexpected error: {trouble}")
         checker.check(logs.trouble(world.fleet.logs))
         found_version = world.truth.nc.connected_server_version
         server_version = f"{found_version.major}.{found_version.minor}.{found_version.patch}"
@@ -84,7 +84,7 @@ async def _carry_out(plan: Plan, world: World, editor: Editor) -> None:
 
 
 async def _watch_machine(history: History) -> None:
-    """Notices when this process is not run: then neither are the workers, and their leases may run out."""
+    """Record when this process is not scheduled: then the workers may not be either, and leases may expire."""
     while True:
         before = time.time()
         await asyncio.sleep(0.1)
@@ -92,7 +92,7 @@ async def _watch_machine(history: History) -> None:
             history.spans.append(Span(STALL, before, time.time(), note=f"{lag:.1f} s"))
 
 
-async def _come_to_rest(world: World) -> list[facts.Stored]:
-    """Jobs that are still under way when time is up."""
+async def _until_all_ended(world: World) -> list[facts.Stored]:
+    """The jobs that are still under way when the time is up."""
     queues, truth = tasks.app.task_queues, world.truth
-    return await facts.quiet(truth, queues, QUIET_S)
+    return await facts.until_all_ended(truth, queues, QUIET_S)

@@ -1,4 +1,4 @@
-"""The app whose workers are harmed: a task for each way a job can go."""
+"""The app of the workers that faults are injected into: one task per way in which a job can end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def effect(n: int, seconds: float = 0.0) -> int:
 
 @app.task
 async def timed(n: int) -> None:
-    """What the schedules run."""
+    """The task of the schedules."""
     with journaled():
         pass
 
@@ -76,9 +76,9 @@ def thread(n: int, seconds: float) -> int:
 
 @app.task(queue=SECOND_QUEUE)
 async def block(n: int, seconds: float) -> int:
-    """Holds the worker's event loop; the lease keeper must do without it."""
+    """Blocks the worker's event loop; the heartbeat thread must renew the leases without it."""
     with journaled():
-        time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+        time.sleep(seconds)  # noqa: ASYNC251 - blocking is intended
     return n
 
 
@@ -104,6 +104,6 @@ def isolated(n: int, seconds: float) -> int:
 
 @app.task(isolation="process", retry=RetryPolicy(max_attempts=DOOMED_ATTEMPTS, base=timedelta(seconds=0.3)))
 def poison_in_child(n: int) -> None:
-    """Ends its child, not the worker: a failure like any other."""
+    """Ends its child process, not the worker: an ordinary failure."""
     with journaled(in_child=True):
         os._exit(7)

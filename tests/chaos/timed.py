@@ -1,4 +1,4 @@
-"""Schedules in the middle of it all: changed at planned times, and their ticks compared with the calendar. I4."""
+"""Change schedules during the run and compare their ticks with the calendar (invariant I4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.calendar import Editor, Fired, check
 
 TASK = "timed"
 LATE_S = 30.0
-"""By when a tick has started, whatever happens to workers and links: many die with it in hand."""
+"""The latest start of a tick after its scheduled time: several workers may die while they hold it."""
 
 
 async def edit_at_times(editor: Editor, edits: list[PlannedEdit], history: History) -> None:
@@ -26,17 +26,17 @@ async def edit_at_times(editor: Editor, edits: list[PlannedEdit], history: Histo
 
 
 async def end_all(editor: Editor) -> datetime:
-    """Delete what is left when the faults are over; up to when all of them ticked."""
+    """Delete the remaining schedules after the faults. Returns the time until which all of them were active."""
     until = await editor.app.jetstream.server_clock.now()
     for name in TIMED:
         while not editor.edits[name] or editor.edits[name][-1].schedule is not None:
-            await editor.change(name, "delete")  # again, until a leader has planned what stands there
+            await editor.change(name, "delete")  # again, until a leader has planned it
             await asyncio.sleep(0.2)
     return until
 
 
 def problems(editor: Editor, until: datetime, lines: list[Line], facts: Facts, history: History) -> list[str]:
-    """What is wrong with their ticks. At any time there may be no leader, so each change may take a minute."""
+    """Problems with the ticks. There may be no leader at any time, so each change may take a minute."""
     first: dict[tuple[str, str], float] = {}
     for line in lines:
         if line.task == TASK and line.event == START:

@@ -1,4 +1,4 @@
-"""The parts of a run: a server with little storage, a network link for each process, an app, and plain clients."""
+"""The parts of a run: a server with little storage, a network link per process, an app and plain clients."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _SIZES = (512 * 1024, 32 * 1024, 1024, 64)
 
 @dataclass
 class World:
-    """Everything the nemesis may touch."""
+    """Everything that faults are injected into."""
 
     server: EmbeddedServer
     links: list[Proxy]
     fleet: Fleet
     app: JetJobs
-    """The producer's, over its own link."""
+    """The producer's app, over its own link."""
     operator: JetJobs
-    """As an operator's: with the server directly."""
+    """The operator's app, connected directly to the server."""
     truth: Truth
-    """A plain client with the server directly: it reads the facts and fills the storage."""
+    """A plain client, connected directly to the server: it reads its state and fills its storage."""
     history: History
 
     async def fill(self) -> int:
-        """Write ballast until the server refuses even a small message; how much was written."""
+        """Write ballast until the server refuses even a small message. Returns the number of bytes."""
         written = 0
         for size in _SIZES:
             while await self._publish(b"x" * size):
@@ -65,7 +65,7 @@ class World:
         await self.truth.api(f"STREAM.PURGE.{BALLAST}")
 
     async def provision(self) -> None:
-        """As an operator does it: again, if the server does not answer just then."""
+        """Provision as an operator does: repeat it when the server does not answer."""
         for _ in range(5):
             try:
                 await self.operator.provision(self.app.task_queues)
@@ -78,7 +78,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def open_world(folder: Path, history: History) -> AsyncIterator[World]:
-    """All of it, running; all of it ended afterwards, whatever happened."""
+    """Start all parts; stop all of them at the end, also after an error."""
     config = folder / "nats.conf"
     config.write_text(f"jetstream {{ max_file_store: {STORAGE} }}\n")
     server = EmbeddedServer(folder / "store", extra=("-c", str(config)))
@@ -104,7 +104,7 @@ async def open_world(folder: Path, history: History) -> AsyncIterator[World]:
 
 
 async def plain_client(url: str) -> Client:
-    """nats-py as it is. Its errors are expected here: the harness causes them."""
+    """A plain nats-py client. Its errors are expected, because the harness causes them."""
 
     async def ignore(error: Exception) -> None:
         pass
