@@ -1,4 +1,4 @@
-"""Checkpoints and progress as a task gives them: checked, written as JSON, and read back as a type."""
+"""Check progress, and convert checkpoints to JSON and back to a type."""
 
 from __future__ import annotations
 
@@ -12,34 +12,32 @@ from jetjobs.model.errors import CheckpointError, DefinitionError, UnstorableVal
 from jetjobs.model.wire.validation import has_wire_form
 
 MAX_CHECKPOINT = 64 * 1024
-"""Bytes of JSON: a note of where the work stands, not the work itself."""
+"""Bytes of JSON. A checkpoint records how far the work is, not the work itself."""
 MAX_MESSAGE = 500
 
 
 def check_progress(fraction: Any, message: Any) -> float:
-    """The fraction as a float. ValueError for what cannot be shown."""
+    """The fraction as a float. ValueError for an invalid fraction or message."""
     if isinstance(fraction, bool) or not isinstance(fraction, Real):
         raise ValueError(f"progress must be a number from 0 to 1, not {type(fraction).__qualname__}")
-    number: Any = fraction  # numbers of all kinds compare, though mypy does not know
+    number: Any = fraction  # all kinds of numbers compare, which mypy does not know
     if not 0 <= number <= 1:  # NaN too
         raise ValueError(f"progress must be from 0 to 1, not {number!r:.40}")
     value = float(number)
     if message is not None:
         if not isinstance(message, str):
-            raise ValueError(f"the message of a progress must be text, not {type(message).__qualname__}")
+            raise ValueError(f"the progress message must be text, not {type(message).__qualname__}")
         if not has_wire_form(message):
-            raise ValueError("the message of a progress has half a surrogate pair, which has no UTF-8 form")
+            raise ValueError("the progress message has an unpaired surrogate, which UTF-8 cannot encode")
         if len(message) > MAX_MESSAGE:
-            raise ValueError(
-                f"the message of a progress has {len(message):,} characters; {MAX_MESSAGE} are allowed"
-            )
+            raise ValueError(f"the progress message has {len(message):,} characters; the limit is {MAX_MESSAGE}")
     return value
 
 
 def encode(value: Any) -> bytes:
-    """A checkpoint as JSON. UnstorableValue when there is no such form, or it is too long."""
+    """A checkpoint as JSON. UnstorableValue if it has no JSON form or is too large."""
     try:
-        # By the names of fields: an alias may be one that nothing is read by.
+        # By field name: an alias may be valid for writing only.
         data = to_json(value, by_alias=False, inf_nan_mode="strings")
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise UnstorableValue(
@@ -54,21 +52,21 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, kind: Any) -> Any:
-    """A checkpoint as `kind`, a type or a TypeAdapter. CheckpointError when it does not fit any more."""
+    """A checkpoint as `kind`, a type or a TypeAdapter. CheckpointError if it does not fit."""
     adapter = kind if isinstance(kind, TypeAdapter) else _adapter(kind)
     try:
-        # Written by the names of fields, whatever the type says that it is read by.
+        # Written by field name, even if the type reads by alias.
         return adapter.validate_json(data, by_alias=True, by_name=True)
     except ValidationError as error:
-        # Inputs are left out: they may be secret, and this text goes to logs and dead letters.
+        # Without inputs: they may be secret, and this text goes to logs and dead letters.
         details = error.errors(include_url=False, include_input=False, include_context=False)
         problems = [f"{'.'.join(map(str, d['loc']))}: {d['msg']}".removeprefix(": ") for d in details[:5]]
         text = "; ".join(problems)
-    except Exception as error:  # a validator of the user's own may raise anything
+    except Exception as error:  # a user's validator may raise anything
         text = f"a validator raised {type(error).__qualname__}"
     raise CheckpointError(
         f"the checkpoint does not fit {_name(kind)}: {text}",
-        hint="give new fields a default, or catch CheckpointError and begin anew",
+        hint="give new fields a default, or catch CheckpointError and start over",
     )
 
 

@@ -1,4 +1,4 @@
-"""The running attempt, as the task sees it."""
+"""The context of a running attempt, as the task sees it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _log = logging.getLogger("jetjobs.task")
 
 
 class AttemptServices(Protocol):
-    """What a running job may tell its worker, and ask of it: the worker has one, and so have its child processes.
+    """Progress and checkpoints of running jobs. The worker implements it, and so does each child process.
 
-    `attempt` is the object by which the worker knows the attempt; values are JSON."""
+    `attempt` is the implementation's own object for the attempt. Values are JSON.
+    """
 
     def report(self, attempt: Any, fraction: float, message: str | None) -> None: ...
 
@@ -43,14 +44,14 @@ class AttemptServices(Protocol):
 
 @public("jetjobs")
 class ScheduledRun(NamedTuple):
-    """Which tick of which schedule a job is."""
+    """The schedule that a job is a tick of, and its scheduled time."""
 
     name: str
     scheduled_time: datetime
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the job's facts to those of each line. The plain adapter would put them in the place of the line's."""
+    """Adds the fields of the job to each log line. The standard adapter would replace the fields of the line."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
@@ -59,7 +60,7 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
 
 @public("jetjobs")
 class Context:
-    """The job that runs here. Obtained by `current_job()`; valid until the task returns."""
+    """The running job. `current_job()` returns it; it is valid until the task returns."""
 
     __slots__ = ("_attempt", "_deadline", "_services", "delivery", "fence", "job", "worker")
 
@@ -76,9 +77,9 @@ class Context:
         self.job = job
         self.worker = worker
         self.fence = fence
-        """Rises with every delivery of the lane: a store can refuse a write that carries an older one."""
+        """Fencing token: rises with every delivery of the lane, so that a store can reject older writes."""
         self.delivery = delivery
-        """How often the server has handed out this message; above 1 after a crash."""
+        """How often the server has delivered this message; above 1 after a crash."""
         self._deadline = deadline
         self._services = services
         self._attempt = attempt
@@ -97,12 +98,12 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Counts from 1; rises with retries only."""
+        """Number of the attempt, from 1. Only retries raise it."""
         return self.job.attempt
 
     @property
     def headers(self) -> dict[str, str]:
-        """The caller's own headers."""
+        """The headers that the caller set."""
         return self.job.carried
 
     @property
@@ -111,43 +112,43 @@ class Context:
 
     @property
     def parent_id(self) -> str | None:
-        """The job that enqueued this one from within its task; None for any other."""
+        """The id of the job whose task enqueued this one; None if no job did."""
         return lineage_of(self.job.headers)[0]
 
     @property
     def root_id(self) -> str:
-        """The first job of the line that this one descends from; its own id where nothing enqueued it."""
+        """The id of the first job in the chain of parents; its own id if it has no parent."""
         return lineage_of(self.job.headers)[1] or self.job.id
 
     @property
     def schedule(self) -> ScheduledRun | None:
-        """The schedule that this job is a tick of, and its scheduled time; None for any other job."""
+        """The schedule and the scheduled time of this job; None if no schedule produced it."""
         name, scheduled_time = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SCHEDULED_TIME)
         if not name or not scheduled_time:
             return None
         try:
             return ScheduledRun(name, datetime.fromisoformat(scheduled_time))
         except ValueError:
-            return None  # written by hand
+            return None  # not written by jetjobs
 
     @property
     def deadline(self) -> datetime:
-        """When this attempt will be stopped, in UTC."""
+        """When this attempt times out, in UTC."""
         return datetime.fromtimestamp(time.time() + self.remaining_s, UTC)
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until this attempt will be stopped."""
+        """Seconds until this attempt times out."""
         return max(0.0, self._deadline - time.monotonic())
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines carry the job's id, task, queue and attempt."""
+        """A logger that adds the id, task, queue and attempt of the job to each line."""
         return _JobLogger(_log, self.log_fields)
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """What tells a log line's job."""
+        """Log fields that identify the job."""
         return {
             "job_id": self.id,
             "root_id": self.root_id,
@@ -156,29 +157,29 @@ class Context:
             "attempt": self.attempt,
         }
 
-    # What others see of the work, and what the next run is to know of it.
+    # Progress and checkpoints
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Say how far the work is, from 0 to 1, with up to 500 characters for people. ValueError otherwise.
+        """Report progress from 0 to 1, with a message of up to 500 characters. ValueError for other values.
 
-        It costs next to nothing and may be called from any thread, as often as you like: the newest is shown, a
-        few times a second.
+        It is cheap and may be called from any thread as often as needed: only the newest report is published, a
+        few times per second.
         """
         fraction = check_progress(fraction, message)
         if self._services is not None:
             self._services.report(self._attempt, fraction, message)
 
     def checkpoint(self, value: Any) -> Awaitable[None]:
-        """Keep `value` for the next run of this job, if there is one. Await it: then it is stored.
+        """Store `value` for the next attempt of this job. It is stored once the call has been awaited.
 
-        Up to 64 KiB as JSON; each takes the place of the one before. UnstorableValue for
-        what cannot be kept, LeaseLost when the job is another worker's by now.
+        A checkpoint has up to 64 KiB of JSON and replaces the previous one. UnstorableValue if it cannot be
+        stored, LeaseLost if another worker runs the job by now.
         """
         _expect_loop(True, "checkpoint", "checkpoint_sync")
         return self._required_services().save(self._attempt, encode(value))
 
     def checkpoint_sync(self, value: Any) -> None:
-        """`checkpoint` for plain functions: stored when it returns."""
+        """`checkpoint` for plain functions. It is stored when the call returns."""
         _expect_loop(False, "checkpoint", "checkpoint_sync")
         self._required_services().save_sync(self._attempt, encode(value))
 
@@ -189,8 +190,10 @@ class Context:
     @overload
     def resume(self, kind: TypeAdapter[T]) -> Awaitable[T | None]: ...
     def resume(self, kind: Any = Any) -> Awaitable[Any]:
-        """The last checkpoint of this job, as `kind`: a pydantic model, another type, or a TypeAdapter. None when
-        there is none. CheckpointError when it does not fit."""
+        """The last checkpoint of this job, or None. `kind` is a pydantic model, another type or a TypeAdapter.
+
+        CheckpointError if the checkpoint does not fit `kind`.
+        """
         _expect_loop(True, "resume", "resume_sync")
         return self._resume(kind)
 
@@ -212,12 +215,12 @@ class Context:
 
     def _required_services(self) -> AttemptServices:
         if self._services is None:
-            raise JetJobsError("nothing keeps checkpoints here", hint="checkpoints work in a job run by a worker")
+            raise JetJobsError("checkpoints cannot be stored here", hint="use them in a job that a worker runs")
         return self._services
 
 
 def _expect_loop(wanted: bool, awaited: str, plain: str) -> None:
-    """One form would not be awaited in a plain function, the other would block the event loop: refuse both."""
+    """Reject an awaitable in a plain function, which cannot await it, and a call that blocks the event loop."""
     try:
         asyncio.get_running_loop()
         there = True
@@ -232,21 +235,21 @@ _current: ContextVar[Context | None] = ContextVar("jetjobs_current_job", default
 
 
 def current_job() -> Context:
-    """The context of the job that runs here. JetJobsError outside of one."""
+    """The context of the running job. JetJobsError outside of a job."""
     context = _current.get()
     if context is None:
-        raise JetJobsError("no job runs here", hint="current_job() works inside a task run by a worker")
+        raise JetJobsError("no job is running here", hint="call current_job() in a task that a worker runs")
     return context
 
 
 def enter_job(context: Context) -> None:
-    """Make `context` the current one. Each job runs in a context of its own, so nothing is put back."""
+    """Make `context` the current one. Each job runs in its own contextvars context, so it is never reset."""
     _current.set(context)
 
 
 @contextlib.contextmanager
 def outside_jobs() -> Iterator[None]:
-    """For what is made within a job and outlives it: whatever that starts is not the job's doing."""
+    """For objects that are created within a job and outlive it: what they start does not belong to the job."""
     token = _current.set(None)
     try:
         yield
@@ -255,5 +258,5 @@ def outside_jobs() -> Iterator[None]:
 
 
 def running_job() -> Context | None:
-    """Like `current_job`, but None outside of a job: for log filters."""
+    """`current_job`, but None outside of a job: for log filters."""
     return _current.get()

@@ -1,4 +1,4 @@
-"""Dependencies of a task: made by a factory for the worker or for one job, and closed in order."""
+"""Dependencies of tasks: created by factories for one worker or one attempt, closed in reverse order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jetjobs.model.errors import DefinitionError
 from jetjobs.model.public import public
 
 INJECTED: Any = object()
-"""A default for injected arguments, so that type checkers do not ask for them at `enqueue`."""
+"""Default value of injected arguments, so that type checkers do not require them in `enqueue`."""
 
 
 @public("jetjobs")
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """Marks an argument as made by `factory`: `db: Annotated[Db, Depends(connect)]`.
+    """Injects the result of `factory` as an argument: `db: Annotated[Db, Depends(connect)]`.
 
-    The factory is a function, an async function, or a generator of either kind that yields once; what
-    follows the yield runs at the end. Scope `job` (the default) makes one for each attempt, scope `app`
-    one for the worker's life. A factory may itself take dependencies.
+    The factory is a function, an async function, or a sync or async generator that yields once; the code after
+    the yield runs when the scope ends. Scope `job` (the default) creates one object per attempt, scope `app` one
+    per worker. A factory may have dependencies itself.
     """
 
     factory: Callable[..., Any]
@@ -33,7 +33,7 @@ class Depends:
 
 
 class Scope:
-    """The dependencies alive in one scope. A job's scope asks its parent for those of scope `app`."""
+    """The live dependencies of one scope. The scope of a job takes those of scope `app` from its parent."""
 
     def __init__(self, parent: Scope | None = None) -> None:
         self._parent = parent
@@ -48,12 +48,12 @@ class Scope:
         return await self._stack.__aexit__(*error)
 
     async def get(self, dependency: Depends) -> Any:
-        """The object for `dependency`, made on first use and shared within the scope."""
+        """The object of `dependency`, created on first use and shared within the scope."""
         if dependency.scope == "app" and self._parent is not None:
             return await self._parent.get(dependency)
         if dependency.factory in self._made:
             return self._made[dependency.factory]
-        # Sub-dependencies come before the lock: it guards the making of one object, not of a tree.
+        # Sub-dependencies are created before the lock is taken: it guards the creation of one object only.
         arguments = {name: await self.get(sub) for name, sub in needs(dependency).items()}
         async with self._lock:
             if dependency.factory not in self._made:
@@ -72,15 +72,15 @@ class Scope:
 
 
 def needs(dependency: Depends) -> dict[str, Depends]:
-    """The dependencies that `dependency`'s own factory takes. DefinitionError when it takes anything else."""
+    """The dependencies of a factory. DefinitionError if it needs any other argument."""
     factory = dependency.factory
     try:
         hints = typing.get_type_hints(factory, include_extras=True)
         parameters = inspect.signature(factory).parameters
     except NameError as error:
-        raise DefinitionError(f"dependency {_name(factory)}: an annotation cannot be read: {error}") from error
+        raise DefinitionError(f"dependency {_name(factory)}: an annotation cannot be resolved: {error}") from error
     except (TypeError, ValueError):
-        return {}  # a class or builtin without a readable signature takes nothing
+        return {}  # a class or builtin without a signature takes no arguments
     found: dict[str, Depends] = {}
     for name, parameter in parameters.items():
         hint = hints.get(name)
@@ -88,24 +88,24 @@ def needs(dependency: Depends) -> dict[str, Depends]:
         sub = next((extra for extra in extras if isinstance(extra, Depends)), None)
         if sub is not None:
             if dependency.scope == "app" and sub.scope == "job":
-                raise DefinitionError(f"dependency {_name(factory)} lives with the app but needs one of scope job")
+                raise DefinitionError(f"dependency {_name(factory)} has scope app but needs one of scope job")
             found[name] = sub
         elif parameter.default is inspect.Parameter.empty and parameter.kind not in (
             inspect.Parameter.VAR_POSITIONAL,
             inspect.Parameter.VAR_KEYWORD,
         ):
             raise DefinitionError(
-                f"dependency {_name(factory)}: argument {name!r} is neither a dependency nor has a default"
+                f"dependency {_name(factory)}: argument {name!r} is not a dependency and has no default"
             )
     return found
 
 
 def check(dependency: Depends, seen: tuple[Callable[..., Any], ...] = ()) -> None:
-    """Refuse, at declaration, factories that cannot be called or that need themselves."""
+    """DefinitionError for a factory that is not callable or depends on itself."""
     if not callable(dependency.factory):
         raise DefinitionError(f"Depends({dependency.factory!r}): not callable")
     if dependency.factory in seen:
-        raise DefinitionError(f"dependency {_name(dependency.factory)} needs itself")
+        raise DefinitionError(f"dependency {_name(dependency.factory)} depends on itself")
     for sub in needs(dependency).values():
         check(sub, (*seen, dependency.factory))
 

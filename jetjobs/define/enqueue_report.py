@@ -1,4 +1,4 @@
-"""What became of each request of `enqueue_many`."""
+"""The report of `enqueue_many`: one outcome per request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jetjobs.model.public import public
 @public("jetjobs")
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that is not known to be stored, and why."""
+    """A request that was not stored, or not confirmed, with the reason."""
 
     index: int
     request: JobRequest[Any] = field(repr=False)
@@ -25,7 +25,7 @@ class Refusal:
 
 @public("jetjobs")
 class Entry(NamedTuple):
-    """A request that is stored: enough to make its handle."""
+    """A stored request: what its handle needs."""
 
     job_id: str
     run: str
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 @public("jetjobs")
 class EnqueueReport:
-    """One answer for each request. Handles are made when asked for: a million jobs rarely need theirs."""
+    """One outcome per request. Handles are created on access, because a million jobs rarely need theirs."""
 
     def __init__(
         self,
@@ -43,28 +43,28 @@ class EnqueueReport:
     ) -> None:
         self.entries: list[Entry | None] = [None] * requests
         self.refused: list[Refusal] = []
-        """The requests that are not known to be stored, in their order."""
+        """The requests that were not stored or not confirmed, in the order given."""
         self._make_handle = make_handle
 
     @cached_property
     def handles(self) -> list[JobHandle[Any] | None]:
-        """In the order of the requests, with None for the refused."""
+        """Handles in the order of the requests; None for a refused one."""
         return [
             None if entry is None else self._make_handle(index, entry) for index, entry in enumerate(self.entries)
         ]
 
     @property
     def stored(self) -> list[JobHandle[Any]]:
-        """Jobs that are stored now and were not before."""
+        """Handles of the newly stored jobs."""
         return [handle for handle in self.handles if handle is not None and not handle.duplicate]
 
     @property
     def duplicates(self) -> list[JobHandle[Any]]:
-        """Live jobs that were there before, for requests whose key or id they hold."""
+        """Handles of live jobs that already had the key or id of a request."""
         return [handle for handle in self.handles if handle is not None and handle.duplicate]
 
     def raise_for_refused(self) -> EnqueueReport:
-        """The report itself when all is stored; else the first refusal's error."""
+        """Return the report if all requests are stored; otherwise raise the error of the first refusal."""
         if self.refused:
             raise self.refused[0].error
         return self

@@ -1,4 +1,4 @@
-"""The caller's end of a job: its id, its state, its result. The waiting itself is injected by the app."""
+"""Job handles: the id, status and result of a stored job. The app injects the access to the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class JobLookup(Protocol):
-    """What a handle needs of the server."""
+    """What a handle needs from the server."""
 
     def result(
         self, handle: JobHandle[Any], decode: Callable[[bytes], Any], timeout_s: float
@@ -28,7 +28,7 @@ class JobLookup(Protocol):
 
 @public("jetjobs")
 class JobHandle(Generic[R]):
-    """A stored job. `duplicate` says that it was there before, and this is the live job's handle."""
+    """A stored job. `duplicate` is True if the job existed already: this is then the handle of that live job."""
 
     __slots__ = ("_decode", "_lookup", "duplicate", "id", "queue", "run", "stores_result", "task")
 
@@ -46,23 +46,23 @@ class JobHandle(Generic[R]):
         self.queue = queue
         self.task = task
         self.run = run
-        """Tells this life of the id from others; empty where it is not known."""
+        """Distinguishes this job from others that had the same id; empty if unknown."""
         self.stores_result = stores_result
         self.duplicate = duplicate
         self._lookup: JobLookup | None = None
         self._decode: Callable[[bytes], Any] | None = None
 
     def attach(self, lookup: JobLookup, decode: Callable[[bytes], Any]) -> JobHandle[R]:
-        """Give the handle its connection. Called by the app."""
+        """Connect the handle to the server. Called by the app."""
         self._lookup = lookup
         self._decode = decode
         return self
 
     async def result(self, timeout: timedelta | None = None) -> R:
-        """What the task returned. Waits for the job to end: pushed, not polled.
+        """Wait until the job has ended and return the result of the task. The worker pushes it; nothing polls.
 
-        Raises JobFailed when the job is dead, ResultNotReady after `timeout` (default: one hour), and
-        ResultExpired when the record is gone or the task keeps none.
+        Raises JobFailed if the job is dead, JobCancelled if it was cancelled, ResultNotReady after `timeout`
+        (default: one hour), and ResultExpired if the record has expired or the task stores no result.
         """
         assert self._lookup is not None
         assert self._decode is not None
@@ -70,21 +70,18 @@ class JobHandle(Generic[R]):
         return cast(R, await self._lookup.result(self, self._decode, seconds))
 
     async def shown_result(self, timeout: timedelta | None = None) -> Any:
-        """What the task returned as it may be shown: plain JSON, and `***` for what is secret in it.
-
-        Waits and raises as `result` does.
-        """
+        """The result as plain JSON with `***` in place of secrets. Waits and raises like `result`."""
         assert self._lookup is not None
         return await self._lookup.shown(self, 3600.0 if timeout is None else timeout.total_seconds())
 
     async def status(self) -> JobStatus:
-        """Where the job stands now."""
+        """The current status of the job."""
         assert self._lookup is not None
         return await self._lookup.status(self)
 
     def follow(self) -> AsyncIterator[JobStatus]:
-        """Where the job stands, now and after each change of state or progress, until it has ended:
-        `async for status in handle.follow()`. Pushed; a push that got lost is made up for within a second or two.
+        """The status now and after each change of state or progress, until the job has ended:
+        `async for status in handle.follow()`. Changes are pushed; a lost push is noticed within two seconds.
         """
         assert self._lookup is not None
         return self._lookup.follow(self)

@@ -1,4 +1,4 @@
-"""One onion around an attempt. The first middleware added is the outermost."""
+"""Middleware: functions around every attempt, the first one added outermost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 
 
 def compose(middlewares: Sequence[Middleware], context: Context, innermost: CallNext) -> CallNext:
-    """The call that goes through every layer to `innermost`."""
+    """A call that passes through every middleware to `innermost`."""
     call = innermost
     for middleware in reversed(middlewares):
         call = _layer(middleware, context, call)

@@ -1,4 +1,4 @@
-"""What may be said of a task, of one job of it and of its schedules; with the checks for a job."""
+"""The options of tasks, jobs and schedules, and the checks of job options."""
 
 from __future__ import annotations
 
@@ -17,69 +17,69 @@ from jetjobs.model.wire.validation import check_token, has_wire_form
 
 MAX_KEY_LENGTH = 1024
 LAST_YEAR = 2261
-"""The server counts nanoseconds since 1970 in 63 bits: a later schedule would be fired at once."""
+"""The server counts nanoseconds since 1970 in 63 bits: it would fire a later schedule at once."""
 
 
 @public("jetjobs")
 class TaskOptions(TypedDict, total=False):
-    """What may be said of a task where it is declared."""
+    """Options of `@app.task(...)`."""
 
     name: str
-    """Stable name on the wire; the function's own by default."""
+    """Stable name on the wire; defaults to the name of the function."""
     queue: str
     priority: str
     retry: RetryPolicy
     timeout: timedelta
     """How long one attempt may take."""
     result_ttl: timedelta
-    """How long the result is kept."""
+    """How long the result is stored."""
     store_result: bool
-    """False: keep no record of success; the fastest way where nobody asks."""
+    """False stores no record of success: the fastest choice if no caller needs results."""
     isolation: Literal["none", "process"]
-    """process: run in a child process, which can be stopped at any point and may die without harm."""
+    """`process` runs the task in a child process, which can be killed and may crash without harming others."""
     memory_limit: int
-    """Bytes of address space the child may take for the task, above what it has when idle."""
+    """Bytes of address space that the task may use in the child, on top of what the idle child uses."""
 
 
 @public("jetjobs")
 class EnqueueOptions(TypedDict, total=False):
-    """What may be said of one job, apart from its arguments."""
+    """Options of one job: `task.options(...)`."""
 
     queue: str
     priority: str
     delay: timedelta
     run_at: datetime
     key: str
-    """Idempotency key: while a job of this task and key is alive, no second one is stored."""
+    """Idempotency key: no second job of this task and key is stored while one is live."""
     job_id: str
-    """An id of the caller's own: while it is alive, no second one is stored."""
+    """An id chosen by the caller: no second job with this id is stored while one is live."""
     deadline: datetime
-    """A job that has not ended by then is dead-lettered as expired."""
+    """A job that has not ended by this time is dead-lettered as expired."""
     max_attempts: int
     retry: RetryPolicy
-    """A policy for this job instead of the task's; without functions and exception classes."""
+    """Replaces the policy of the task for this job; without functions and exception classes."""
     headers: Mapping[str, str]
 
 
 @public("jetjobs")
 class ScheduleOptions(TypedDict, total=False):
-    """What may be said of a schedule, apart from its rule."""
+    """Options of a schedule besides its rule."""
 
     name: str
     args: Mapping[str, Any]
-    """The task's arguments. An argument `scheduled_time` of type datetime is filled in for each tick."""
+    """Arguments of the task. An argument `scheduled_time` of type datetime is filled in for each tick."""
     queue: str
     priority: str
     tz: str
-    """IANA name of the time zone that a cron expression speaks of; UTC by default."""
+    """IANA name of the time zone of a cron expression; UTC by default."""
     start: datetime
     end: datetime
     jitter: timedelta
-    """Each tick is due up to so much after its scheduled time."""
+    """Each tick is due up to this long after its scheduled time."""
     misfire: Misfire
-    """Of slots that nobody could plan in time: only the last (the default), all up to 100, or skip."""
+    """Missed scheduled times to catch up on: only the last (the default), the newest 100, or none (`skip`)."""
     overlap: Overlap
-    """skip: no tick runs while an earlier one of the schedule is alive."""
+    """`skip` cancels a tick while an earlier one of the schedule is live."""
     paused: bool
 
 
@@ -87,7 +87,7 @@ _KNOWN = frozenset(EnqueueOptions.__annotations__)
 
 
 def check_options(options: EnqueueOptions) -> None:
-    """Refuse what cannot work before anything is sent."""
+    """DefinitionError for invalid options, before anything is sent."""
     if unknown := options.keys() - _KNOWN:
         raise DefinitionError(f"unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}")
     if "queue" in options:
@@ -122,7 +122,7 @@ def _check_times(options: EnqueueOptions) -> None:
 
 
 def check_delay(delay: timedelta) -> None:
-    """DefinitionError for one that is negative, or ends when the server can hold no time any more."""
+    """DefinitionError for a delay that is negative or ends after the last time the server can store."""
     check_type("delay", delay, timedelta)
     if delay < timedelta(0):
         raise DefinitionError("delay must not be negative")
@@ -135,7 +135,7 @@ def check_delay(delay: timedelta) -> None:
 
 
 def check_moment(name: str, moment: datetime) -> None:
-    """DefinitionError for a time without a zone, and for one that the server would take for now."""
+    """DefinitionError for a time without a time zone, or out of range: the server would take it for now."""
     check_type(name, moment, datetime)
     if moment.utcoffset() is None:
         raise DefinitionError(f"{name} has no time zone", hint="use an aware datetime, such as datetime.now(UTC)")
@@ -144,11 +144,11 @@ def check_moment(name: str, moment: datetime) -> None:
     except OverflowError:
         within = False
     if not within:
-        raise DefinitionError(f"{name} is not within the years 1970 to {LAST_YEAR} of UTC")
+        raise DefinitionError(f"{name} must be within the years 1970 to {LAST_YEAR} in UTC")
 
 
 def _check_attempts(number: int) -> None:
-    # True is an int to Python, and would be the text "True" on the wire.
+    # True is an int in Python, and would become the text "True" on the wire.
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 10**9:
         raise DefinitionError("max_attempts must be a whole number from 1 to 999,999,999")
 
@@ -162,6 +162,6 @@ def _check_key(key: str) -> None:
     if not isinstance(key, str) or not key or len(key) > MAX_KEY_LENGTH:
         raise DefinitionError(f"key must be text of 1 to {MAX_KEY_LENGTH} characters")
     if any(c in key for c in "\r\n\0"):
-        raise DefinitionError("key must not hold line breaks or NUL")
+        raise DefinitionError("key must not contain line breaks or NUL")
     if not has_wire_form(key):
-        raise DefinitionError("key has no UTF-8 form")
+        raise DefinitionError("key cannot be encoded as UTF-8")

@@ -1,4 +1,4 @@
-"""Tasks by name. A Router collects them in a module; the app includes routers and is one itself."""
+"""Routers: collect the tasks and schedules of a module under their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KNOWN = frozenset(TaskOptions.__annotations__)
 
 @public("jetjobs")
 class TaskDecorator(Protocol):
-    """What `@app.task(...)` returns: keeps the function's parameters and result in the task's type."""
+    """What `@app.task(...)` returns. The type of the task keeps the parameters and result of the function."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
@@ -36,7 +36,7 @@ class TaskDecorator(Protocol):
 
 @public("jetjobs")
 class Router:
-    """Tasks declared in one module, with a default queue. Inert: no connection, no environment read."""
+    """The tasks of one module, with a default queue. It opens no connection and reads no settings."""
 
     def __init__(self, *, queue: str = "default") -> None:
         self.default_queue = check_token("queue", queue)
@@ -64,7 +64,7 @@ class Router:
 
         def register(function: Callable[..., Any]) -> Task[Any, Any]:
             if not callable(function) or isinstance(function, Task):
-                raise DefinitionError(f"{function!r} is no function to make a task of")
+                raise DefinitionError(f"a task must be a function, not {function!r}")
             kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
             task = cast("Task[Any, Any]", kind(function, self.send, options, self._declare))
             self._add(task)
@@ -73,12 +73,12 @@ class Router:
         return register if function is None else register(function)
 
     def include(self, router: Router) -> None:
-        """Take over the tasks of `router`, all or none: they are enqueued through, and run by, this one.
+        """Add the tasks and schedules of `router`, all or none, including those declared on it later.
 
-        Tasks that are declared on `router` later are taken over as they come.
+        They are enqueued through this router's app and run by its workers.
         """
         if router in self._upward():
-            raise DefinitionError("a router cannot include itself, nor one that includes it")
+            raise DefinitionError("a router cannot include itself or a router that includes it")
         self._check_schedules(*router.declared_schedules)
         self._add(*router.tasks.values())
         for each in self._upward():
@@ -86,7 +86,7 @@ class Router:
         router._parents.append(self)
 
     def find(self, name: str) -> Task[Any, Any]:
-        """The task of that name. UnknownTask otherwise, with the nearest name as a hint."""
+        """The task of that name. UnknownTask if there is none; the hint names a similar one."""
         task = self.tasks.get(name)
         if task is None:
             near = difflib.get_close_matches(name, self.tasks, 1)
@@ -100,7 +100,7 @@ class Router:
         return sorted({task.queue for task in self.tasks.values()} | {schedule.queue for schedule in schedules})
 
     def _add(self, *tasks: Task[Any, Any]) -> None:
-        """Make the tasks known here and to all that include this router. Nothing is added if one is there."""
+        """Add the tasks here and to all routers that include this one; none of them if one name is taken."""
         routers = self._upward()
         for task in tasks:
             if any(task.name in router.tasks for router in routers):
@@ -112,7 +112,7 @@ class Router:
             router.tasks.update((task.name, task) for task in tasks)
 
     def _declare(self, task: Task[Any, Any], options: Mapping[str, Any]) -> None:
-        """A schedule of one of the tasks; it has the task's name unless it is given one."""
+        """Add a schedule of one of the tasks. Its name defaults to the name of the task."""
         schedule = schedule_of(task, task.name, options)
         self._check_schedules(schedule.name)
         for router in self._upward():
@@ -127,7 +127,7 @@ class Router:
                 )
 
     def _upward(self) -> set[Router]:
-        """This router and all that include it, directly or not."""
+        """This router and all routers that include it, directly or indirectly."""
         return {self}.union(*(parent._upward() for parent in self._parents))
 
     async def send(self, request: JobRequest[Any]) -> JobHandle[Any]:

@@ -1,4 +1,4 @@
-"""A schedule of a task: what was said of it, with its arguments checked against the task's signature."""
+"""Build the schedule of a task from its options, with the arguments checked against the signature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KNOWN = frozenset(ScheduleOptions.__annotations__) | {"cron", "every"}
 
 
 def schedule_of(task: Task[Any, Any], name: str, options: Mapping[str, Any]) -> Schedule:
-    """A schedule of the task, with its arguments checked. DefinitionError or InvalidArguments."""
+    """DefinitionError for invalid options, InvalidArguments for arguments that do not fit the task."""
     if unknown := options.keys() - _KNOWN:
         known = ", ".join(sorted(_KNOWN))
         raise DefinitionError(f"unknown schedule option {sorted(unknown)[0]!r}", hint=f"known: {known}")

@@ -1,4 +1,4 @@
-"""`Secret` marks an argument, or a field inside one, that must not be shown. What follows for its JSON form."""
+"""`Secret`: mark arguments and fields that must never be shown, and find them in a schema."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jetjobs.model.public import public
 
 _MARK = "jetjobs_secret"
 _MASKING = frozenset({"_serialize_secret", "_serialize_secret_field"})
-"""pydantic's serializers of SecretStr, SecretBytes and its own Secret[T], which write asterisks."""
+"""The serializers of pydantic's SecretStr, SecretBytes and Secret[T], which write asterisks."""
 _NO_SCHEMA = frozenset({"metadata", "serialization", "default", "config", "expected", "members"})
 _ITEMS = frozenset({"list", "set", "frozenset", "generator", "tuple"})
 
 
 @public("jetjobs")
 class Secret:
-    """`token: Annotated[str, Secret()]`: the value travels as it is and is masked wherever arguments are shown.
+    """`token: Annotated[str, Secret()]`: the job contains the value, and every display of arguments masks it.
 
-    pydantic's SecretStr, SecretBytes and Secret[T] are treated alike; with those the task gets the wrapped value.
+    pydantic's SecretStr, SecretBytes and Secret[T] are handled in the same way; the task gets the wrapped value.
     """
 
     @classmethod
@@ -37,10 +37,10 @@ class Secret:
 
 
 def secret_paths(schema: CoreSchema) -> frozenset[Path]:
-    """Where secrets stand in what the schema describes."""
+    """The paths of the secrets in values of the schema."""
     finder = _Finder()
     finder.walk(schema, ())
-    # A type that holds itself has no end of paths: from its second level on all of it is secret.
+    # A recursive type has infinitely many paths: from its second level on, all of it is secret.
     return frozenset(finder.found | finder.recursive if finder.found else ())
 
 
@@ -85,7 +85,7 @@ class _Finder:
             self.walk(node.get("items_schema"), (*path, "*"))
         elif kind == "dict":
             self.walk(node.get("values_schema"), (*path, "*"))
-            self.walk(node.get("keys_schema"), path)  # secret names make the whole of it secret
+            self.walk(node.get("keys_schema"), path)  # secret keys make the whole dict secret
         elif kind == "definitions":
             self._definitions.update((one["ref"], one) for one in node["definitions"])
             self.walk(node["schema"], path)
@@ -107,15 +107,16 @@ class _Finder:
 
 
 def _places(name: str, field: dict[str, Any]) -> set[Path]:
-    """Where a field may stand: under its name, or an alias it is written or read by. Whoever publishes by hand
-    chooses which."""
+    """The paths that a field may have: its name, or an alias for writing or reading. A job published without
+    jetjobs may use any of them.
+    """
     found: set[Path] = {(name,)}
     for key in ("serialization_alias", "alias", "validation_alias"):
         alias = field.get(key)
         if isinstance(alias, str):
             found.add((alias,))
         elif isinstance(alias, list):
-            # Of AliasPath one path, of AliasChoices a list of them.
+            # AliasPath gives one path, AliasChoices a list of them.
             for choice in [alias] if not isinstance(alias[0], list) else alias:
                 found.add(tuple("*" if isinstance(step, int) else str(step) for step in choice))
     return found
@@ -135,7 +136,7 @@ def _masks(node: dict[str, Any]) -> bool:
 
 
 def revealing_serializer(schema: CoreSchema, config: CoreConfig) -> SchemaSerializer:
-    """Writes what pydantic's secret types hold: a job whose arguments are asterisks could not run."""
+    """Writes the values of pydantic's secret types: a job whose arguments are asterisks could not run."""
     revealed = _reveal(schema)
     try:
         return SchemaSerializer(revealed, config, _use_prebuilt=False)
@@ -161,7 +162,7 @@ def _revealing(as_bytes: bool) -> Any:
 
 
 def _holds_bytes(node: dict[str, Any]) -> bool:
-    """Bytes are written as the configuration around them says, which only their own schema knows."""
+    """Whether the secret is bytes: only a bytes schema applies the configured encoding."""
     inner = node.get("json_schema", {})
     return isinstance(inner, dict) and inner.get("schema", {}).get("type") == "bytes"
 

@@ -1,4 +1,4 @@
-"""Read a task function's signature: which arguments travel, which are injected, how both are checked."""
+"""The signature of a task: check, encode and decode its arguments and result."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from jetjobs.model.errors import (
     UnstorableValue,
 )
 
-# NaN and bytes have no JSON form of their own; these keep them whole over the round trip.
+# NaN and bytes have no native JSON form. With these settings they survive a round trip.
 _AS_JSON = CoreConfig(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
 _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
 
-# Traces of a number that JSON may not have kept.
+# Signs of a number that JSON may have changed.
 _SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
 _SAFE = frozenset({"missing", "extra_forbidden"})
-# Messages of pydantic's that repeat the input.
-_UNSAFE = {"union_tag_invalid": "Input tag is none of the expected ones"}
+# Messages of pydantic that repeat the input.
+_UNSAFE = {"union_tag_invalid": "Input tag is not one of the expected tags"}
 
 
 class Signature:
-    """The arguments of one task as a JSON object, and its result as JSON."""
+    """Converts the arguments of a task to a JSON object and back, and its result to JSON and back."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self.task = task
@@ -76,25 +76,26 @@ class Signature:
         self._arguments = _adapter(task, "arguments", _typed_dict(task, fields), None)
         result = hints.get("return", Any)
         self._result = _adapter(task, "result", result, _result_config(result))
-        # What happens with every job goes straight to pydantic's core.
-        self._validate = _reading(self._arguments, self._arguments.validator.validate_python)
-        self._validate_json = _reading(self._arguments, self._arguments.validator.validate_json)
-        self._validate_result = _reading(self._result, self._result.validator.validate_json)
+        # For speed, the calls of every job go straight to pydantic-core.
+        self._validate = _with_aliases(self._arguments, self._arguments.validator.validate_python)
+        self._validate_json = _with_aliases(self._arguments, self._arguments.validator.validate_json)
+        self._validate_result = _with_aliases(self._result, self._result.validator.validate_json)
         self._loose = "'type': 'any'" in str(self._arguments.core_schema)
-        """Whether something travels whose type says nothing, so that its form must be looked at each time."""
+        """Whether an argument has type Any, so that each value must be checked for a JSON form."""
         self.secrets = secret_paths(self._arguments.core_schema)
-        """Where secrets stand among the arguments."""
+        """The paths of the secrets in the arguments."""
         self.result_secrets = secret_paths(self._result.core_schema)
-        """Where secrets stand in what the task returns."""
-        # A TypedDict's configuration reaches the validator only; the serializer must be told again.
+        """The paths of the secrets in the result."""
+        # The configuration of a TypedDict reaches only the validator, so the serializer gets it explicitly.
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
         self._result_to_json = self._result.serializer.to_json
 
     @property
     def fingerprint(self) -> str:
-        """Of the arguments' JSON schema: workers with different ones do not take the same arguments. Empty when a
-        type of them has no such schema."""
+        """Hash of the JSON schema of the arguments, to detect workers with different versions of a task. Empty if
+        a type has no JSON schema.
+        """
         try:
             schema = self._arguments.json_schema()
         except PydanticUserError:
@@ -102,16 +103,16 @@ class Signature:
         return hashlib.sha256(json.dumps(schema, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, checked against their types. InvalidArguments names each wrong one."""
+        """Arguments by name, checked against their types. InvalidArguments names each invalid one."""
         if args:
             kwargs = self.by_name(args, kwargs)
         try:
             return typing.cast("dict[str, Any]", self._validate(kwargs))
-        except Exception as error:  # a validator of the user's own may raise anything
+        except Exception as error:  # a user's validator may raise anything
             raise self._invalid(error) from None
 
     def by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, not checked. InvalidArguments for too many, and for one that is given twice."""
+        """Arguments by name, unchecked. InvalidArguments for too many arguments or one given twice."""
         positional = self._positional
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, got {len(args)}"
@@ -127,7 +128,7 @@ class Signature:
         return {**named, **kwargs}
 
     def encode(self, arguments: dict[str, Any]) -> bytes:
-        """The body of a job. InvalidArguments names the argument that has no JSON form."""
+        """The body of a job. InvalidArguments names arguments that have no JSON form."""
         try:
             body = self._to_json(arguments, warnings="error")
         except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -139,19 +140,19 @@ class Signature:
         return body
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """The arguments in `body`: MalformedJob when it is no JSON object, InvalidArguments when one is wrong."""
+        """The arguments in `body`. MalformedJob if it is not a JSON object, InvalidArguments if one is invalid."""
         try:
             return typing.cast("dict[str, Any]", self._validate_json(body))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             if first["type"] in ("json_invalid", "dict_type") and not first["loc"]:
-                raise MalformedJob(f"the body is no JSON object: {first['msg']}") from None
+                raise MalformedJob(f"the body is not a JSON object: {first['msg']}") from None
             raise self._invalid(error) from None
         except Exception as error:
             raise self._invalid(error) from None
 
     def encode_result(self, value: Any) -> bytes:
-        """UnstorableValue when JSON cannot hold the value."""
+        """The result as JSON. UnstorableValue if it has no JSON form."""
         try:
             return self._result_to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -163,14 +164,14 @@ class Signature:
         return self._validate_result(data)
 
     def _check_whole(self, arguments: dict[str, Any], body: bytes) -> None:
-        """Refuse what JSON would change in silence: NaN and bytes where their type is not known, huge integers."""
+        """Reject what JSON would silently change: NaN and bytes of unknown type, and huge integers."""
         try:
             there = self.decode(body)
         except DeliveryError:
             there = {}
         changed = [n for n in arguments if n not in there or _fragile(arguments[n]) != _fragile(there[n])]
         if changed:
-            raise self._unwritable(changed, "what is in it does not come back as it is")
+            raise self._unwritable(changed, "its value would change")
 
     def _writes(self, arguments: dict[str, Any], name: str) -> bool:
         try:
@@ -187,18 +188,18 @@ class Signature:
             problems=[(name, reason) for name in names] or [("", reason)],
         )
 
-    def _said(self, problem: Any) -> str:
-        """The message, unless it may repeat what is secret: that of a validator around it often does."""
+    def _message(self, problem: Any) -> str:
+        """The message of pydantic, unless it may contain a secret: messages of validators often do."""
         kind, argument = str(problem["type"]), problem["loc"][:1]
         if kind not in _SAFE and any(not argument or path[:1] == argument for path in self.secrets):
-            return f"not valid ({kind})"
+            return f"invalid ({kind})"
         return _UNSAFE.get(kind) or str(problem["msg"])
 
     def _invalid(self, error: Exception) -> InvalidArguments:
-        # Inputs are left out on purpose: they may be secret, and this text goes to logs and dead letters.
+        # Without inputs: they may be secret, and this text goes to logs and dead letters.
         if isinstance(error, ValidationError):
             details = error.errors(include_url=False, include_input=False, include_context=False)
-            problems = [(".".join(map(str, d["loc"])), self._said(d)) for d in details]
+            problems = [(".".join(map(str, d["loc"])), self._message(d)) for d in details]
         else:
             problems = [("", f"a validator raised {type(error).__qualname__}")]
         text = "; ".join(f"{name}: {message}" if name else message for name, message in problems[:5])
@@ -212,12 +213,12 @@ def _parameters(task: str, function: Callable[..., Any]) -> dict[str, inspect.Pa
     for parameter in parameters.values():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             raise DefinitionError(
-                f"task {task!r}: {parameter} is not possible",
-                hint="a job's arguments travel by name; list them, or take one dict or model",
+                f"task {task!r}: {parameter} is not supported",
+                hint="arguments are stored by name: list them, or take one dict or model",
             )
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise DefinitionError(
-                f"task {task!r}: argument {parameter.name!r} is positional-only, but arguments travel by name"
+                f"task {task!r}: argument {parameter.name!r} is positional-only, but arguments are stored by name"
             )
     return parameters
 
@@ -227,13 +228,13 @@ def _hints(task: str, function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise DefinitionError(
-            f"task {task!r}: an annotation cannot be read: {error}",
-            hint="names in annotations must be known in the module, not only inside a function",
+            f"task {task!r}: an annotation cannot be resolved: {error}",
+            hint="names in annotations must be defined in the module, not inside a function",
         ) from error
 
 
 def _is_time(hint: Any) -> bool:
-    """Whether a time fits: datetime, one of pydantic's kinds of it, or a union with one."""
+    """Whether the type accepts a datetime: datetime, one of pydantic's variants, or a union with one."""
     origin = get_origin(hint)
     if origin is Annotated:
         return _is_time(get_args(hint)[0])
@@ -255,7 +256,7 @@ def _typed_dict(task: str, fields: dict[str, Any]) -> Any:
 
 
 def _result_config(hint: Any) -> ConfigDict | None:
-    # A model, dataclass or TypedDict brings its own configuration; pydantic refuses a second one.
+    # A model, dataclass or TypedDict has its own configuration; pydantic rejects a second one.
     has_own = isinstance(hint, type) and (
         hasattr(hint, "__pydantic_validator__")
         or hasattr(hint, "__dataclass_fields__")
@@ -270,14 +271,15 @@ def _adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> Type
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         reason = str(error).splitlines()[0]
         raise DefinitionError(
-            f"task {task!r}: the {what} cannot be described: {reason}",
-            hint="use types pydantic knows, or inject the object with Annotated[T, Depends(factory)]",
+            f"task {task!r}: unsupported type of the {what}: {reason}",
+            hint="use types that pydantic supports, or inject the object with Annotated[T, Depends(factory)]",
         ) from None
 
 
-def _reading(adapter: TypeAdapter[Any], validate: Callable[..., Any]) -> Callable[..., Any]:
-    """Fields are read by name and by alias: we write names, unless a model says otherwise, and others write what
-    they know. Costs nothing where there is no alias."""
+def _with_aliases(adapter: TypeAdapter[Any], validate: Callable[..., Any]) -> Callable[..., Any]:
+    """Accept fields by name and by alias: jetjobs writes names, other producers may write aliases. Without aliases
+    this costs nothing.
+    """
     aliased = "'validation_alias'" in str(adapter.core_schema)
     return functools.partial(validate, by_alias=True, by_name=True) if aliased else validate
 
@@ -288,7 +290,7 @@ def _reason(error: Exception) -> str:
 
 
 def _fragile(value: Any) -> int:
-    """How much is in a value that JSON has no form of its own for: bytes, NaN, infinity."""
+    """How many values without a native JSON form are in it: bytes, NaN, infinity."""
     if isinstance(value, float):
         return 0 if math.isfinite(value) else 1
     if isinstance(value, bytes | bytearray):

@@ -1,4 +1,4 @@
-"""A task: a function under a stable name, and the typed way to request a run of it."""
+"""Tasks: functions with a stable name, and typed requests to run them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MIN_MEMORY = 16 * 2**20
-"""Less than this would hardly let a task begin."""
+"""In bytes. A task could hardly start with less."""
 
 
 @public("jetjobs")
 class JobRequest(NamedTuple, Generic[R]):
-    """A checked call, ready to be stored: `task.bind(...)` makes one."""
+    """A call with checked arguments, ready to be stored. Made by `task.bind(...)`."""
 
     task: Task[Any, R]
     body: bytes
     options: EnqueueOptions
 
     def __repr__(self) -> str:
-        return f"<JobRequest {self.task.name}>"  # the body may hold secrets
+        return f"<JobRequest {self.task.name}>"  # the body may contain secrets
 
 
 Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
@@ -45,7 +45,7 @@ Declare = Callable[["Task[Any, Any]", Mapping[str, Any]], None]
 
 @public("jetjobs")
 class Task(Generic[P, R]):
-    """A registered function. Calling it runs the plain function; `enqueue` stores a job."""
+    """A registered function. Calling it calls the function; `enqueue` stores a job."""
 
     def __init__(
         self, function: Callable[..., Any], send: Send, options: TaskOptions, declare: Declare | None = None
@@ -69,15 +69,15 @@ class Task(Generic[P, R]):
             check_dependency(dependency)
         if self.isolated and self.signature.dependencies:
             raise DefinitionError(
-                f"task {self.name!r}: a dependency is made in the worker and cannot cross to a child process",
-                hint="make the object inside the function, or leave out isolation",
+                f"task {self.name!r}: dependencies cannot be passed to a child process",
+                hint="create the object inside the function, or remove isolation",
             )
         self.direct = self.is_async and not self.signature.dependencies and not self.isolated
-        """Whether the worker may simply await it: nothing to inject, and no other place to run it."""
+        """Whether the worker can await the function directly: nothing to inject, no thread, no child process."""
         self.own_headers = {SECRET: write_paths(self.signature.secrets)} if self.signature.secrets else {}
-        """Headers that each job of the task carries: which of its arguments are secret."""
+        """Headers of every job of the task: they name the secret arguments."""
         self.secret_in_result = write_result_paths(self.signature.result_secrets)
-        """Which parts of its result are secret, as its record says it; empty for none."""
+        """The secret parts of the result, in the form of the done record; empty if there are none."""
         self.send = send
         """Stores a request of this task: the method of the app or router that declared it."""
         self._declare = declare
@@ -107,14 +107,14 @@ class Task(Generic[P, R]):
             return
         if not self.isolated:
             raise DefinitionError(
-                f"{of}memory_limit goes with isolation='process': a thread has no memory of its own"
+                f"{of}memory_limit needs isolation='process': threads share the memory of the worker"
             )
         if not isinstance(limit, int) or isinstance(limit, bool) or not MIN_MEMORY <= limit < 2**62:
             raise DefinitionError(f"{of}memory_limit must be a whole number of bytes, at least {MIN_MEMORY:,}")
 
     @property
     def isolated(self) -> bool:
-        """Whether it runs in a child process."""
+        """Whether the task runs in a child process."""
         return self.isolation == "process"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -122,36 +122,39 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> TaskCall[P, R]:
-        """The same task with options for one job; they never mix with its arguments."""
+        """The same task with options for one job, kept apart from its arguments."""
         return TaskCall(self, options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
-        """A checked call for `app.enqueue_many`. InvalidArguments when the arguments do not fit."""
+        """A request for `app.enqueue_many`. InvalidArguments if the arguments do not fit the signature."""
         return self.request({}, args, kwargs)
 
     def request(self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobRequest[R]:
-        """A checked call with options; `bind` and `options(...).bind` are the typed ways to it."""
+        """A request with options, untyped. `bind` and `options(...).bind` are the typed forms."""
         signature = self.signature
         if signature.dependencies and (injected := signature.dependencies.keys() & kwargs.keys()):
             names = sorted(injected)
             raise InvalidArguments(
-                f"task {self.name!r}: {', '.join(names)} is injected by the worker and cannot be sent",
+                f"task {self.name!r}: {', '.join(names)} is injected by the worker and cannot be passed",
                 task=self.name,
                 problems=[(name, "injected") for name in names],
             )
         return JobRequest(self, signature.encode(signature.bind(args, kwargs)), options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Store a job. Returns once the stream has confirmed it; checks the arguments before anything is sent."""
+        """Check the arguments and store a job. Returns once the server has confirmed it."""
         return await self.send(self.bind(*args, **kwargs))
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> Self:
-        """Run it by the calendar: `report.cron("0 9 * * 1-5", tz="Europe/Berlin")`. DefinitionError for a rule or
-        arguments that cannot work. The schedule has the task's name unless it is given one."""
+        """Run the task on a cron schedule: `report.cron("0 9 * * 1-5", tz="Europe/Berlin")`.
+
+        The name of the schedule defaults to the name of the task. DefinitionError for an invalid rule or invalid
+        arguments.
+        """
         return self._recurring({"cron": expression}, options)
 
     def every(self, interval: timedelta, **options: Unpack[ScheduleOptions]) -> Self:
-        """Run it every so often, from one second on: `ping.every(timedelta(minutes=5))`."""
+        """Run the task at a fixed interval of at least one second: `ping.every(timedelta(minutes=5))`."""
         return self._recurring({"every": interval}, options)
 
     def _recurring(self, rule: Mapping[str, Any], options: ScheduleOptions) -> Self:
@@ -162,16 +165,18 @@ class Task(Generic[P, R]):
         return self
 
     def _check_decorated(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """`@task.cron(...)` over another function calls the task with that function: a DefinitionError says so.
-        Not where the first argument is a dependency, which a test may give by hand."""
+        """DefinitionError if `@task.cron(...)` was used as a decorator: that calls the task with a function.
+
+        A function is accepted where the first argument is a dependency, which a test may pass itself.
+        """
         if not self._scheduled or kwargs or len(args) != 1 or not isinstance(args[0], FunctionType | Task):
             return
         if next(iter(inspect.signature(self.function).parameters), "") in self.signature.dependencies:
             return
         other = getattr(args[0], "__name__", "other")
         raise DefinitionError(
-            f"task {self.name!r} was called with function {other!r}: cron and every are no decorators",
-            hint=f"declare {other} with @app.task, and below it write {other}.cron(...)",
+            f"task {self.name!r} was called with function {other!r}: cron and every are not decorators",
+            hint=f"declare {other} with @app.task, then call {other}.cron(...)",
         )
 
     def __repr__(self) -> str:
@@ -180,7 +185,7 @@ class Task(Generic[P, R]):
 
 @public("jetjobs")
 class AsyncTask(Task[P, R]):
-    """A task over `async def`; runs on the worker's event loop, or on that of a child process."""
+    """A task over `async def`. It runs on the event loop of the worker or of a child process."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         self._check_decorated(args, kwargs)
@@ -190,7 +195,7 @@ class AsyncTask(Task[P, R]):
 
 @public("jetjobs")
 class SyncTask(Task[P, R]):
-    """A task over `def`; runs in a thread of the worker, or in a child process."""
+    """A task over `def`. It runs in a thread of the worker or in a child process."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         self._check_decorated(args, kwargs)
@@ -214,5 +219,5 @@ class TaskCall(Generic[P, R]):
         return self.task.request(self.options, args, kwargs)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Like `Task.enqueue`, with these options."""
+        """`Task.enqueue` with these options."""
         return await self.task.send(self.bind(*args, **kwargs))

@@ -143,7 +143,7 @@ def _jobs(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Itera
 
 
 def _faults(draw: random.Random, seconds: float, queues: tuple[str, ...]) -> Iterator[PlannedFault]:
-    """One fault every two to four seconds, later when the previous one lasts. All kinds occur before one repeats."""
+    """One fault every two to four seconds, or later when one lasts longer. All kinds occur before one repeats."""
     at = draw.uniform(1.0, 2.0)
     while True:
         for kind in draw.sample(FAULTS, len(FAULTS)):

@@ -193,7 +193,12 @@ def test_an_app_that_cannot_be_imported_shows_the_users_frames_only(folder: Path
         ("import missing_module\n", None, 4, "cannot be imported"),
         ("from jetjobs import JetJobs\napp = JetJobs('a b')\n", None, 2, "invalid app name 'a b'"),
         (TASKS + "\n@app.task\nasync def greet() -> None: ...\n", None, 2, "task 'greet' is declared twice"),
-        (TASKS + "\n@app.task\nasync def other(*args: int) -> None: ...\n", None, 2, "*args: int is not possible"),
+        (
+            TASKS + "\n@app.task\nasync def other(*args: int) -> None: ...\n",
+            None,
+            2,
+            "*args: int is not supported",
+        ),
     ],
 )
 def test_what_is_wrong_with_an_app_is_said_in_one_line(

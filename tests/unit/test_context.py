@@ -33,7 +33,7 @@ def a_context(job: Job = JOB, seconds: float = 60.0) -> Context:
 
 def test_there_is_no_job_outside_of_one() -> None:
     assert running_job() is None
-    with pytest.raises(JetJobsError, match="no job runs here") as caught:
+    with pytest.raises(JetJobsError, match="no job is running here") as caught:
         current_job()
     assert caught.value.hint is not None
 

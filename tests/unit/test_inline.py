@@ -95,7 +95,7 @@ async def test_the_job_is_known_inside_and_no_longer_afterwards(app: JetJobs) ->
 
     found = await Inline(attempt=3, delivery=2).run(look.options(job_id="my-id", headers={"X-Tenant": "acme"}))
     assert found == ["my-id", "look", "mail", "3", "2", "acme"]
-    with pytest.raises(JetJobsError, match="no job runs here"):
+    with pytest.raises(JetJobsError, match="no job is running here"):
         current_job()
 
 

@@ -269,11 +269,11 @@ def test_cron_as_a_decorator_says_how_it_is_written(is_async: bool) -> None:
     report: Any = app.task(name="report")(awaited if is_async else called)
     # What `@report.cron("@daily")` above it comes to.
     with pytest.raises(
-        DefinitionError, match="called with function 'other': cron and every are no decorators"
+        DefinitionError, match="called with function 'other': cron and every are not decorators"
     ) as at:
         report.cron("@daily")(other)
-    assert at.value.hint == "declare other with @app.task, and below it write other.cron(...)"
-    with pytest.raises(DefinitionError, match="no decorators"):
+    assert at.value.hint == "declare other with @app.task, then call other.cron(...)"
+    with pytest.raises(DefinitionError, match="not decorators"):
         report.every(MINUTE, name="often")(app.task(other))
 
 

@@ -132,7 +132,7 @@ def test_what_is_no_function_with_a_name_is_refused(function: Any, app: JetJobs)
 
 def test_a_task_is_no_function_to_make_a_task_of(app: JetJobs) -> None:
     task = app.task(greet)
-    with pytest.raises(DefinitionError, match="no function"):
+    with pytest.raises(DefinitionError, match="must be a function"):
         app.task(name="again")(task)
 
 
@@ -384,7 +384,7 @@ def test_a_task_runs_in_the_worker_unless_it_says_otherwise(app: JetJobs) -> Non
     [
         ({"isolation": "thread"}, "isolation must be 'none' or 'process', not 'thread'"),
         ({"isolation": None}, "isolation must be"),
-        ({"memory_limit": 2**28}, "memory_limit goes with isolation='process'"),
+        ({"memory_limit": 2**28}, "memory_limit needs isolation='process'"),
         ({"isolation": "process", "memory_limit": 1000}, "at least 16,777,216"),
         ({"isolation": "process", "memory_limit": True}, "memory_limit must be a whole number"),
         ({"isolation": "process", "memory_limit": "1G"}, "memory_limit must be a whole number"),
@@ -399,7 +399,7 @@ def test_isolation_that_cannot_be_is_refused(app: JetJobs, options: dict[str, An
 def test_dependencies_do_not_go_with_a_child_process(app: JetJobs) -> None:
     def task(db: Annotated[object, Depends(object)] = INJECTED) -> None: ...
 
-    with pytest.raises(DefinitionError, match="cannot cross to a child process"):
+    with pytest.raises(DefinitionError, match="cannot be passed to a child process"):
         app.task(isolation="process")(task)
 
 
