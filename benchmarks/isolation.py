@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from benchmarks import isolated
 from jetjobs.define.context import Context
 from jetjobs.model.job import Job
-from jetjobs.worker.execution.thread_pool import Threads
+from jetjobs.worker.execution.thread_pool import ThreadPool
 from jetjobs.worker.isolation.pool import ProcessPool
 from jetjobs.worker.isolation.process import ChildProcess
 
@@ -32,7 +32,7 @@ async def main() -> None:
         await child.end(at_once=True)
     start_ms = statistics.median(starts) * 1e3
     print(f"start of a child          {start_ms:8.0f} ms, {memory / 2**20:.0f} MiB resident")
-    threads = Threads(1, lambda event: None)
+    threads = ThreadPool(1, lambda event: None)
     context = Context(Job("id", task.name, "default", "normal", b""), "w", 1, 1, time.monotonic() + 3600)
     for size in (10, 100_000):
         arguments = {"text": "x" * size}

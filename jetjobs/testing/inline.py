@@ -22,7 +22,7 @@ from jetjobs.model.wire.ids import new_run, new_uid
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.worker.execution.executor import call
 from jetjobs.worker.execution.executor import encode as encode_result
-from jetjobs.worker.execution.thread_pool import Threads
+from jetjobs.worker.execution.thread_pool import ThreadPool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,7 +138,7 @@ async def _attempt(
     context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s, services)
     enter_job(context)
     arguments = task.signature.decode(job.body)
-    threads = Threads(1, lambda event: None)
+    threads = ThreadPool(1, lambda event: None)
     try:
         async with asyncio.timeout(limit_s) as limit, Scope() as of_worker:
             value = await call(context, task, arguments, app.middlewares, threads, of_worker, given)

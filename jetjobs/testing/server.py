@@ -44,8 +44,8 @@ async def working(worker: Worker) -> AsyncIterator[Worker]:
         if not run.done():
             yield worker
     except BaseException:
-        worker.stop()
+        worker.stop(now=True)
         await asyncio.wait({run})
         raise
-    worker.stop()
+    worker.stop(now=True)
     await run

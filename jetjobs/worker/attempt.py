@@ -1,27 +1,28 @@
-"""One delivery in our hands: its job, its lease, its time limit, and how it may be interrupted."""
+"""An attempt: one delivery of a job that this worker holds, its lease, and how its task is interrupted."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TypeVar
 
 from jetjobs.jetstream.jobs.checkpoints import CheckpointHandle
 from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.model.clock import SYSTEM_CLOCK, Clock
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.job import Job
 
 T = TypeVar("T")
 
-LOOK_AGAIN_S = 1.0
-STOPPING_S = 2.0
-"""So long a child process may take to stop a job that is cancelled; then it is killed."""
+RETRY_S = 1.0
+"""Pause between requests to a server that does not answer."""
+CHILD_STOP_S = 2.0
+"""How long a child process may take to stop a cancelled job. Then it is killed."""
 
 
 class Interrupt(Enum):
-    """Why a running task was cancelled by us."""
+    """Why the worker cancelled a running task."""
 
     TIMEOUT = "timeout"
     LEASE_LOST = "lease lost"
@@ -29,8 +30,8 @@ class Interrupt(Enum):
     CANCEL = "cancel"
 
 
-class Report:
-    """How far the task says it is. A new one for each call, so that threads need no lock."""
+class Progress:
+    """The progress that a task reported. Each report makes a new one, so that threads need no lock."""
 
     __slots__ = ("fraction", "message", "sent")
 
@@ -41,95 +42,110 @@ class Report:
 
 
 class Attempt:
-    """Held from delivery until settled. Times are of the monotonic clock."""
+    """Held from the delivery of a job until it is settled. Times are those of the monotonic clock."""
 
     __slots__ = (
-        "alone",
-        "ask_child",
-        "beat_at",
+        "_clock",
+        "asyncio_task",
+        "cancelled_for",
+        "checkpoint",
         "delivery",
         "expires_at",
+        "heartbeat_at",
         "interrupt",
         "job",
-        "kept",
+        "key",
         "lane",
         "leased_until",
-        "place",
+        "progress",
         "queue",
         "received_at",
-        "report",
-        "runner",
+        "recorded_at",
         "running",
-        "sent",
-        "shown_at",
         "started_at",
+        "stop_child",
+        "suspect",
     )
 
-    def __init__(self, delivery: Delivery, queue: str, lane: str, now: float, lease_s: float) -> None:
-        """`now` is when it was delivered, as far as we can tell: the lease counts from then."""
+    def __init__(
+        self,
+        delivery: Delivery,
+        queue: str,
+        lane: str,
+        received_at: float,
+        lease_s: float,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """The lease counts from `received_at`."""
+        self._clock = clock
         self.delivery = delivery
         self.queue = queue
         self.lane = lane
-        """The lane it was delivered from, which may be a detour from the job's own."""
-        self.alone = False
-        """Whether it is a suspect, one crash short of the limit: it runs with nothing new beside it. ADR 29."""
-        self.place = (queue, delivery.sequence)
+        """The lane that delivered the job, which may differ from the lane of its priority."""
+        self.suspect = False
+        """Whether the job is one crash short of the limit and runs with nothing new beside it. ADR 29."""
+        self.key = (queue, delivery.sequence)
         self.job: Job | None = None
-        self.received_at = now
-        self.beat_at = now
-        self.leased_until = now + lease_s
+        """None until the job has been decoded."""
+        self.received_at = received_at
+        self.heartbeat_at = received_at
+        self.leased_until = received_at + lease_s
         self.started_at = 0.0
         self.expires_at = 0.0
+        """When the time limit of the task is up."""
         self.running = False
-        """True only while the task's own code runs: nothing else may be cancelled."""
-        self.runner: asyncio.Task[None] | None = None
+        """Whether the task's own code runs. The worker cancels nothing else."""
+        self.asyncio_task: asyncio.Task[None] | None = None
         self.interrupt: Interrupt | None = None
-        self.sent: tuple[Interrupt, ...] = ()
-        """For which reasons the task was cancelled."""
-        self.ask_child: Callable[[], None] | None = None
-        """Asks the child process that runs the task to stop it; None where none does."""
-        self.shown_at = 0.0
-        """When a `running` record was last written; 0 for never."""
-        self.report: Report | None = None
-        """The newest progress, if the task has told of any."""
-        self.kept: CheckpointHandle | None = None
-        """Our hand on the job's checkpoint, if the task has asked for or written one."""
+        self.cancelled_for: tuple[Interrupt, ...] = ()
+        """The reasons for which the task was cancelled."""
+        self.stop_child: Callable[[], None] | None = None
+        """Asks the child process that runs the task to stop it. None if no child process runs it."""
+        self.recorded_at = 0.0
+        """When its running record was last written. 0 if it has none."""
+        self.progress: Progress | None = None
+        """The latest progress that the task reported."""
+        self.checkpoint: CheckpointHandle | None = None
+        """The job's checkpoint, if the task has read or written one."""
 
     def owned(self) -> bool:
-        """Whether the lease is still ours, by our own clock: a worker that was frozen learns it here first."""
-        return self.interrupt is not Interrupt.LEASE_LOST and time.monotonic() < self.leased_until
+        """Whether this worker still holds the lease, by its own clock. A frozen process finds out here first."""
+        return self.interrupt is not Interrupt.LEASE_LOST and self._clock.monotonic() < self.leased_until
 
-    async def patiently(self, look: Callable[[], Awaitable[T]]) -> T:
-        """What `look` finds. A server that does not answer is asked again while the lease is ours: to give up
-        would count as a crash of the job."""
+    async def retry_while_owned(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat `request` until the server answers or the lease is lost. Giving up earlier would count as a
+        crash of the job."""
         while True:
             try:
-                return await look()
+                return await request()
             except BrokerUnavailable:
                 if not self.owned():
                     raise
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     def stop_running(self, why: Interrupt) -> None:
-        """Cancel the task's code; kill it, in a child process. The first reason stays, and it is cancelled once:
-        only one who was to be cancelled and went on is told again when his time is up or the worker stops."""
-        first = self.interrupt in (None, Interrupt.CANCEL) and why not in self.sent
-        if self.running and self.runner is not None and first:
+        """Cancel the task's code, or kill it in a child process. The first reason is the one that counts.
+
+        A task is cancelled once. Only a task that ignored the cancellation of its job is cancelled again, when its
+        time limit is up or the worker stops.
+        """
+        first = self.interrupt in (None, Interrupt.CANCEL) and why not in self.cancelled_for
+        if self.running and self.asyncio_task is not None and first:
             self.interrupt = self.interrupt or why
-            self.sent += (why,)
-            self.runner.cancel()
+            self.cancelled_for += (why,)
+            self.asyncio_task.cancel()
 
     def cancel_running(self) -> None:
-        """Somebody has cancelled the job. A child process is asked to stop it first, so that it may clean up."""
+        """Stop the task of a cancelled job. A child process is asked first, so that the task can clean up."""
         if not self.running or self.interrupt is not None:
             return
-        if self.ask_child is None:
+        if self.stop_child is None:
             self.stop_running(Interrupt.CANCEL)
             return
         self.interrupt = Interrupt.CANCEL
-        self.ask_child()
-        asyncio.get_running_loop().call_later(STOPPING_S, self._kill_child)
+        self.stop_child()
+        asyncio.get_running_loop().call_later(CHILD_STOP_S, self._kill_child)
 
     def _kill_child(self) -> None:
-        if self.ask_child is not None:  # else it has answered: what still runs is middleware
+        if self.stop_child is not None:  # else the child has answered, and only middleware still runs
             self.stop_running(Interrupt.CANCEL)

@@ -1,11 +1,11 @@
-"""How one worker is to run, and the phases of its life."""
+"""Options of a worker, and the phases of its life."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,6 +14,8 @@ from jetjobs.define.middleware import Middleware
 from jetjobs.model.error_classification import Classifier
 
 Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+"""Starts a background task that the worker waits for when it stops."""
 
 
 class Phase(StrEnum):
@@ -27,22 +29,25 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How one worker runs. `queues` maps each to its own slot limit, or None."""
+    """How one worker runs."""
 
     queues: Mapping[str, int | None]
+    """The queues to work on. Each may have a slot limit of its own."""
     slots: int = 10
     name: str = ""
     burst: bool = False
+    """Whether to stop once all lanes are empty."""
     max_jobs: int = 0
+    """How many jobs to start before the worker stops. 0 for no limit."""
     app: str = ""
-    """Whose schedules the registry declares."""
+    """The name of the app that declares the schedules."""
     schedules: bool = True
-    """Whether to be a candidate for the lead, and so for planning schedules."""
+    """Whether the worker is a candidate for leadership, and so may plan schedules."""
     middlewares: Sequence[Middleware] = ()
     lifespans: Sequence[Lifespan] = field(default_factory=tuple)
     classifiers: Mapping[type[BaseException], Classifier] = field(default_factory=dict)
 
 
 def default_name() -> str:
-    """Of a worker that was given none."""
+    """The name of a worker without a given name."""
     return f"{socket.gethostname()}-{os.getpid()}"

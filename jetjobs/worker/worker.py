@@ -1,11 +1,10 @@
-"""Wiring and life of a worker: start, run, quiet, stop."""
+"""The life of a worker: start, quiet, stop. Wires its parts together; jobs do not pass through here."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +17,12 @@ from jetjobs.model.settings import Settings
 from jetjobs.model.views.live_events import WATCH
 from jetjobs.model.views.queue_info import QueueState
 from jetjobs.model.views.worker_info import QueueSlots
-from jetjobs.worker.attempt import Attempt, Interrupt
-from jetjobs.worker.execution.executor import RunConfig, Runner
-from jetjobs.worker.execution.pipeline import Processing
+from jetjobs.worker.attempt import Interrupt
+from jetjobs.worker.execution.admission import Admission
+from jetjobs.worker.execution.executor import Executor, ExecutorConfig
+from jetjobs.worker.execution.pipeline import Pipeline
+from jetjobs.worker.execution.quarantine import Quarantine
+from jetjobs.worker.execution.redelivery import RedeliveryCheck
 from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.fleet.control import handle_cancel
 from jetjobs.worker.fleet.event_publisher import EventPublisher
@@ -30,19 +32,26 @@ from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leader.leadership import Leadership
 from jetjobs.worker.leader.overdue_jobs import OverdueRequest
-from jetjobs.worker.leases.lease_table import Leases
+from jetjobs.worker.leases.heartbeats import Heartbeats
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
+from jetjobs.worker.leases.running_records import RunningRecords
+from jetjobs.worker.leases.time_limits import TimeLimits
 from jetjobs.worker.options import Phase, WorkerOptions, default_name
 from jetjobs.worker.scheduling.declared import sync_declared
 
 MAX_STUCK_THREADS = 10
-"""With so many threads that a timeout gave up on and that still run, the worker ends to be started again."""
-RELEASE_GRACE_S = 5.0
-"""How long cancelled tasks may take to clean up before we exit without them."""
+"""With this many stuck threads the worker stops, so that a new process can take its place."""
+MIN_SETTLE_S = 15.0
+"""The least time to store an outcome, however short the lease is."""
+CLEANUP_S = 5.0
+"""How long cancelled tasks may take to clean up before the worker stops without them."""
+BURST_CHECK_S = 0.05
 
 
 @public("jetjobs")
 class Worker:
-    """Runs the tasks of a registry. Made by the app; `run` returns when it has stopped."""
+    """Runs the tasks of an app. Created by the app; `run` returns when the worker has stopped."""
 
     def __init__(
         self,
@@ -62,155 +71,129 @@ class Worker:
         self.options = options
         self._jetstream = jetstream
         self._settings = settings
-        self._observe = observe = self.event_publisher = EventPublisher(jetstream, self.name, observe)
-        lease_s = settings.queues.lease.total_seconds()
-        self.slots = Slots(options.slots, options.queues)
-        self.leases = Leases(jetstream, self.name, lease_s, observe)
-        max_crashes = settings.queues.max_crashes
-        self._dispatcher = Dispatcher(self.slots, self.leases, self._start, self._release, max_crashes, observe)
-        self._settlement = Settlement(jetstream, registry, self.name, max(lease_s, 15.0), self._tell)
-        self._lanes = Lanes(jetstream, options.queues, settings, self.leases, self._spawn)
-        self._overdue = OverdueRequest(jetstream)
-        self._runner: Runner | None = None
-        self._processing: Processing | None = None
-        sync = functools.partial(sync_declared, jetstream, options.app, registry.declared_schedules)
-        self._leadership = Leadership(jetstream, self.name, lease_s, observe, sync)
-        self._registration = Registration(jetstream, self.name, self.leases, self._spawn)
-        self.control = self._registration.control
-        """What others may ask of this worker; `control.on` adds a word."""
-        self.control.on("ping", lambda request: {"phase": str(self.phase)})
-        self.control.on("quiet", lambda request: self.hush())
-        self.control.on("stop", self._asked_to_stop)
-        self.control.on("cancel", lambda request: handle_cancel(self.leases, self.registry, request))
-        self.control.on(WATCH, self.event_publisher.on_watch)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._quiet = asyncio.Event()
+        self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._opening: asyncio.Task[Any] | None = None
-        self._started = 0
         self.cut_short = 0
-        """Jobs that were cancelled and released when the stop deadline passed."""
+        """Jobs that were cancelled and released when the stop timeout was up."""
         self.count_queues = False
-        """Whether to count all queues while it leads. Set before `run`, where somebody asks for the counts."""
+        """Whether to count all queues while this worker is the leader. Set it before `run`."""
         self.recycling = False
-        """Whether it stops by itself, because of threads that do not end: start another in its place."""
+        """Whether the worker stops because of stuck threads. Start another one in its place."""
+        self._observe = self.event_publisher = EventPublisher(jetstream, self.name, observe)
+        lease_s = settings.queues.lease.total_seconds()
+        sync = functools.partial(sync_declared, jetstream, options.app, registry.declared_schedules)
+        self._leadership = Leadership(jetstream, self.name, lease_s, self._observe, sync)
+        self._overdue = OverdueRequest(jetstream)
+        self._wire_leases(lease_s)
+        self._wire_execution(lease_s)
+        self._wire_fleet()
+
+    def _wire_leases(self, lease_s: float) -> None:
+        self.leases = LeaseTable(lease_s, self._observe)
+        self.loop_monitor = LoopMonitor()
+        self._heartbeats = Heartbeats(self.leases)
+        self._limits = TimeLimits(self.leases)
+        self._records = RunningRecords(self._jetstream, self.name, self.leases, self.loop_monitor)
+
+    def _wire_execution(self, lease_s: float) -> None:
+        jetstream, registry, options, settings = self._jetstream, self.registry, self.options, self._settings
+        max_crashes = settings.queues.max_crashes
+        config = ExecutorConfig(
+            self.name,
+            options.slots,
+            settings.worker.timeout.total_seconds(),
+            options.middlewares,
+            options.classifiers,
+        )
+        self._executor = Executor(jetstream, registry, self._limits, self._observe, config)
+        self._pipeline = Pipeline(
+            jetstream,
+            registry,
+            options.classifiers,
+            Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes)),
+            self._executor,
+            Settlement(jetstream, registry, self.name, max(lease_s, MIN_SETTLE_S), self._on_settle_event),
+            self.leases,
+            self._records,
+            self._observe,
+            self._spawn,
+        )
+        self.slots = Slots(options.slots, options.queues)
+        self._dispatcher = Dispatcher(
+            self.slots,
+            self.leases,
+            self.loop_monitor,
+            Quarantine(max_crashes),
+            self._pipeline.start,
+            self._pipeline.release,
+            self._observe,
+        )
+        self._dispatcher.limit(options.max_jobs, self.stop)
+        self._lanes = Lanes(jetstream, options.queues, settings, self.leases, self._spawn)
+
+    def _wire_fleet(self) -> None:
+        self._registration = Registration(
+            self._jetstream, self.name, self.leases, self._records, self.loop_monitor, self._spawn
+        )
+        self.control = self._registration.control
+        """Answers control requests. `control.on` adds a request."""
+        self.control.on("ping", lambda request: {"phase": str(self.phase)})
+        self.control.on("quiet", self._on_quiet)
+        self.control.on("stop", self._on_stop)
+        self.control.on("cancel", lambda request: handle_cancel(self.leases, self.registry, request))
+        self.control.on(WATCH, self.event_publisher.on_watch)
 
     # Life
 
     async def run(self) -> None:
-        """Work until `quiet` or `stop`. BrokerError when the connection is gone for good."""
-        self._create_task = asyncio.get_running_loop().create_task
+        """Work until the worker is stopped. BrokerError if the server closes the connection for good."""
         self._observe(WorkerChanged("started", ", ".join(sorted(self.options.queues))))
         async with contextlib.AsyncExitStack() as stack:
-            if await self._started_up(stack):
+            if await self._start(stack):
                 await self._work()
         self.phase = Phase.STOPPED
         self._observe(WorkerChanged("stopped"))
 
-    async def _work(self) -> None:
-        self._enter(Phase.READY, f"{self.slots.total} slots")
-        background = [asyncio.create_task(self.leases.tend(self._tick, self._lanes.doubt))]
-        asking = asyncio.create_task(self._dispatcher.ask_for_ever())
-        if self.options.burst:
-            background.append(asyncio.create_task(self._quiet_when_empty()))
-        try:
-            await self._until_quiet([asking, *background])
-            if self.phase is not Phase.QUIET:
-                self._enter(Phase.QUIET, f"{self.slots.busy} running")
-            await _cancel([asking])
-            await self._finish()
-        finally:
-            await _cancel([asking, *background])
+    def quiet(self) -> None:
+        """Take no new work, and stay. Running jobs may take as long as they need. `stop` ends the worker.
 
-    async def _started_up(self, stack: contextlib.AsyncExitStack) -> bool:
-        """Open everything. False when the worker was told to stop meanwhile: it has nothing to finish."""
-        if self._quiet.is_set():
+        A worker that is not ready yet, or that is stopping, is left as it is.
+        """
+        if self.phase is Phase.READY:
+            self._dispatcher.close()
+            self._enter(Phase.QUIET, f"{self.slots.busy} running")
+            self._spawn(self._lanes.close())
+
+    def stop(self, *, now: bool = False) -> None:
+        """Take no new work, and end once the running jobs have ended or the stop timeout is up.
+
+        With `now`, cancel the running jobs at once and release them. Jobs that are cut short spend no attempt.
+        """
+        self._dispatcher.close()
+        first = not self._stop.is_set()
+        self._stop.set()
+        if first and self._opening is not None:
+            self._opening.cancel()  # the worker is still starting, perhaps in a slow lifespan
+        if now:
+            self._stop_now.set()
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> bool:
+        """Open all parts. False if the worker was stopped in the meantime."""
+        if self._stop.is_set():
             return False
         self._opening = asyncio.current_task()
         try:
             await self._open(stack)
         except asyncio.CancelledError:
-            if not self._quiet.is_set() or self._opening is None:
+            if not self._stop.is_set() or self._opening is None:
                 raise
             self._opening.uncancel()
             return False
         finally:
             self._opening = None
-        return not self._quiet.is_set()
-
-    def _enter(self, phase: Phase, detail: str) -> None:
-        self.phase = phase
-        self._registration.changed()
-        self._observe(WorkerChanged(str(phase), detail))
-
-    def hush(self) -> dict[str, Any]:
-        """Take no new work, and stay: what runs may take its time. `quiet` or `stop` ends the worker."""
-        if self.phase is Phase.STARTING:
-            return {"ok": False, "error": "the worker is still starting"}
-        if self.phase is Phase.READY:
-            self._dispatcher.stop_intake()
-            self._enter(Phase.QUIET, f"{self.slots.busy} running")
-            self._spawn(self._lanes.close())
-        return {"phase": str(self.phase)}
-
-    def _asked_to_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """As by a signal: in order, or at once."""
-        end = self.stop if request.get("now") is True else self.quiet
-        end()
-        return {"phase": str(Phase.QUIET)}
-
-    def quiet(self) -> None:
-        """Take no new work; what runs may finish until the stop timeout."""
-        self._dispatcher.stop_intake()
-        first = not self._quiet.is_set()
-        self._quiet.set()
-        if first and self._opening is not None:
-            self._opening.cancel()  # still starting, perhaps in a slow lifespan
-
-    def stop(self) -> None:
-        """Stop at once: cancel what runs and give it back."""
-        self.quiet()
-        self._stop_now.set()
-
-    @property
-    def left_behind(self) -> int:
-        """Tasks and threads of a worker that has stopped which would not end."""
-        threads = self._runner.threads.running if self._runner is not None else 0
-        return threads + sum(a.runner is not None and not a.runner.done() for a in self.leases.held)
-
-    @property
-    def stuck_threads(self) -> int:
-        """Threads that a time limit or a lost lease gave up on, and that still run."""
-        return self._runner.threads.stuck if self._runner is not None else 0
-
-    # Asked by the metrics, from another thread
-
-    @property
-    def queue_slots(self) -> Mapping[str, QueueSlots]:
-        return queue_slots(self.options.queues, self.slots, self.leases)
-
-    @property
-    def queue_states(self) -> list[QueueState]:
-        """How all queues stand, while this worker leads and `count_queues` is set; else none."""
-        return self._leadership.queue_counter.states
-
-    @property
-    def count_errors(self) -> int:
-        return self._leadership.queue_counter.errors
-
-    @property
-    def schedule_lateness(self) -> Mapping[str, float]:
-        """By schedule, while this worker leads: how late its next slot is, in seconds."""
-        return self._leadership.planner.lateness()
-
-    @property
-    def loop_lag_s(self) -> float:
-        """The longest time in the last ten seconds that the event loop was late."""
-        return self.leases.lag_s
-
-    @property
-    def ready(self) -> bool:
-        return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
+        return not self._stop.is_set()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         if self.slots.total:
@@ -223,19 +206,11 @@ class Worker:
             await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
 
     async def _open_intake(self, stack: contextlib.AsyncExitStack) -> None:
-        """All that taking and running jobs needs."""
-        await self._lanes.learn()
-        timeout_s = self._settings.worker.timeout.total_seconds()
-        config = RunConfig(self.name, self.slots.total, timeout_s, self.options.classifiers)
-        self._runner = Runner(
-            self.registry, self.options.middlewares, self.leases, self._jetstream, self._observe, config
-        )
-        max_crashes, observe = self._settings.queues.max_crashes, self._observe
-        self._processing = Processing(
-            self._jetstream, self._runner, self._settlement, self.leases, observe, self._on_stuck, max_crashes
-        )
-        stack.push_async_callback(self._runner.close)
-        await self._runner.open(self.options.queues)
+        """Open what pulls and runs jobs."""
+        await self._lanes.read_lease()
+        self._pipeline.open(self._dispatcher.on_end, self._on_stuck)
+        stack.push_async_callback(self._executor.close)
+        await self._executor.open(self.options.queues)
         for lifespan in self.options.lifespans:
             await stack.enter_async_context(lifespan())
         await self._jetstream.cancel_marks.listen()
@@ -243,21 +218,38 @@ class Worker:
         await self._lanes.open(self._dispatcher)
         stack.callback(self._jetstream.connection.on_reconnect(lambda: self._spawn(self._lanes.reconnected())))
 
-    async def _until_quiet(self, background: list[asyncio.Task[None]]) -> None:
-        quiet = asyncio.create_task(self._quiet.wait())
+    async def _work(self) -> None:
+        self._enter(Phase.READY, f"{self.slots.total} slots")
+        ticking = self.loop_monitor.run(self._tick_interval, self._tick, self._lanes.on_standstill)
+        background = [asyncio.create_task(ticking)]
+        pulling = asyncio.create_task(self._dispatcher.run())
+        if self.options.burst:
+            background.append(asyncio.create_task(self._stop_when_empty()))
+        try:
+            await self._until_stopped([pulling, *background])
+            if self.phase is not Phase.QUIET:
+                self._enter(Phase.QUIET, f"{self.slots.busy} running")
+            await _cancel([pulling])
+            await self._finish()
+        finally:
+            await _cancel([pulling, *background])
+            self._limits.close()
+
+    async def _until_stopped(self, background: list[asyncio.Task[None]]) -> None:
+        stopped = asyncio.create_task(self._stop.wait())
         closed = asyncio.create_task(self._jetstream.connection.closed.wait())
         try:
-            await asyncio.wait({quiet, closed, *background}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stopped, closed, *background}, return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 if task.done():
-                    task.result()  # raises what ended it; they end only by an error
-            if closed.done() and not quiet.done():
+                    task.result()  # background tasks end only by an error: raise it
+            if closed.done() and not stopped.done():
                 raise BrokerUnavailable("the server closed the connection for good")
         finally:
-            await _cancel([quiet, closed])
+            await _cancel([stopped, closed])
 
     async def _finish(self) -> None:
-        """What runs may end until the deadline; what does not is cancelled and given back."""
+        """Let running jobs end until the stop timeout is up, then cancel and release them."""
         await self._lanes.close()
         idle = asyncio.create_task(self.slots.idle())
         now = asyncio.create_task(self._stop_now.wait())
@@ -268,65 +260,64 @@ class Worker:
             if attempt.running:
                 self.cut_short += 1
                 attempt.stop_running(Interrupt.STOP)
-        unfinished = {a.runner for a in self.leases.held if a.runner is not None} | self._tasks
+        unfinished = {a.asyncio_task for a in self.leases.held if a.asyncio_task is not None} | self._tasks
         if unfinished:
-            await asyncio.wait(unfinished, timeout=RELEASE_GRACE_S)
+            await asyncio.wait(unfinished, timeout=CLEANUP_S)
 
-    async def _quiet_when_empty(self) -> None:
-        """Burst: stop once nothing runs and every lane is empty. Jobs for later are not waited for."""
+    async def _stop_when_empty(self) -> None:
+        """Burst: stop once nothing runs and every lane is empty. Jobs that are due later do not count."""
         while True:
             await self.slots.idle()
-            # What is being given back is in no lane for a moment.
+            # A job that is being released is in no lane for a moment.
             if not self.leases.held and await self._lanes.empty() and not self.leases.held:
-                self.quiet()
+                self.stop()
                 await asyncio.Event().wait()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(BURST_CHECK_S)
 
-    # One delivery
+    def _enter(self, phase: Phase, detail: str) -> None:
+        self.phase = phase
+        self._registration.changed()
+        self._observe(WorkerChanged(str(phase), detail))
 
-    def _start(self, attempt: Attempt) -> None:
-        self._started += 1
-        if self._started == self.options.max_jobs:
-            self.quiet()
-        # Held by the attempt, which the leases hold: no further reference is needed.
-        attempt.runner = self._create_task(self._attempt(attempt))
+    # Ticks and callbacks
 
-    async def _attempt(self, attempt: Attempt) -> None:
-        assert self._processing is not None
-        try:
-            await self._processing.process(attempt)
-        finally:
-            # The task knows its context, and that the attempt: left as a ring, each job would wait for the
-            # garbage collector, which costs a fifth of the throughput.
-            attempt.runner = None
-            self.slots.give_back(attempt.queue)
-            self._dispatcher.slot_freed(attempt, time.monotonic() - attempt.received_at)
+    def _tick_interval(self) -> float:
+        return min(TICK_S, self.leases.lease_s / 6)
 
-    def _release(self, attempt: Attempt) -> None:
-        """Give back a delivery that never started."""
-        assert self._processing is not None
-        self._spawn(self._processing.give_back(attempt))
-
-    def _tick(self) -> None:
+    def _tick(self, now: float) -> None:
+        self.leases.lose_expired(now)
+        if self._jetstream.connection.connected:
+            # The heartbeat thread extends leases earlier. This is for those that it has not reached.
+            self._heartbeats.send(now, self._jetstream.connection, 1 / 2)
+            self._records.write_due(now)
         self._dispatcher.tick()
         self._overdue.tick()
-        if self._runner is not None:
-            self._runner.threads.look()
-            self._recycle()
+        self._executor.threads.report_stuck()
+        self._recycle()
 
     def _recycle(self) -> None:
-        """A thread can only be ended with its process: past a limit, end in order and let another begin."""
+        """Stop if too many threads are stuck: a thread ends only with its process."""
         stuck = self.stuck_threads
-        if stuck >= MAX_STUCK_THREADS and not self._quiet.is_set():
+        if stuck >= MAX_STUCK_THREADS and not self._stop.is_set():
             self.recycling = True
-            self._observe(WorkerChanged("recycling", f"{stuck} threads do not end"))
-            self.quiet()
+            self._observe(WorkerChanged("recycling", f"{stuck} stuck threads"))
+            self.stop()
+
+    def _on_quiet(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if self.phase is Phase.STARTING:
+            return {"ok": False, "error": "the worker is still starting"}
+        self.quiet()
+        return {"phase": str(self.phase)}
+
+    def _on_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.stop(now=request.get("now") is True)
+        return {"phase": str(Phase.QUIET)}
 
     def _on_stuck(self, stuck: int, full: int) -> None:
         self._overdue.was_full |= full > 0
         self._dispatcher.on_stuck(stuck, full)
 
-    def _tell(self, event: Event) -> None:
+    def _on_settle_event(self, event: Event) -> None:
         if isinstance(event, SettleFailed) and event.kind == "record":
             self._overdue.was_full = True
         self._observe(event)
@@ -335,6 +326,46 @@ class Worker:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    # Status, read by metrics and health checks from any thread
+
+    @property
+    def ready(self) -> bool:
+        return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
+
+    @property
+    def left_behind(self) -> int:
+        """Tasks and threads that still run after the worker has stopped."""
+        unfinished = (a.asyncio_task is not None and not a.asyncio_task.done() for a in self.leases.held)
+        return self._executor.threads.running + sum(unfinished)
+
+    @property
+    def stuck_threads(self) -> int:
+        """Threads that were cancelled and still run."""
+        return self._executor.threads.stuck
+
+    @property
+    def loop_lag_s(self) -> float:
+        """The longest delay of the event loop within the last ten seconds."""
+        return self.loop_monitor.lag_s
+
+    @property
+    def queue_slots(self) -> Mapping[str, QueueSlots]:
+        return queue_slots(self.options.queues, self.slots, self.leases)
+
+    @property
+    def queue_states(self) -> list[QueueState]:
+        """The state of every queue while this worker is the leader and `count_queues` is set, else none."""
+        return self._leadership.queue_counter.states
+
+    @property
+    def count_errors(self) -> int:
+        return self._leadership.queue_counter.errors
+
+    @property
+    def schedule_lateness(self) -> Mapping[str, float]:
+        """By schedule, how late its next run is in seconds, while this worker is the leader."""
+        return self._leadership.planner.lateness()
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -345,10 +376,10 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def running(worker: Worker) -> AsyncIterator[Worker]:
-    """The worker at work while the block runs; stopped in order afterwards. For tests and embedding."""
+    """Run the worker while the block runs, and stop it gracefully afterwards. For tests and embedding."""
     task = asyncio.create_task(worker.run())
     try:
         yield worker
     finally:
-        worker.quiet()
+        worker.stop()
         await task

@@ -102,7 +102,7 @@ async def test_a_snoozed_and_a_released_job_keep_theirs(opened: JetJobs, truth: 
             return [record["value"] for record in (await checkpoints(truth)).values()] == [2]
 
         await eventually(second_run, 30)
-        first.stop()
+        first.stop(now=True)
     assert len(probe.of(JobFinished, lambda e: e.outcome == "released")) == 1
     assert len(await checkpoints(truth)) == 1
     async with running(opened.worker()):

@@ -91,7 +91,7 @@ async def test_jobs_run_side_by_side_in_as_many_children_as_slots(app: JetJobs, 
             await tasks.hold.enqueue(str(path))
         pids = [pid for path in paths for pid in await pids_in(path)]
         assert len(set(pids)) == 2
-        worker.stop()
+        worker.stop(now=True)
     for pid in pids:
         await gone(pid)
 
@@ -332,7 +332,7 @@ async def test_a_stop_gives_the_job_back_and_kills_the_child_with_what_it_starte
     async with running(worker):
         await tasks.hold_with_subprocess.enqueue(str(marker))
         pids = await pids_in(marker, 2)
-        worker.stop()
+        worker.stop(now=True)
     assert len(await truth.jobs()) == 1
     await truth.until_idle()
     assert worker.cut_short == 1
@@ -390,7 +390,7 @@ async def test_a_job_cancelled_before_its_child_has_begun_with_it_does_not_begin
         handle = await tasks.never_begins.enqueue(str(marker), list(range(1_000_000)))
 
         async def given() -> bool:
-            return any(attempt.ask_child is not None for attempt in worker.leases.held)
+            return any(attempt.stop_child is not None for attempt in worker.leases.held)
 
         await eventually(given)
         answer = await app.jobs.cancel(handle.id)
@@ -439,7 +439,7 @@ async def test_a_lease_lost_while_the_child_is_asked_to_stop_kills_it_at_once(
         await pids_in(Path(f"{marker}.heard"))
         worker.leases.lose(attempt)
         await gone(pid)
-        worker.stop()
+        worker.stop(now=True)
     assert len(await truth.jobs()) == 1
     assert (await truth.done(), await truth.dead()) == ({}, {})
 
@@ -452,7 +452,7 @@ async def test_a_lost_lease_kills_the_child_and_touches_nothing(app: JetJobs, tr
         for attempt in worker.leases.held:
             worker.leases.lose(attempt)
         await gone(pid)
-        worker.stop()
+        worker.stop(now=True)
     assert len(await truth.jobs()) == 1
     assert await truth.dead() == {}
 
@@ -505,8 +505,7 @@ async def test_children_are_not_started_for_queues_that_need_none(app: JetJobs) 
     worker = app.worker(queues={"other": None})
     async with running(worker):
         await eventually(lambda: ready(worker))
-        assert worker._runner is not None
-        assert worker._runner._children._idle == []
+        assert worker._executor._children._idle == []
 
 
 async def ready(worker: Worker) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, JobStatus, RetryPolicy, current_job
-from jetjobs.worker.leases.lease_table import TICK_S
+from jetjobs.worker.leases.loop_monitor import TICK_S
 from tests.integration import kept_tasks
 from tests.support.probe import eventually
 from tests.support.server import Truth

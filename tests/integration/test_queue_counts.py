@@ -70,7 +70,7 @@ async def test_only_the_leader_has_counts_and_the_next_one_takes_over(
                 await asyncio.sleep(1.0)
                 assert counted(first) == []
                 assert counted(second) == ["default", "mail"]
-                second.quiet()
+                second.stop()
                 await eventually(leader_counts, 30)
                 assert counted(second) == []
         assert counted(first) == []

@@ -82,7 +82,7 @@ async def test_a_worker_without_slots_needs_no_other_rights(guarded: EmbeddedSer
             return bool(leader.queue_states) and "beat" in leader.schedule_lateness and leader.ready
 
         await eventually(shown, 30)
-        leader.quiet()
+        leader.stop()
         await life
         assert not leader.ready
         assert leader.schedule_lateness == {}

@@ -108,7 +108,7 @@ async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(
         worker = app.worker(slots=4)
         async with running(worker):
             await probe.wait(JobStarted, 4)
-            worker.quiet()
+            worker.stop()
             go_on.set()
         assert worker.cut_short == 0
         assert len(probe.of(JobFinished, lambda e: e.outcome == "succeeded")) == 4
@@ -259,7 +259,7 @@ async def test_a_worker_told_to_stop_while_it_starts_never_becomes_ready(app: Je
         worker = app.worker()
         life = asyncio.create_task(worker.run())
         await entered.wait()
-        worker.quiet()
+        worker.stop()
         async with asyncio.timeout(20):
             await life
         assert left == ["cleaned"]

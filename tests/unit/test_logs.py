@@ -56,7 +56,7 @@ EVENTS: list[tuple[Event, int, str]] = [
     (ConnectionRestored(1.23456, "nats://a:1"), logging.WARNING, "nats.restored"),
     (LaneTrouble("mail", "high", "409 Consumer Deleted"), logging.WARNING, "lane.trouble"),
     (WorkerChanged("ready", "3 lanes"), logging.INFO, "worker.ready"),
-    (WorkerChanged("recycling", "10 threads do not end"), logging.WARNING, "worker.recycling"),
+    (WorkerChanged("recycling", "10 stuck threads"), logging.WARNING, "worker.recycling"),
     (ThreadStuck("mail", "greet", "u1", 3), logging.WARNING, "worker.thread_stuck"),
 ]
 IDS = [kind for _, _, kind in EVENTS]

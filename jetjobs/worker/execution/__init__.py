@@ -1,1 +1,1 @@
-"""One attempt from delivery to settlement."""
+"""The run of one job: admit, execute, decide, settle, observe."""

@@ -1,4 +1,4 @@
-"""What running jobs tell and ask of their worker: progress is only noted, checkpoints are stored."""
+"""What a running task can request of its worker: note progress, store and load checkpoints."""
 
 from __future__ import annotations
 
@@ -8,80 +8,91 @@ from typing import Any, TypeVar
 
 from jetjobs.jetstream.jobs.checkpoints import CheckpointHandle, Checkpoints, Superseded
 from jetjobs.model.errors import AttemptError, BrokerUnavailable, LeaseLost, StorageFull
-from jetjobs.worker.attempt import Attempt, Report
+from jetjobs.worker.attempt import Attempt, Progress
 
 T = TypeVar("T")
 
-TRY_AGAIN_S = 1.0
+RETRY_S = 1.0
 
 
-class WorkerDesk:
-    """One for the worker's life; jobs may come from its loop, from its threads and from loops of their own."""
+class WorkerServices:
+    """The `AttemptServices` of a worker. Tasks call it from the worker's event loop, from threads and from event
+    loops of their own."""
 
     def __init__(self, checkpoints: Checkpoints, worker: str) -> None:
         self._checkpoints = checkpoints
         self._worker = worker
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> None:
+        """Serve requests on the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def report(self, attempt: Attempt, fraction: float, message: str | None) -> None:
-        """Only noted: the leases tell of it at their next tick, or when the attempt ends."""
-        attempt.report = Report(fraction, message)
+        """Note the progress. It is published at the next tick, or when the attempt ends."""
+        attempt.progress = Progress(fraction, message)
 
     async def save(self, attempt: Attempt, value: bytes) -> None:
-        await self._here(self._save(attempt, value))
+        await self._on_worker_loop(self._save(attempt, value))
 
     def save_sync(self, attempt: Attempt, value: bytes) -> None:
-        asyncio.run_coroutine_threadsafe(self._save(attempt, value), self._loop).result()
+        self._wait_for(self._save(attempt, value))
 
     async def load(self, attempt: Attempt) -> bytes | None:
-        return await self._here(self._load(attempt))
+        return await self._on_worker_loop(self._load(attempt))
 
     def load_sync(self, attempt: Attempt) -> bytes | None:
-        return asyncio.run_coroutine_threadsafe(self._load(attempt), self._loop).result()
+        return self._wait_for(self._load(attempt))
 
-    async def _here(self, work: Coroutine[Any, Any, T]) -> T:
-        """On the worker's loop, which is the connection's. A plain function may run a loop of its own."""
+    async def _on_worker_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` on the worker's event loop, which owns the connection. A plain function may run an event
+        loop of its own."""
+        assert self._loop is not None
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
     async def _save(self, attempt: Attempt, value: bytes) -> None:
-        kept = self._kept(attempt)
+        kept = self._checkpoint(attempt)
         async with kept.lock:
-            await self._while_ours(
+            await self._while_owned(
                 attempt, lambda: self._checkpoints.save(kept, value, lambda: attempt.running and attempt.owned())
             )
 
     async def _load(self, attempt: Attempt) -> bytes | None:
-        kept = self._kept(attempt)
+        kept = self._checkpoint(attempt)
         async with kept.lock:
-            return await self._while_ours(attempt, lambda: self._checkpoints.load(kept))
+            return await self._while_owned(attempt, lambda: self._checkpoints.load(kept))
 
-    def _kept(self, attempt: Attempt) -> CheckpointHandle:
-        if attempt.kept is None:
+    def _checkpoint(self, attempt: Attempt) -> CheckpointHandle:
+        if attempt.checkpoint is None:
             assert attempt.job is not None
             delivery = attempt.delivery
-            attempt.kept = CheckpointHandle(attempt.job, delivery.delivered, delivery.fence, self._worker)
-        return attempt.kept
+            attempt.checkpoint = CheckpointHandle(attempt.job, delivery.delivered, delivery.fence, self._worker)
+        return attempt.checkpoint
 
-    async def _while_ours(self, attempt: Attempt, work: Callable[[], Awaitable[T]]) -> T:
-        """Until the server has done it. An outage or a full disk is none of the job's doing: it waits, up to its
-        time limit or the end of its lease."""
+    async def _while_owned(self, attempt: Attempt, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat `request` through outages and full storage, which are not the job's fault, until its time limit
+        is up or its lease is lost."""
         while True:
             _check(attempt)
             try:
-                return await work()
+                return await request()
             except Superseded as error:
-                # Should the task go on, the next tick of the leases stops it.
+                # If the task goes on, the next tick finds its lease expired and stops it.
                 attempt.leased_until = 0.0
-                raise LeaseLost(f"the job is another worker's by now: {error}") from None
+                raise LeaseLost(f"another worker has the job: {error}") from None
             except (BrokerUnavailable, StorageFull):
-                await asyncio.sleep(TRY_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
 
 
 def _check(attempt: Attempt) -> None:
-    """A thread that was given up may still call; its job is settled, or another's."""
+    """A thread may still call after its attempt has ended, when the job is settled or with another worker."""
     if not attempt.owned():
-        raise LeaseLost("the lease of the job has run out: somebody else may be running it now")
+        raise LeaseLost("the lease of the job has expired: another worker may be running it")
     if not attempt.running:
-        raise AttemptError("the attempt has ended: nothing more is kept of it")
+        raise AttemptError("the attempt has ended: its checkpoint cannot change any more")

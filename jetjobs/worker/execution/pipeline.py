@@ -1,132 +1,155 @@
-"""One delivery from its start to its end: read it, run it, settle what came of it, tell the observers."""
+"""Take an attempt from its delivery to the end: admit, execute, decide, settle, observe."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from jetjobs.define.router import Router
+from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.messages.codec import decode, decode_malformed
-from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
+from jetjobs.model.error_classification import Classifier, classify
+from jetjobs.model.errors import BrokerError, ChildDied, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.outcome import (
     Abandoned,
     DeadLettered,
-    DeadReason,
-    ErrorInfo,
     Outcome,
     Released,
     Retried,
     Snoozed,
     Suspected,
-    refuse,
+    decide,
 )
-from jetjobs.model.wire.headers import PARENT
-from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.execution.executor import Runner
+from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.wire import headers as h
+from jetjobs.worker.attempt import Attempt, Interrupt
+from jetjobs.worker.execution.admission import Admission, Admitted, Refused, cancelled
+from jetjobs.worker.execution.executor import Executor
 from jetjobs.worker.execution.settlement import Settlement
-from jetjobs.worker.leases.lease_table import Leases
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.running_records import RunningRecords
+from jetjobs.worker.options import Spawn
 
-SETTLE_AGAIN_S = 1.0
+SETTLE_RETRY_S = 1.0
+"""Pause before an outcome that could not be stored is settled again."""
 
 _log = logging.getLogger("jetjobs.worker")
 
 
-class Processing:
-    """Takes attempts through run and settle. Never raises for what a job, a task or the server does."""
+class Pipeline:
+    """The steps of every attempt. No step raises for what a job, a task or the server does."""
 
     def __init__(
         self,
         jetstream: JetStreamClient,
-        runner: Runner,
+        registry: Router,
+        classifiers: Mapping[type[BaseException], Classifier],
+        admission: Admission,
+        executor: Executor,
         settlement: Settlement,
-        leases: Leases,
+        leases: LeaseTable,
+        records: RunningRecords,
         observe: Observer,
-        on_stuck: Callable[[int, int], None],
-        max_crashes: int,
+        spawn: Spawn,
     ) -> None:
-        """`on_stuck` is told how many outcomes cannot be stored now, and how many of them for want of storage."""
         self._connection = jetstream.connection
-        self._places = jetstream.locator
-        self._max_crashes = max_crashes
-        self._on_stuck = on_stuck
-        self._stuck = self._full = 0
-        self._runner = runner
+        self._marks = jetstream.cancel_marks
+        self._tasks = registry.tasks
+        self._classifiers = classifiers
+        self._admission = admission
+        self._executor = executor
         self._settlement = settlement
         self._leases = leases
+        self._records = records
         self._observe = observe
+        self._spawn = spawn
+        self._stuck = self._full = 0
+
+    def open(self, on_end: Callable[[Attempt], None], on_stuck: Callable[[int, int], None]) -> None:
+        """`on_end` is called with every attempt that has ended. `on_stuck` is called with the number of outcomes
+        that cannot be stored now, and how many of them because storage is full."""
+        self._on_end = on_end
+        self._on_stuck = on_stuck
+        self._create_task = asyncio.get_running_loop().create_task
+
+    def start(self, attempt: Attempt) -> None:
+        """Process an attempt in an asyncio task of its own."""
+        # The lease table holds the attempt, and the attempt its task: no further reference is needed.
+        attempt.asyncio_task = self._create_task(self.process(attempt))
 
     async def process(self, attempt: Attempt) -> None:
-        """Run a delivery and settle it."""
+        """The life of one attempt."""
         try:
-            job, early = self._read(attempt)
-            if early is None and (attempt.delivery.delivered > 1 or job.crashes):
-                early = await self._look_back(attempt, job)
-                if early is None and attempt.alone:
-                    await self._places.mark_alone(job)
-            outcome = early or await self._runner.run(attempt, job)
+            admitted = await self._admission.admit(attempt)
+            ended = await self._executor.execute(attempt, admitted)
             ended_at = time.monotonic()
-            outcome = self._runner.if_cancelled(job, outcome)
-            if attempt.report is not None:
-                self._leases.tell_last(attempt)
+            outcome = self._decide(attempt, admitted, ended)
+            outcome = await self._settle(attempt, admitted.job, outcome)
+            self._report(attempt, admitted.job, outcome, ended_at)
+        except Exception as error:
+            self._report_failure(attempt, error)
+        finally:
+            self._leases.remove(attempt)
+            # The task refers to its context, and the context to the attempt. As a reference cycle each job would
+            # wait for the garbage collector, which costs a fifth of the throughput.
+            attempt.asyncio_task = None
+            self._on_end(attempt)
+
+    def release(self, attempt: Attempt) -> None:
+        """Return a delivery that never started to its queue."""
+        self._spawn(self._release(attempt))
+
+    async def _release(self, attempt: Attempt) -> None:
+        try:
+            job, outcome = await self._admission.refuse(attempt)
             outcome = await self._settle(attempt, job, outcome)
-            if attempt.shown_at:
-                self._leases.hide(attempt)
-            self._tell(attempt, job, outcome, ended_at)
+            self._report(attempt, job, outcome)
         except Exception as error:
-            self._settle_failed(attempt, error)
+            self._report_failure(attempt, error)
         finally:
-            self._leases.let_go(attempt)
+            self._leases.remove(attempt)
 
-    async def give_back(self, attempt: Attempt) -> None:
-        """Give back a delivery that never started. One that cannot be read is buried: it would only come again. So
-        is a suspect that has crashed: as a new message it would get another run."""
-        job, early = self._read(attempt)
-        try:
-            if early is None and attempt.alone and attempt.delivery.delivered > 1:
-                early = await self._look_back(attempt, job)
-            outcome = await self._settle(attempt, job, early or Released())
-            self._tell(attempt, job, outcome)
-        except Exception as error:
-            self._settle_failed(attempt, error)
-        finally:
-            self._leases.let_go(attempt)
+    # Decide
 
-    def _read(self, attempt: Attempt) -> tuple[Job, Outcome | None]:
-        """The job of a delivery; where it cannot be read, one good enough to bury, and why."""
-        try:
-            attempt.job = job = decode(attempt.delivery)
-        except MalformedJob as error:
-            return decode_malformed(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
-        return job, None
+    def _decide(self, attempt: Attempt, admitted: Admitted | Refused, ended: Outcome | BaseException) -> Outcome:
+        """The outcome of an attempt. A job that was cancelled while it ran does not run again, but a success
+        stays a success."""
+        outcome = self._after_error(attempt, admitted, ended) if isinstance(ended, BaseException) else ended
+        if self._marks and isinstance(outcome, Retried | Snoozed | Released | Suspected):
+            job = admitted.job
+            return cancelled(self._marks, job) if self._marks.find(job.id, job.run) is not None else outcome
+        return outcome
 
-    async def _look_back(self, attempt: Attempt, job: Job) -> Outcome | None:
-        """What follows without a run, if anything, of a job that was delivered before."""
-        early = await attempt.patiently(lambda: self._after_crash(attempt, job))
-        if early is None and not attempt.owned():
-            return Abandoned(ack=False)  # the look outlasted the lease: another may run it by now
-        return early
+    def _after_error(self, attempt: Attempt, admitted: Admitted | Refused, error: BaseException) -> Outcome:
+        """The outcome of a task that failed or was interrupted. A task that cancelled itself has failed."""
+        job, interrupt = admitted.job, attempt.interrupt
+        if not attempt.owned():
+            if interrupt is not Interrupt.LEASE_LOST:
+                self._leases.lose(attempt)
+            return Abandoned(ack=False)
+        was_cancelled = isinstance(error, asyncio.CancelledError)
+        if interrupt is Interrupt.CANCEL:
+            killed = attempt.stop_child is not None if was_cancelled else isinstance(error, ChildDied)
+            return cancelled(self._marks, job, "killed" if killed else "stopped")
+        if interrupt is Interrupt.STOP and was_cancelled:
+            return Released()
+        assert isinstance(admitted, Admitted)  # only an admitted job can raise
+        verdict = classify(error, self._classifiers)
+        return decide(job, error, _policy(job, admitted.task), verdict, time.time(), random.random())
 
-    async def _after_crash(self, attempt: Attempt, job: Job) -> Outcome | None:
-        """Perhaps only the ack was lost; perhaps the job kills its workers. Deliveries may have gone to workers
-        that never read them, so only a crash in a run alone says that it does. ADR 29."""
-        if await self._places.was_settled(job):
-            return Abandoned(ack=True)
-        again = attempt.delivery.delivered - 1
-        crashes = job.crashes + again
-        if not attempt.alone and self._max_crashes > 1:
-            return Suspected() if crashes >= self._max_crashes - 1 else None
-        if attempt.alone and not (again and await self._places.ran_alone(job)):
-            return None
-        text = f"{crashes} deliveries ended without a word from the worker"
-        return DeadLettered(DeadReason.CRASHED, ErrorInfo("Crashed", text))
+    # Settle
 
     async def _settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
-        """Carry the outcome out, as long as the lease is ours. A full disk or a missing bucket is no crash of the
-        job: it is kept, its slot with it, until there is room again."""
+        """Settle the outcome while the lease lasts. Full storage or a missing bucket does not count as a crash:
+        the job and its slot are held until the outcome can be stored."""
+        if attempt.progress is not None:
+            self._records.publish_last_progress(attempt)
         stuck = full = 0
         try:
             while True:
@@ -136,11 +159,11 @@ class Processing:
                     if not attempt.owned() or self._connection.closed.is_set():
                         raise
                     if not stuck:
-                        self._settle_failed(attempt, error)
+                        self._report_failure(attempt, error)
                     before = (stuck, full)
                     stuck, full = 1, int(isinstance(error, StorageFull))
                     self._count_stuck(stuck - before[0], full - before[1])
-                await asyncio.sleep(SETTLE_AGAIN_S)
+                await asyncio.sleep(SETTLE_RETRY_S)
         finally:
             if stuck:
                 self._count_stuck(-stuck, -full)
@@ -151,29 +174,67 @@ class Processing:
         if stuck or full:
             self._on_stuck(self._stuck, self._full)
 
-    def _settle_failed(self, attempt: Attempt, error: Exception) -> None:
-        # Not acked: the lease runs out and the job comes again.
-        job = attempt.job
-        if not isinstance(error, BrokerError):
-            _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
-        self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
+    # Observe
 
-    def _tell(self, attempt: Attempt, job: Job, outcome: Outcome, ended_at: float = 0.0) -> None:
-        """`ended_at` is when the task did: how long it took to settle is not its doing."""
+    def _report(self, attempt: Attempt, job: Job, outcome: Outcome, ended_at: float = 0.0) -> None:
+        """Report how an attempt ended, and delete its running record. `ended_at` is when its
+        task did: settling is not part of its run time."""
+        if attempt.recorded_at:
+            self._records.delete(attempt)
         if isinstance(outcome, Abandoned):
             return
         started = attempt.started_at
         run_s = ended_at - started if started else 0.0
         since_start = time.monotonic() - started if started else 0.0
         waited = max(0.0, time.time() - since_start - (job.due_at or job.enqueued_at))
-        reason, again_s, error, most = "", 0.0, None, 0
+        reason, retry_in_s, error, max_attempts = "", 0.0, None, 0
         if isinstance(outcome, DeadLettered):
-            reason, error, most = str(outcome.reason), outcome.error, self._runner.most_attempts(job)
+            reason, error, max_attempts = str(outcome.reason), outcome.error, self._max_attempts(job)
         elif isinstance(outcome, Retried):
-            again_s, error, most = outcome.delay_s, outcome.error, self._runner.most_attempts(job)
+            retry_in_s, error, max_attempts = outcome.delay_s, outcome.error, self._max_attempts(job)
         elif isinstance(outcome, Snoozed):
-            again_s = outcome.delay_s
-        what = (job.queue, job.task, job.id, job.attempt, outcome.name, run_s, waited, reason, again_s, error)
-        root = (lineage_of(job.headers)[1] or "") if PARENT in job.headers else ""
+            retry_in_s = outcome.delay_s
+        root = (lineage_of(job.headers)[1] or "") if h.PARENT in job.headers else ""
         delivery = attempt.delivery
-        self._observe(JobFinished(*what, delivery.delivered, delivery.sequence, root, most))
+        self._observe(
+            JobFinished(
+                job.queue,
+                job.task,
+                job.id,
+                job.attempt,
+                outcome.name,
+                run_s,
+                waited,
+                reason,
+                retry_in_s,
+                error,
+                delivery.delivered,
+                delivery.sequence,
+                root,
+                max_attempts,
+            )
+        )
+
+    def _max_attempts(self, job: Job) -> int:
+        """How many attempts the job may have. 0 for an unknown task."""
+        task = self._tasks.get(job.task)
+        return job.max_attempts or (_policy(job, task).max_attempts if task is not None else 0)
+
+    def _report_failure(self, attempt: Attempt, error: Exception) -> None:
+        """Report an attempt that could not be settled. It is not acknowledged, so the job is delivered again."""
+        job = attempt.job
+        if not isinstance(error, BrokerError):
+            extra = {"event": "worker.fault"}
+            _log.error("internal error in jetjobs, please report it", exc_info=error, extra=extra)
+        self._observe(SettleFailed(attempt.queue, job.task if job else "", job.id if job else "", str(error)))
+
+
+def _policy(job: Job, task: Task[Any, Any]) -> RetryPolicy:
+    """The retry policy of the task, with the changes that the job carries. Unreadable changes are ignored."""
+    text = job.headers.get(h.RETRY_POLICY)
+    if text is None:
+        return task.retry
+    try:
+        return task.retry.with_header(text)
+    except (ValueError, RecursionError):
+        return task.retry

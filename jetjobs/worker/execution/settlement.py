@@ -1,4 +1,7 @@
-"""Outcome -> publish to the next place -> ack, in that order. A crash in between leaves two copies, never none."""
+"""Settle an outcome: store the job in its next place, then acknowledge its delivery.
+
+A crash in between leaves two copies of a job, never none.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,15 @@ from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.worker.attempt import Attempt
 
 RESULT_SPARE_S = 60
-"""A result outlives its record by this, so that whoever has just read the record finds it."""
+"""A result outlives its record by this, so that a caller who has just read the record finds the result."""
 
 
 class IdTaken(Exception):
-    """The place a job is to be moved to holds another live job of the same id."""
+    """The next place of a job already holds another live job with the same id."""
 
 
 class Settlement:
-    """Carries outcomes out. Raises BrokerError when a job could not be moved; it is then not acked."""
+    """Settles outcomes. Raises BrokerError if a job could not be moved; its delivery is then not acknowledged."""
 
     def __init__(
         self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float, observe: Observer
@@ -57,51 +60,53 @@ class Settlement:
         self._timeout_s = timeout_s
 
     async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
-        """Exactly once for each delivery; the lease is kept until this returns. What was done is returned: it
-        differs from `outcome` where that could not be."""
+        """Settle a delivery, once. The lease is extended until this returns. Returns the outcome that was settled,
+        which differs from `outcome` where that one was impossible."""
         if not attempt.owned():
-            # Somebody else may run the job by now. Only a success may still be told: the first of a run wins.
+            # Another worker may run the job by now. Only a success may still be stored: the first of a run wins.
             if isinstance(outcome, Succeeded):
                 await self._succeed(attempt, job, outcome)
-                await self._forget_checkpoint(attempt)
+                await self._delete_checkpoint(attempt)
             return outcome
         if attempt.started_at and h.OVERLAP in job.headers:
-            # It has begun, and so gives way to nobody any more, wherever it is moved.
+            # A run that has started is not checked for overlap again, wherever it is moved.
             job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.OVERLAP})
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried | Snoozed):
-            outcome = await self._again(attempt, job, outcome)
+            outcome = await self._reschedule(attempt, job, outcome)
         elif isinstance(outcome, Released | Suspected):
-            await self._return(attempt, job)
+            await self._release(attempt, job)
         elif isinstance(outcome, DeadLettered):
-            await self._bury(attempt, job, outcome)
+            await self._dead_letter(attempt, job, outcome)
         elif isinstance(outcome, Cancelled):
             await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        if (job.payload or attempt.kept is not None) and isinstance(outcome, Succeeded | Cancelled | DeadLettered):
-            await self._end_with_all(attempt, job, outcome)
+        if (job.payload or attempt.checkpoint is not None) and isinstance(
+            outcome, Succeeded | Cancelled | DeadLettered
+        ):
+            await self._ack_and_clean_up(attempt, job, outcome)
         else:
             attempt.delivery.ack()
         return outcome
 
-    async def _end_with_all(
+    async def _ack_and_clean_up(
         self, attempt: Attempt, job: Job, outcome: Succeeded | Cancelled | DeadLettered
     ) -> None:
-        """Ack, and only when that is certain remove what a second delivery could not do without: checkpoint and
-        body. What is left over of bodies is found by the sweep; a checkpoint has its TTL."""
+        """Acknowledge, and once the server has confirmed it delete what a redelivery would need: checkpoint and
+        body. The leader deletes bodies that are left over; a checkpoint has a TTL."""
         if not await attempt.delivery.ack_confirmed():
             return
-        await self._forget_checkpoint(attempt)
+        await self._delete_checkpoint(attempt)
         if job.payload and not isinstance(outcome, DeadLettered):
             with contextlib.suppress(BrokerError):
                 await self._jetstream.locator.delete_unreferenced(job.queue, job.task, job.id, job.payload)
 
-    async def _forget_checkpoint(self, attempt: Attempt) -> None:
-        if attempt.kept is not None:
+    async def _delete_checkpoint(self, attempt: Attempt) -> None:
+        if attempt.checkpoint is not None:
             with contextlib.suppress(BrokerError):
-                await self._jetstream.checkpoints.remove(attempt.kept)
+                await self._jetstream.checkpoints.remove(attempt.checkpoint)
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
@@ -119,7 +124,7 @@ class Settlement:
         try:
             await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         except StorageFull as error:
-            # The work is done, so ack without its record; then space can come free.
+            # The work is done: acknowledge without a record, which can free space.
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
@@ -127,48 +132,49 @@ class Settlement:
     async def _succeed_large(
         self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
     ) -> None:
-        """The result to the object store, then the record that names it. Storage full: neither, as above."""
+        """Store the result in the object store, then the record that refers to it. If storage is full, store
+        neither."""
         payloads, delivery = self._jetstream.payloads, attempt.delivery
         name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
         hidden = self._tasks[job.task].secret_in_result
         record = success_record(job, b"", self._worker, *times, kept_as=name, secret=hidden)
         try:
             await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
-            standing = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+            stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         except StorageFull as error:
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
             return
-        if read_record(standing).get("result_object") != name:
-            # Another delivery of this run has ended before us, and its record stays.
+        if read_record(stored).get("result_object") != name:
+            # Another delivery of this run ended first, and its record stays.
             with contextlib.suppress(BrokerError):
                 await payloads.delete(name)
         if job.reply:
-            self._jetstream.results.notify_producer(job, standing)
+            self._jetstream.results.notify_producer(job, stored)
 
     async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
         ended_at = time.time()
-        told = (outcome.by, outcome.why, self._worker, _started_at(attempt, ended_at), ended_at, outcome.how)
-        record = cancelled_record(job, *told)
+        started_at = _started_at(attempt, ended_at)
+        record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
         await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
 
-    async def _again(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
+    async def _reschedule(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
         try:
             if isinstance(outcome, Retried):
                 await self._retry(attempt, job, outcome)
             else:
-                await self._wait(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
+                await self._delay(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
         except IdTaken as error:
-            # Two live jobs of one id can only be hand-made. The second is kept whole, under an id of its own.
+            # Only jobs published without jetjobs can share an id. The second is dead-lettered under a new id.
             apart = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
             cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
-            await self._bury(attempt, apart, cause)
+            await self._dead_letter(attempt, apart, cause)
             return cause
         return outcome
 
     async def _with_own_body(self, job: Job) -> Job:
-        """A job under another id gets its large body under that id too, where the sweep looks for it."""
+        """Copy the large body of a job with a new id to that id, where the sweep for orphaned bodies finds it."""
         if not job.payload:
             return job
         try:
@@ -182,33 +188,33 @@ class Settlement:
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
         moved = with_error(job, outcome.error, self._worker, time.time())
         moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
-        await self._wait(attempt, moved, outcome.delay_s)
+        await self._delay(attempt, moved, outcome.delay_s)
 
-    async def _return(self, attempt: Attempt, job: Job) -> None:
-        """Back to the queue, past its backlog. A suspect that is given back was not charged with a crash."""
-        crashes = job.crashes if attempt.alone else job.crashes + attempt.delivery.delivered - 1
+    async def _release(self, attempt: Attempt, job: Job) -> None:
+        """Return the job to its queue, ahead of the backlog. A suspect is not charged with a crash for that."""
+        crashes = job.crashes if attempt.suspect else job.crashes + attempt.delivery.delivered - 1
         await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, n.RETURNED)
 
-    async def _wait(self, attempt: Attempt, job: Job, delay_s: float) -> None:
-        """To lane `retry`, due by the server's clock, which is the one that brings it back."""
+    async def _delay(self, attempt: Attempt, job: Job, delay_s: float) -> None:
+        """Move the job to lane `retry`. Its due time is on the server's clock, which fires it."""
         stream = self._jetstream.names.work_stream(job.queue)
         due_at = await self._jetstream.server_clock.seconds(stream) + delay_s
         await self._move(attempt, job._replace(due_at=due_at), due_at, n.RETRY)
 
-    async def _bury(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
+    async def _dead_letter(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
         now = time.time()
         origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
         task = self._tasks.get(job.task)
         if task is not None and task.own_headers:
-            # A hand-made job does not say what is secret in it: whoever reads its letter must know.
+            # A job published without jetjobs does not say which values are secret. Its dead letter must.
             job = job._replace(headers={**job.headers, **task.own_headers})
-        buried = with_error(job, outcome.error, self._worker, now)
-        letter = NewDeadLetter(buried, outcome, origin, self._worker, now, _started_at(attempt, now))
+        failed = with_error(job, outcome.error, self._worker, now)
+        letter = NewDeadLetter(failed, outcome, origin, self._worker, now, _started_at(attempt, now))
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.notify_producer(job, _dead_record(job, outcome))
         if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
-            # Not started this time, as after one crash too many: an earlier run may have kept something.
+            # The job did not start this time, but an earlier delivery may have stored a checkpoint.
             with contextlib.suppress(BrokerError):
                 await self._jetstream.checkpoints.forget(job.id, job.run)
 
@@ -216,8 +222,8 @@ class Settlement:
         publisher = self._jetstream.publisher
         message = publisher.outgoing(job, due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
-            # One byte over, and the server would close the connection. The history goes first, then the body
-            # goes to the object store: a job is never cut.
+            # The server would close the connection for one byte too many. Drop the error history first, then move
+            # the body to the object store. A job is never truncated.
             headers = {k: v for k, v in job.headers.items() if k != h.ERRORS}
             message = publisher.outgoing(job._replace(headers=headers), due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
@@ -229,26 +235,26 @@ class Settlement:
         wire = message.headers
         assert isinstance(wire, dict)
         if due_at is not None:
-            # One schedule a subject: what is there must not be replaced, unless it is this job's own.
+            # A subject holds one schedule. Another job's must not be replaced, this job's own may be.
             wire[h.EXPECTED_LAST_SUBJECT_SEQ] = "0"
         while True:
             try:
                 if await publisher.store(stream, message, timeout_s=self._timeout_s, owned=attempt.owned):
                     return
             except WrongLastSequence:
-                there = await last_on(self._jetstream.connection, stream, message.subject)
-                if there is not None and there.headers.get(h.RUN) != job.run:
+                found = await last_on(self._jetstream.connection, stream, message.subject)
+                if found is not None and found.headers.get(h.RUN) != job.run:
                     raise IdTaken(f"another live job has the id {job.id}") from None
-                wire[h.EXPECTED_LAST_SUBJECT_SEQ] = str(there.sequence if there is not None else 0)
+                wire[h.EXPECTED_LAST_SUBJECT_SEQ] = str(found.sequence if found is not None else 0)
                 continue
-            # Called a duplicate: our own resend, or somebody used our message id. Only the first is a move made.
+            # A duplicate is our own resend, or another message with our id. Only a resend means the move is done.
             if await self._jetstream.locator.was_settled(job._replace(hop=job.hop - 1)):
                 return
             wire[h.MSG_ID] = f"{job.message_id}.{new_run()}"
 
 
 def _started_at(attempt: Attempt, now: float) -> float:
-    """When its task began, since the epoch; 0 where it did not."""
+    """When the task started, in seconds since the epoch. 0 if it did not start."""
     return now - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
 
 

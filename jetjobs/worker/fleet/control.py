@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from jetjobs.define.router import Router
@@ -14,12 +14,12 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.leases.lease_table import Leases
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.options import Spawn
 
 Reply = dict[str, Any]
 Handler = Callable[[dict[str, Any]], Reply | Awaitable[Reply]]
 """Called with the request on the worker's event loop. Its value is the reply; `ok` and `worker` are added."""
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 _log = logging.getLogger("jetjobs.worker")
 
@@ -79,7 +79,7 @@ class Control:
         return {"ok": False, "error": why, "words": sorted(self._handlers)}
 
 
-def handle_cancel(leases: Leases, registry: Router, request: Mapping[str, Any]) -> Reply:
+def handle_cancel(leases: LeaseTable, registry: Router, request: Mapping[str, Any]) -> Reply:
     """Interrupt the requested run if this worker executes it.
 
     In the reply, `holds` says whether this worker holds the job, `runs` whether its task has started, and `stops`
@@ -99,7 +99,7 @@ def handle_cancel(leases: Leases, registry: Router, request: Mapping[str, Any]) 
     return {"holds": True, "runs": True, "stops": stops}
 
 
-def _find(leases: Leases, job_id: str, run: str) -> Attempt | None:
+def _find(leases: LeaseTable, job_id: str, run: str) -> Attempt | None:
     for attempt in leases.held:
         if attempt.job is not None and attempt.job.id == job_id and attempt.job.run == run:
             return attempt

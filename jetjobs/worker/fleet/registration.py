@@ -25,10 +25,13 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.workers.registry import BEAT_S, deregister, new_key, register
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
-from jetjobs.worker.fleet.control import Control, Spawn
+from jetjobs.worker.fleet.control import Control
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.heartbeat_thread import HeartbeatThread
-from jetjobs.worker.leases.lease_table import Leases
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.loop_monitor import LoopMonitor
+from jetjobs.worker.leases.running_records import RunningRecords
+from jetjobs.worker.options import Spawn
 
 REGISTER_S = 1.0
 """How long a start waits to be registered: requests to all workers should reach a worker before it has jobs."""
@@ -41,11 +44,21 @@ _log = logging.getLogger("jetjobs.worker")
 class Registration:
     """The worker's record, written by the heartbeat thread, and the control requests. Inactive until `open`."""
 
-    def __init__(self, jetstream: JetStreamClient, name: str, leases: Leases, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        jetstream: JetStreamClient,
+        name: str,
+        leases: LeaseTable,
+        records: RunningRecords,
+        monitor: LoopMonitor,
+        spawn: Spawn,
+    ) -> None:
         self._name = name
         self._key = new_key(name)
         self._jetstream = jetstream
         self._leases = leases
+        self._monitor = monitor
+        self._records = records
         self._thread: HeartbeatThread | None = None
         self.control = Control(jetstream.connection, jetstream.names, self._key, spawn)
 
@@ -58,10 +71,14 @@ class Registration:
         phase: Callable[[], str],
     ) -> None:
         """Register until the stack closes: then the record is removed first and requests get no more replies."""
-        record = RecordWriter(self._jetstream, self._key, self._name, registry, queues, slots, self._leases, phase)
+        record = RecordWriter(
+            self._jetstream, self._key, self._name, registry, queues, slots, self._leases, self._monitor, phase
+        )
         stack.push_async_callback(self.control.close)
         await self.control.open()
-        self._thread = HeartbeatThread(self._jetstream, self._leases, record.write_if_due, record.remove)
+        self._thread = HeartbeatThread(
+            self._jetstream, self._leases, self._records, self._monitor, record.write_if_due, record.remove
+        )
         stack.push_async_callback(self._thread.stop)
         self._thread.start()
         await asyncio.to_thread(record.registered.wait, REGISTER_S)
@@ -83,7 +100,8 @@ class RecordWriter:
         registry: Router,
         queues: Mapping[str, int | None],
         slots: Slots,
-        leases: Leases,
+        leases: LeaseTable,
+        monitor: LoopMonitor,
         phase: Callable[[], str],
     ) -> None:
         self._names = jetstream.names
@@ -92,6 +110,7 @@ class RecordWriter:
         self._queues = queues
         self._slots = slots
         self._leases = leases
+        self._monitor = monitor
         self._phase = phase
         tasks = registry.tasks.values() if slots.total else ()
         self._tasks = {task.name: task.signature.fingerprint for task in tasks}
@@ -159,15 +178,15 @@ class RecordWriter:
             busy=self._slots.busy,
             total=self._slots.total,
             running=tuple(running[:MAX_RUNNING]),
-            lag_s=self._leases.lag_s,
+            lag_s=self._monitor.lag_s,
             memory_bytes=memory_bytes(),
             started_at=self._started_at,
         )
 
 
-def queue_slots(queues: Mapping[str, int | None], slots: Slots, leases: Leases) -> dict[str, QueueSlots]:
+def queue_slots(queues: Mapping[str, int | None], slots: Slots, leases: LeaseTable) -> dict[str, QueueSlots]:
     """By queue: how many of its jobs hold a slot and how many may at once. Queues share slots: not a sum."""
-    busy = Counter(attempt.queue for attempt in leases.held if attempt.runner is not None)
+    busy = Counter(attempt.queue for attempt in leases.held if attempt.asyncio_task is not None)
     return {q: QueueSlots(busy[q], min(cap or slots.total, slots.total)) for q, cap in queues.items()}
 
 

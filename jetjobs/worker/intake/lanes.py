@@ -1,12 +1,11 @@
-"""The lanes a worker takes jobs from: opened, watched, mended, and started anew when the process stood still."""
+"""The lanes that a worker pulls from: open, reset and close them, and restore lanes that were deleted."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.pull.puller import LanePuller
@@ -16,22 +15,27 @@ from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire import subjects as n
 from jetjobs.worker.intake.dispatcher import Dispatcher
-from jetjobs.worker.leases.lease_table import Leases
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.options import Spawn
 
 FAILOVER_S = 15.0
-"""How long a cluster may take to find new leaders: a worker that starts meanwhile waits for them."""
-MEND_S = 1.0
-"""Between looks at a lane that the server refused."""
+"""How long a starting worker waits for a cluster to elect its leaders."""
+CHECK_S = 1.0
+"""Pause between checks of a lane that refused a pull request."""
 
 _log = logging.getLogger("jetjobs.worker")
-Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Lanes:
-    """All pullers of one worker."""
+    """The pullers of one worker."""
 
     def __init__(
-        self, jetstream: JetStreamClient, queues: Iterable[str], settings: Settings, leases: Leases, spawn: Spawn
+        self,
+        jetstream: JetStreamClient,
+        queues: Iterable[str],
+        settings: Settings,
+        leases: LeaseTable,
+        spawn: Spawn,
     ) -> None:
         self._jetstream = jetstream
         self._queues = list(queues)
@@ -39,12 +43,12 @@ class Lanes:
         self._leases = leases
         self._spawn = spawn
         self._pullers: list[LanePuller] = []
-        self._mending: set[LanePuller] = set()
+        self._blocked: set[LanePuller] = set()
         self._open = True
         self._full: Callable[[], bool] = lambda: False
 
-    async def learn(self) -> None:
-        """What the server says of the queues. The lease is that of the lanes: others may have provisioned them."""
+    async def read_lease(self) -> None:
+        """Use the shortest lease of the lanes. They may have been provisioned with other settings."""
         connection, names = self._jetstream.connection, self._jetstream.names
         for queue in self._queues:
             for lane in n.PULLED:
@@ -52,7 +56,7 @@ class Lanes:
                     subject = api.consumer_info(names.work_stream(queue), lane)
                     info = await connection.api(subject, timeout_s=FAILOVER_S)
                 except AccessDenied:
-                    return  # not allowed to ask: the settings must do
+                    return  # without the permission, the lease of the settings is used
                 self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / api.NS)
 
     async def open(self, dispatcher: Dispatcher) -> None:
@@ -64,70 +68,74 @@ class Lanes:
             for queue in self._queues
             for lane in n.PULLED
         ]
-        dispatcher.use(self._pullers, self.mend, self.start_anew)
+        dispatcher.use(self._pullers, self.restore, self.reset)
         self._full = lambda: dispatcher.full
         for puller in self._pullers:
             await puller.open()
 
     async def close(self) -> None:
-        """Drop every request. When this returns, all that was delivered has been handed over."""
+        """Drop every pull request. When this returns, the dispatcher has received every delivery."""
         self._open = False
         for puller in self._pullers:
             await puller.close()
 
     async def reconnected(self) -> None:
-        """First hear what was cancelled meanwhile, then ask for jobs again."""
+        """Load the cancel marks that were missed, then pull again."""
         with contextlib.suppress(BrokerError):
             await self._jetstream.cancel_marks.load()
-        self.start_anew()
+        self.reset()
 
-    def start_anew(self) -> None:
-        """What was asked for so far is forgotten."""
+    def reset(self) -> None:
+        """Drop every pull request and start with new ones."""
         for puller in self._pullers:
             self._spawn(puller.reset())
 
-    def doubt(self, since: float) -> None:
-        """The process has stood still: what lies in the socket may have been sent as long ago as that."""
+    def on_standstill(self, since: float) -> None:
+        """Handle a standstill of the process: unread deliveries may have been sent at any time after `since`.
+        ADR 10."""
         for puller in self._pullers:
             puller.mark_stale(since)
-        self.start_anew()
+        self.reset()
 
-    def mend(self, puller: LanePuller) -> None:
-        if puller not in self._mending:
-            self._mending.add(puller)
-            self._spawn(self._mend(puller))
+    def restore(self, puller: LanePuller) -> None:
+        """Pull from a refused lane again once it exists."""
+        if puller not in self._blocked:
+            self._blocked.add(puller)
+            self._spawn(self._restore(puller))
 
-    async def _mend(self, puller: LanePuller) -> None:
-        """Ask a lane again once its stream is there. It may be a new stream, in which sequences begin anew."""
+    async def _restore(self, puller: LanePuller) -> None:
+        """The stream may be a new one, in which sequences start again."""
         try:
             while self._open:
-                await asyncio.sleep(MEND_S)
+                await asyncio.sleep(CHECK_S)
                 try:
                     await self._jetstream.connection.api(api.stream_info(puller.stream))
-                    await self._restore(puller.queue)
+                    await self._recreate_lanes(puller.queue)
                     if self._full():
-                        # It will not be asked for now, and so could not tell that it is well again.
+                        # No pull request follows now that would show whether the lane works again.
                         with contextlib.suppress(AccessDenied):
                             await self._jetstream.connection.api(api.consumer_info(puller.stream, puller.lane))
                 except BrokerError:
                     continue
                 break
         finally:
-            self._mending.discard(puller)
+            self._blocked.discard(puller)
         if self._open:
             puller.unblock()
 
-    async def _restore(self, queue: str) -> None:
-        """A lane that was deleted is made again where we may provision: it holds no jobs. A stream is not: to make
-        a new one in its place would hide that jobs were lost with it."""
+    async def _recreate_lanes(self, queue: str) -> None:
+        """Recreate deleted lanes, which hold no jobs, if this worker may provision. A deleted stream is not
+        recreated: that would hide that its jobs are lost."""
         if self._settings.worker.provision != "apply":
             return
-        made = await restore_lanes(self._jetstream.connection, self._jetstream.names, queue, self._settings.queues)
-        for label in made:
-            _log.warning("a lane was gone and is made again", extra={"event": "lane.restored", "lane": label})
+        restored = await restore_lanes(
+            self._jetstream.connection, self._jetstream.names, queue, self._settings.queues
+        )
+        for label in restored:
+            _log.warning("a deleted lane was recreated", extra={"event": "lane.restored", "lane": label})
 
     async def empty(self) -> bool:
-        """Whether no lane has anything to deliver."""
+        """Whether no lane has a job to deliver."""
         with contextlib.suppress(BrokerError):
             counts = await asyncio.gather(*(self._pending(puller) for puller in self._pullers))
             return not any(counts)
@@ -137,5 +145,5 @@ class Lanes:
         try:
             info = await self._jetstream.connection.api(api.consumer_info(puller.stream, puller.lane))
         except TopologyMissing:
-            return 0  # a lane that is gone has nothing to deliver
+            return 0  # a deleted lane delivers nothing
         return int(info["num_pending"])

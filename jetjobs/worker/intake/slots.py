@@ -1,4 +1,4 @@
-"""Free slots: the one place where room for a running job is taken and given back."""
+"""The slots of a worker: the only place where room for a running job is taken and given back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class Slots:
-    """`total` slots for all queues together, and optionally fewer for single queues."""
+    """`total` slots for all queues together. A queue may have a lower limit of its own."""
 
     def __init__(self, total: int, caps: Mapping[str, int | None]) -> None:
         self.total = total
@@ -27,7 +27,7 @@ class Slots:
         return self.free if cap is None else min(self.free, cap - self._busy_of[queue])
 
     def take(self, queue: str) -> bool:
-        """Take one if there is one."""
+        """Take a slot if one is free."""
         if self.free_for(queue) <= 0:
             return False
         self.busy += 1
@@ -44,5 +44,5 @@ class Slots:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until no slot is taken."""
         await self._idle.wait()

@@ -1,1 +1,1 @@
-"""Leases of held jobs: heartbeats, time limits and running records."""
+"""Leases of held attempts: heartbeats, time limits and running records."""

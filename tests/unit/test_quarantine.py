@@ -1,4 +1,4 @@
-"""Suspects: one at a time, with nothing new beside them, but never holding up the worker indefinitely."""
+"""A suspect runs with nothing new beside it, one at a time, and never blocks the worker indefinitely."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 
 from jetjobs.jetstream.pull.puller import LanePuller
 from jetjobs.worker.attempt import Attempt
-from jetjobs.worker.intake import dispatcher as dispatch
-from jetjobs.worker.intake.dispatcher import ALONE_S, IDLE_WAIT_S, Dispatcher
+from jetjobs.worker.execution.quarantine import EXCLUSIVE_S, IDLE_WAIT_S, Quarantine
+from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.slots import Slots
-from jetjobs.worker.leases.lease_table import Leases
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.loop_monitor import LoopMonitor
+from tests.support.clock import FakeClock
 
 
 class FakeAttempt:
@@ -20,7 +22,7 @@ class FakeAttempt:
     def __init__(self, received_at: float, alone: bool) -> None:
         self.queue = "default"
         self.received_at = received_at
-        self.alone = alone
+        self.suspect = alone
         self.ours = True
 
     def owned(self) -> bool:
@@ -40,14 +42,20 @@ class Bench:
     """A dispatcher of four slots, a clock, and what was done."""
 
     def __init__(self, caps: dict[str, int] | None = None) -> None:
-        self.now = 1000.0
+        self.clock = FakeClock()
         self.slots = Slots(4, caps or {})
         self.started: list[Any] = []
         self.released: list[Any] = []
         self.asked: list[str] = []
         self.dropped = 0
         self.dispatcher = Dispatcher(
-            self.slots, cast(Leases, None), self.started.append, self.released.append, 3, lambda event: None
+            self.slots,
+            LeaseTable(30.0, lambda event: None, self.clock),
+            LoopMonitor(self.clock),
+            Quarantine(3, self.clock),
+            self.started.append,
+            self.released.append,
+            lambda event: None,
         )
         pullers = [FakePuller(lane) for lane in ("normal", "returned")]
         for puller in pullers:
@@ -58,29 +66,22 @@ class Bench:
         self.dropped += 1
 
     def arrives(self, *, alone: bool = True) -> Attempt:
-        attempt = cast(Attempt, FakeAttempt(self.now, alone))
+        attempt = cast(Attempt, FakeAttempt(self.clock.now, alone))
         self.dispatcher._place(attempt)
         return attempt
 
     def ends(self, attempt: Attempt) -> None:
-        self.slots.give_back("default")
-        self.dispatcher.slot_freed(attempt, 1.0)
+        self.dispatcher.on_end(attempt)
 
     def lanes_asked(self) -> list[str]:
         self.asked.clear()
-        self.dispatcher._ask()
+        self.dispatcher._pull()
         return self.asked
 
 
 @pytest.fixture
-async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    made = Bench()
-
-    class Time:
-        monotonic = staticmethod(lambda: made.now)
-
-    monkeypatch.setattr(dispatch, "time", Time)
-    return made
+async def bench() -> Bench:
+    return Bench()
 
 
 async def test_a_suspect_starts_at_once_on_an_idle_worker_and_alone(bench: Bench) -> None:
@@ -99,11 +100,11 @@ async def test_it_waits_for_what_runs_and_then_starts_beside_it(bench: Bench) ->
     quick, slow = bench.arrives(alone=False), bench.arrives(alone=False)
     suspect = bench.arrives()
     assert bench.lanes_asked() == []
-    bench.now += IDLE_WAIT_S - 0.1
+    bench.clock.now += IDLE_WAIT_S - 0.1
     bench.ends(quick)
     bench.dispatcher.tick()
     assert bench.started == [quick, slow]
-    bench.now += 0.1
+    bench.clock.now += 0.1
     bench.dispatcher.tick()
     assert bench.started == [quick, slow, suspect]
 
@@ -123,7 +124,7 @@ async def test_one_that_finds_no_slot_is_given_back(bench: Bench) -> None:
     for _ in range(4):
         bench.arrives(alone=False)
     suspect = bench.arrives()
-    bench.now += IDLE_WAIT_S
+    bench.clock.now += IDLE_WAIT_S
     bench.dispatcher.tick()
     assert bench.released == [suspect]
     assert bench.lanes_asked() == []  # for it would come again at once
@@ -132,7 +133,7 @@ async def test_one_that_finds_no_slot_is_given_back(bench: Bench) -> None:
 
 async def test_a_long_run_alone_ends_the_exclusion_but_lets_no_other_suspect_in(bench: Bench) -> None:
     suspect = bench.arrives()
-    bench.now += ALONE_S
+    bench.clock.now += EXCLUSIVE_S
     bench.dispatcher.tick()
     assert bench.lanes_asked() == ["normal"]
     other, second = bench.arrives(alone=False), bench.arrives()
@@ -153,7 +154,7 @@ async def test_one_whose_lease_is_gone_is_not_started(bench: Bench) -> None:
 async def test_one_that_waits_is_given_back_on_stop_and_one_that_runs_is_not(bench: Bench) -> None:
     other = bench.arrives(alone=False)
     suspect = bench.arrives()
-    bench.dispatcher.stop_intake()
+    bench.dispatcher.close()
     assert bench.released == [suspect]
     bench.ends(other)
     assert bench.started == [other]
@@ -162,7 +163,7 @@ async def test_one_that_waits_is_given_back_on_stop_and_one_that_runs_is_not(ben
 async def test_a_start_that_ends_the_intake_leaves_the_suspect_started_once(bench: Bench) -> None:
     def start(attempt: Attempt) -> None:
         bench.started.append(attempt)
-        bench.dispatcher.stop_intake()  # as the last job of --max-jobs does
+        bench.dispatcher.close()  # as the last job of --max-jobs does
 
     bench.dispatcher._start = start
     suspect = bench.arrives()

@@ -1,4 +1,4 @@
-"""Free slots are shared by weight, within bounds, and nobody starves."""
+"""Lanes share free slots by weight and within limits, and no lane starves."""
 
 from __future__ import annotations
 

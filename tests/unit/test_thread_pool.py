@@ -1,4 +1,4 @@
-"""Threads that a cancel could not stop are counted and told of, until they end."""
+"""Threads that still run after a cancel are counted and reported until they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jetjobs.define.context import Context
 from jetjobs.model.events import ThreadStuck
 from jetjobs.model.job import Job
 from jetjobs.worker.execution import thread_pool as module
-from jetjobs.worker.execution.thread_pool import Threads
+from jetjobs.worker.execution.thread_pool import ThreadPool
 from tests.support.probe import Probe, eventually
 
 
@@ -28,17 +28,17 @@ async def test_a_thread_that_was_given_up_is_stuck_until_it_ends(monkeypatch: py
         release.wait(40)
 
     probe = Probe()
-    threads = Threads(1, probe)
+    threads = ThreadPool(1, probe)
     context = Context(Job("j1", "hang", "default", "normal", b""), "w", 1, 1, time.monotonic() + 60)
     try:
         call = asyncio.create_task(threads.run(context, hang, {}))
         assert await asyncio.to_thread(begun.wait, 40)
-        threads.look()
+        threads.report_stuck()
         assert (threads.running, threads.stuck) == (1, 0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         for _ in range(3):
-            threads.look()
+            threads.report_stuck()
         assert probe.events == [ThreadStuck("default", "hang", "j1", 1)]
         assert (threads.running, threads.stuck) == (1, 1)
     finally:
@@ -61,7 +61,7 @@ async def test_a_thread_that_ends_soon_after_its_time_is_not_stuck() -> None:
         release.wait(40)
 
     probe = Probe()
-    threads = Threads(1, probe)
+    threads = ThreadPool(1, probe)
     context = Context(Job("j1", "slow", "default", "normal", b""), "w", 1, 1, time.monotonic() + 60)
     call = asyncio.create_task(threads.run(context, slow, {}))
     assert await asyncio.to_thread(begun.wait, 40)
@@ -73,7 +73,7 @@ async def test_a_thread_that_ends_soon_after_its_time_is_not_stuck() -> None:
         return threads.running == 0
 
     await eventually(ended, 40)
-    threads.look()
+    threads.report_stuck()
     assert probe.events == []
     assert threads.stuck == 0
     threads.close()
