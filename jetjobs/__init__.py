@@ -1,4 +1,4 @@
-"""jetjobs: a job framework that lives inside NATS JetStream."""
+"""jetjobs: a job framework on NATS JetStream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m jetjobs` is the command line."""
+"""Run the command line: `python -m jetjobs`."""
 
 from jetjobs.cli import main
 

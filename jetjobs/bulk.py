@@ -1,4 +1,4 @@
-"""Store many jobs: atomic batches for plain ones, many single publishes for those with a key, id or large body."""
+"""Enqueue many jobs: plain jobs in atomic batches, jobs with a key, id or large body one by one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BATCHES_AT_ONCE = 3
 _SINGLES_AT_ONCE = 200
 _LARGE_AT_ONCE = 4
 _TURN = 50
-"""Jobs prepared before the batches under way get their turn on the loop."""
+"""Jobs to prepare before the event loop may run the batches in progress."""
 
 
 async def enqueue_many(
     jetstream: JetStreamClient, enqueuer: Enqueuer, requests: Sequence[JobRequest[Any]]
 ) -> EnqueueReport:
-    """One answer for each request. A thousand plain jobs of one queue are stored together, all or none."""
+    """Store all requests. Up to 1,000 plain jobs of one queue are stored as one batch, all or none."""
     report = EnqueueReport(len(requests), lambda index, entry: enqueuer.handle(requests[index], entry))
     async with asyncio.TaskGroup() as storing:
         bulk = _Bulk(jetstream, enqueuer, requests, report, storing)
@@ -60,7 +60,7 @@ def notify_stored(
 
 
 class _Chunk:
-    """Messages for one batch, and the request that each belongs to."""
+    """The messages of one batch, and the request of each."""
 
     __slots__ = ("entries", "messages", "queue", "size")
 
@@ -158,7 +158,7 @@ class _Bulk:
 
 
 def _for_one(queue: str, job_id: str, error: JetJobsError) -> JetJobsError:
-    """What a batch's error means for one of its jobs."""
+    """The error of a batch, expressed for one of its jobs."""
     if isinstance(error, TopologyMissing):
         return queue_not_found(queue, error)
     return unconfirmed(job_id, error) if isinstance(error, BrokerUnavailable) else error

@@ -1,7 +1,8 @@
-"""Find the settings: environment, files, nats context, dev server; and say where each value came from.
+"""Load the settings from all sources, and record the source of each value.
 
-The only reader of the environment. First found wins: flags > JETJOBS_* > jetjobs.toml or pyproject.toml >
-.env (dev only) > NATS_URL > nats context > .jetjobs/dev.json > defaults.
+The only module that reads the environment. The first source that has a value wins:
+flags > JETJOBS_* > jetjobs.toml or pyproject.toml > .env (dev only) > NATS_URL > nats context >
+.jetjobs/dev.json > defaults.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from jetjobs.model.wire.lenient_json import read_json
 PREFIX = "JETJOBS_"
 DEV_FILE = Path(".jetjobs") / "dev.json"
 
-# Names of ours that are no settings.
+# Variables of jetjobs that are not settings.
 _NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CHILD_PORT", "JETJOBS_CONFIG", "JETJOBS_DEV"})
 
 
 class LoadedSettings(NamedTuple):
-    """Settings, and for each dotted key the source of its value."""
+    """The settings, and the source of each value by its dotted key."""
 
     settings: Settings
     sources: dict[str, str]
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Key, value as text with secrets masked, source."""
+        """For each setting its key, its value as text with secrets masked, and its source."""
         return [
             (key, _show(key, value), self.sources.get(key, "default")) for key, value in _flatten(self.settings)
         ]
@@ -49,7 +50,7 @@ def load_settings(
     dotenv: bool = False,
     start: Path | None = None,
 ) -> LoadedSettings:
-    """Settings from every source. ConfigError names the source of what is wrong."""
+    """The settings from all sources. ConfigError names the source of an invalid value."""
     where = start or Path.cwd()
     dotenv = dotenv or bool(os.environ.get("JETJOBS_DEV"))
     environ = dict(os.environ)
@@ -76,22 +77,22 @@ def load_settings(
 
 
 def find_dev_server(start: Path) -> dict[str, Any] | None:
-    """The dev server of this folder or one above, if it is alive."""
+    """The dev server of this folder or a parent folder, if it is running."""
     for folder in (start, *start.parents):
         path = folder / DEV_FILE
         if path.is_file():
             try:
                 found: dict[str, Any] = read_json(path.read_text())
                 check_urls(found["url"])
-                return found if _lives(found["pid"]) else None
+                return found if _is_running(found["pid"]) else None
             except (OSError, ValueError, KeyError, TypeError, OverflowError, AttributeError):
                 return None
     return None
 
 
-def _lives(pid: Any) -> bool:
-    """OSError when there is no such process."""
-    if type(pid) is not int or pid <= 0:  # these would stand for whole groups of processes
+def _is_running(pid: Any) -> bool:
+    """OSError if the process does not exist."""
+    if type(pid) is not int or pid <= 0:  # the system takes these for groups of processes
         return False
     os.kill(pid, 0)
     return True
@@ -131,7 +132,7 @@ def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, di
 
 
 def find_file(where: Path) -> Path | None:
-    """The configuration file in use: named by JETJOBS_CONFIG, or the nearest upward."""
+    """The configuration file: the one in JETJOBS_CONFIG, else the nearest in this folder or a parent folder."""
     environ = os.environ
     if environ.get("JETJOBS_CONFIG"):
         return Path(environ["JETJOBS_CONFIG"])
@@ -158,12 +159,12 @@ def _file(path: Path | None) -> tuple[str, dict[str, Any]]:
 
 def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"a table of keys is wanted where {type(value).__name__} stands")
+        raise ValueError(f"expected a table of keys, found {type(value).__name__}")
     return value
 
 
 def _dotenv(path: Path) -> tuple[str, dict[str, Any]]:
-    """What is ours in the file; the rest is for others."""
+    """The settings of jetjobs in the file. Other variables are ignored."""
     try:
         found = dotenv_values(path)
     except (OSError, ValueError) as error:
@@ -173,8 +174,9 @@ def _dotenv(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _check_names(names: Iterable[str], source: str) -> dict[str, str]:
-    """The key of each variable of ours: JETJOBS_NATS__URL is nats.url. A misspelt one would be ignored in silence:
-    refuse it."""
+    """The setting of each JETJOBS_ variable: JETJOBS_NATS__URL is nats.url. ConfigError for an unknown one: a typo
+    would otherwise go unnoticed.
+    """
     ours = [name for name in names if name.startswith(PREFIX) and name not in _NOT_SETTINGS]
     keys = [name[len(PREFIX) :].lower().replace("__", ".") for name in ours]
     return {name: key for (key, name) in _checked(zip(keys, ours, strict=True), source)}

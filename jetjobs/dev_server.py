@@ -1,4 +1,4 @@
-"""An embedded nats-server for development, demos and tests: found, started on a free port, stopped."""
+"""An embedded nats-server for development, demos and tests: find the binary, start it, stop it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READY_S = 10.0
 
 
 def find_binary() -> str:
-    """Path of nats-server: beside this Python, else on PATH. ConfigError with the line that installs it."""
+    """Path of nats-server: next to this Python, else on PATH. ConfigError with the install command if missing."""
     name = "nats-server.exe" if sys.platform == "win32" else "nats-server"
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.is_file() else shutil.which(name)
@@ -36,7 +36,7 @@ def find_binary() -> str:
 
 
 class EmbeddedServer:
-    """A nats-server process with JetStream on loopback. Dies with this process."""
+    """A nats-server process with JetStream on the loopback interface. It ends with this process."""
 
     def __init__(
         self, store: Path | None = None, *, port: int = -1, jetstream: bool = True, extra: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class EmbeddedServer:
         self.url = ""
 
     def start(self) -> Self:
-        """Returns when it answers. A restart keeps port and store."""
+        """Start and wait until the server accepts connections. A restart keeps port and store."""
         binary = find_binary()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="jetjobs-nats-"))
@@ -61,7 +61,7 @@ class EmbeddedServer:
         command = [binary, "-a", "127.0.0.1", "-p", str(self._port)]
         command += ["-js", "-sd", str(store)] if self._jetstream else []
         command += ["--ports_file_dir", str(self._folder), "-l", str(self._folder / "log"), *self._extra]
-        # A session of its own: Ctrl-C in the terminal must stop the worker first, then the server.
+        # In its own session: Ctrl-C in the terminal must stop the worker first, then the server.
         self.process = subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_parent())
         self._await_ready(self.process)
         self._port = int(self.url.rsplit(":", 1)[1])
@@ -85,11 +85,11 @@ class EmbeddedServer:
         return path.read_text(errors="replace") if path is not None and path.is_file() else ""
 
     def stop(self) -> None:
-        """Graceful: what is in memory is written."""
+        """Stop gracefully: the server writes its memory to disk."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """End the process as a crash would."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -105,8 +105,8 @@ class EmbeddedServer:
             process.wait()
 
     def remove(self) -> None:
-        """Stop and delete the files, except a store that was given."""
-        # What would be written in order is deleted next.
+        """Stop and delete all files, except a store that was passed in."""
+        # A graceful stop would write data that is deleted next.
         self.stop() if self._given_store is not None else self.kill()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -121,7 +121,7 @@ class EmbeddedServer:
 
 
 def announce(folder: Path, url: str, pid: int) -> Path:
-    """Write dev.json, by which other jetjobs processes in this tree find the server."""
+    """Write dev.json, where other jetjobs processes in this folder tree find the server."""
     path = folder / DEV_FILE
     path.parent.mkdir(mode=0o700, exist_ok=True)
     (path.parent / ".gitignore").write_text("*\n")
@@ -132,7 +132,7 @@ def announce(folder: Path, url: str, pid: int) -> Path:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """On Linux, a hook for the child: however we end, it gets SIGTERM."""
+    """A hook for child processes on Linux: the child gets SIGTERM whenever this process ends."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -1,4 +1,4 @@
-"""Turn a checked request into a stored job: make it, publish it, and know what became of it."""
+"""Enqueue one job: build it from a request, store it, and detect duplicates."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from jetjobs.model.wire.ids import NO_KEY, JobId, key_token, new_run, new_uid
 
 
 class Prepared(NamedTuple):
-    """A job ready to be stored. `guard` is the subject that must be empty for that."""
+    """A job ready to be stored. `guard` is a subject that must be empty, or None."""
 
     job: Job
     message: Outgoing
     guard: str | None
     large: bytes | None = None
-    """The body, where the message only names it: it goes to the object store first."""
+    """The body, if it is too large for a message. It is written to the object store first."""
 
 
 class Enqueuer:
     """Stores jobs for one app."""
 
-    def __init__(self, jetstream: JetStreamClient, waiting: ResultWaiter, producer: str) -> None:
+    def __init__(self, jetstream: JetStreamClient, waiter: ResultWaiter, producer: str) -> None:
         self._jetstream = jetstream
-        self._waiting = waiting
+        self._waiter = waiter
         self._headers = {h.PRODUCER: producer}
 
     async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
-        """One publish, one confirmation."""
+        """Store the job with one publish and one confirmation."""
         self._jetstream.connection.check_loop()
         return self.handle(request, await self.store(await self.prepare(request)))
 
-    # Making the job
+    # Build the job
 
     async def prepare(self, request: JobRequest[Any]) -> Prepared:
-        """The job of a request in its wire form. JobTooLarge before anything is sent."""
+        """The job and its message. JobTooLarge before anything is sent."""
         publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
         due_at = None
         if request.options:
@@ -77,25 +77,25 @@ class Enqueuer:
         return Prepared(job, message, guard, job.body)
 
     def _plain(self, task: Task[Any, Any], uid: str, run: str, body: bytes) -> Job:
-        reply = self._waiting.reply_for(uid) if task.store_result else ""
-        headers = self._its_headers(task)
+        reply = self._waiter.reply_for(uid) if task.store_result else ""
+        headers = self._headers_for(task)
         return Job(uid, task.name, task.queue, task.priority, body, run=run, reply=reply, headers=headers)
 
-    def _its_headers(self, task: Task[Any, Any]) -> dict[str, str]:
-        """Ours, of a job of this task: who enqueues it."""
+    def _headers_for(self, task: Task[Any, Any]) -> dict[str, str]:
+        """The headers of jetjobs for a job of this task: its producer, parent and secret arguments."""
         parent = running_job()
         if parent is None:
             return {**self._headers, **task.own_headers} if task.own_headers else self._headers
         return {**self._headers, **task.own_headers, h.PARENT: parent.id, h.ROOT: parent.root_id}
 
     def template(self, task: Task[Any, Any]) -> JobTemplate:
-        """For many plain jobs of one task."""
+        """A template for many plain jobs of one task."""
         return JobTemplate(
             self._jetstream.publisher.outgoing(self._plain(task, JobTemplate.ID, JobTemplate.RUN, b""))
         )
 
     def _with_options(self, request: JobRequest[Any]) -> tuple[Job, str | None]:
-        """The job, and the subject that must be empty for it to be stored."""
+        """The job, and the subject that must be empty to store it."""
         task, body, options = request
         names = self._jetstream.names
         queue = options.get("queue", task.queue)
@@ -103,7 +103,7 @@ class Enqueuer:
             key_token(options["key"]) if "key" in options else NO_KEY, options.get("job_id") or new_uid()
         )
         job_id = str(tokens)
-        headers = {**self._its_headers(task), **options.get("headers", {})}
+        headers = {**self._headers_for(task), **options.get("headers", {})}
         if "retry" in options:
             headers[h.RETRY_POLICY] = options["retry"].to_header()
         if (size := header_size(headers)) > MAX_HEADERS:
@@ -120,7 +120,7 @@ class Enqueuer:
             run=new_run(),
             max_attempts=options.get("max_attempts", 0),
             deadline=options["deadline"].timestamp() if "deadline" in options else 0.0,
-            reply=self._waiting.reply_for(job_id) if task.store_result else "",
+            reply=self._waiter.reply_for(job_id) if task.store_result else "",
             headers=headers,
         )
         if "key" in options:
@@ -128,7 +128,7 @@ class Enqueuer:
         return job, names.job_anywhere(queue, task.name, tokens) if "job_id" in options else None
 
     async def _due_at(self, request: JobRequest[Any]) -> float | None:
-        """When a job for later is due, by the server's clock: that is the one that fires it."""
+        """When a delayed job is due, by the clock of the server, because the server fires it."""
         options = request.options
         if "run_at" in options:
             return options["run_at"].timestamp()
@@ -141,24 +141,24 @@ class Enqueuer:
             raise queue_not_found(queue, error) from error
         return now + options["delay"].total_seconds()
 
-    # Storing it
+    # Store the job
 
-    async def store(self, one: Prepared) -> Entry:
-        """Stored, or found to be there already. EnqueueError otherwise."""
-        if one.large is None:
-            return await self._publish(one)
-        return await self._store_large(one, one.large)
+    async def store(self, prepared: Prepared) -> Entry:
+        """Store the job, or find the live job that has its key or id. EnqueueError if neither succeeds."""
+        if prepared.large is None:
+            return await self._publish(prepared)
+        return await self._store_large(prepared, prepared.large)
 
-    async def _store_large(self, one: Prepared, body: bytes) -> Entry:
-        """The body first, then the message that names it. Refused or there already: the body goes again."""
-        job, payloads = one.job, self._jetstream.payloads
-        if one.guard is not None and (there := await self._live(one)) is not None:
-            return _duplicate(there)  # seen before the body was sent
+    async def _store_large(self, prepared: Prepared, body: bytes) -> Entry:
+        """Write the body, then the message that refers to it. Delete the body if the message is not stored."""
+        job, payloads = prepared.job, self._jetstream.payloads
+        if prepared.guard is not None and (existing := await self._live(prepared)) is not None:
+            return _duplicate(existing)  # found before the body was sent
         await payloads.put(job.payload, body, labels_of(job))
         try:
-            entry = await self._publish(one)
+            entry = await self._publish(prepared)
         except EnqueueUnconfirmed:
-            raise  # the job may be there and need it; if not, the sweep finds it
+            raise  # the job may be stored and need the body; otherwise the sweep for orphans deletes it
         except JetJobsError:
             with contextlib.suppress(BrokerError):
                 await payloads.delete(job.payload)
@@ -168,39 +168,39 @@ class Enqueuer:
                 await payloads.delete(job.payload)
         return entry
 
-    async def _live(self, one: Prepared) -> StoredMessage | None:
-        assert one.guard is not None
-        stream = self._jetstream.names.work_stream(one.job.queue)
+    async def _live(self, prepared: Prepared) -> StoredMessage | None:
+        assert prepared.guard is not None
+        stream = self._jetstream.names.work_stream(prepared.job.queue)
         try:
-            return await last_on(self._jetstream.connection, stream, one.guard)
+            return await last_on(self._jetstream.connection, stream, prepared.guard)
         except TopologyMissing as error:
-            raise queue_not_found(one.job.queue, error) from error
+            raise queue_not_found(prepared.job.queue, error) from error
 
-    async def _publish(self, one: Prepared) -> Entry:
-        job = one.job
+    async def _publish(self, prepared: Prepared) -> Entry:
+        job = prepared.job
         stream = self._jetstream.names.work_stream(job.queue)
         while True:
             try:
-                await self._jetstream.publisher.store(stream, one.message)
+                await self._jetstream.publisher.store(stream, prepared.message)
                 return Entry(job.id, job.run, False)
             except WrongLastSequence as taken:
-                there = await self._who_is_there(stream, one, taken.sequence)
-                if there is None:
-                    continue  # it ended meanwhile: the key is free again
-                if there.headers.get(h.RUN) == job.run:
-                    return Entry(job.id, job.run, False)  # our own resend
-                return _duplicate(there)
+                existing = await self._existing(stream, prepared, taken.sequence)
+                if existing is None:
+                    continue  # that job has ended since: the key is free again
+                if existing.headers.get(h.RUN) == job.run:
+                    return Entry(job.id, job.run, False)  # this is our own message, sent twice
+                return _duplicate(existing)
             except TopologyMissing as error:
                 raise queue_not_found(job.queue, error) from error
             except Unconfirmed as error:
                 raise unconfirmed(job.id, error) from error
 
-    async def _who_is_there(self, stream: str, one: Prepared, sequence: int) -> StoredMessage | None:
+    async def _existing(self, stream: str, prepared: Prepared, sequence: int) -> StoredMessage | None:
         connection = self._jetstream.connection
         if sequence:
             return await at_sequence(connection, stream, sequence)
-        assert one.guard is not None
-        return await last_on(connection, stream, one.guard)
+        assert prepared.guard is not None
+        return await last_on(connection, stream, prepared.guard)
 
     def handle(self, request: JobRequest[Any], entry: Entry) -> JobHandle[Any]:
         task = request.task
@@ -212,11 +212,11 @@ class Enqueuer:
             stores_result=task.store_result,
             duplicate=entry.duplicate,
         )
-        return handle.attach(self._waiting, task.signature.decode_result)
+        return handle.attach(self._waiter, task.signature.decode_result)
 
 
 def claim_check(job: Job, token: str = "") -> Job:
-    """The job with its body named for the object store. JobTooLarge when that does not take it either."""
+    """The job with a name for its body in the object store. JobTooLarge if the body exceeds that limit too."""
     if (size := len(job.body)) > MAX_OBJECT:
         raise JobTooLarge(
             f"the arguments are {size:,} bytes; the limit is {MAX_OBJECT:,}",
@@ -227,10 +227,9 @@ def claim_check(job: Job, token: str = "") -> Job:
     return job._replace(payload=n.body_object(job.id, job.run, token))
 
 
-def _duplicate(there: StoredMessage) -> Entry:
-    """The live job that was found in place of ours."""
-    key, uid = there.subject.split(".")[-2:]
-    return Entry(str(JobId(key, uid)), there.headers.get(h.RUN, ""), True)
+def _duplicate(existing: StoredMessage) -> Entry:
+    """The entry of the live job that already has the key or id."""
+    return Entry(n.JobSubject.parse(existing.subject).job_id, existing.headers.get(h.RUN, ""), True)
 
 
 def queue_not_found(queue: str, error: TopologyMissing) -> QueueNotFound:
