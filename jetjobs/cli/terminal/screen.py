@@ -39,7 +39,7 @@ class Screen:
     def __enter__(self) -> Self:
         with contextlib.suppress(termios.error, OSError, ValueError, NotImplementedError):
             keyboard = sys.stdin.fileno()
-            before = termios.tcgetattr(keyboard)  # raises if stdin is not a terminal: then there are no keys
+            before = termios.tcgetattr(keyboard)  # raises if stdin is not a terminal: keys are then unavailable
             tty.setcbreak(keyboard)
             self._before = before
             asyncio.get_running_loop().add_reader(keyboard, self._read)
