@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from jetjobs.cli import exit_codes
 from jetjobs.cli.command_tree import ENTRIES, load, tree
 
 COLUMNS = 100
@@ -21,6 +22,25 @@ and [cli-json.md](cli-json.md) for the output of `--json`. `jetjobs dlq` is an a
 
 Durations are written `250ms`, `10s`, `5m`, `2h` or `1d`, times in ISO 8601 with a zone.
 """
+
+
+EXIT_CODES = {
+    exit_codes.DONE: "done; a worker stopped gracefully",
+    exit_codes.FAILED: "the operation or the awaited job failed; a job could not be cancelled or moved; `doctor` found"
+    " a failure; a worker released running jobs when it stopped",
+    exit_codes.USAGE: "invalid usage, settings or arguments; an invalid id, or one that several jobs have; a cursor of"
+    " another list; a missing dependency",
+    exit_codes.UNREACHABLE: "NATS cannot be reached, refuses the credentials, is too old, or has JetStream disabled",
+    exit_codes.APP_BROKEN: "the app raised while it was imported",
+    exit_codes.NOT_FOUND: "no such job, task, queue, lane, schedule, worker or dead letter",
+    exit_codes.REFUSED: "a stream, consumer or bucket is missing or differs; a schedule was changed since, or is"
+    " declared in code; confirmation was refused, or `--yes` is missing",
+    exit_codes.TIMED_OUT: "the job did not end, or the worker did not answer, in time",
+    exit_codes.RECYCLED: "a worker stopped gracefully because of"
+    " [stuck threads](../how-to/operations.md#stuck-threads): start it again",
+    exit_codes.INTERRUPTED: "interrupted, as by Ctrl-C",
+    exit_codes.READER_GONE: "the reader of the output went away, as `head` does; nothing is printed about it",
+}
 
 
 class Command(NamedTuple):
@@ -62,6 +82,8 @@ def markdown() -> str:
         usage = " ".join(["jetjobs", *command.words, *(_usage(p) for p in _arguments(command.click))])
         level = "###" if len(command.words) > 1 else "##"
         parts.append(_section(f"jetjobs {command.name}", usage, command.click.help, command.click, level))
+    codes = [[str(code), meaning] for code, meaning in EXIT_CODES.items()]
+    parts.append(f"## Exit codes\n\n{_table(['Code', 'Meaning'], codes)}\n")
     return "\n".join(parts)
 
 

@@ -19,7 +19,7 @@ SHARED = {
     "--cursor": "Continue from here",
     "--data": "All arguments as one JSON object",
     "--delay": "Run after this delay",
-    "--died-of": "with this cause",
+    "--died-of": "with this reason",
     "--dry-run": "Only print what would be done",
     "--error-type": "with this error type",
     "--every": "Interval",

@@ -38,7 +38,7 @@ TaskName = Annotated[
 DiedOf = Annotated[
     str | None,
     typer.Option(
-        "--died-of", help="Only letters with this cause: exhausted, permanent, crashed, ...", metavar="CAUSE"
+        "--died-of", help="Only letters with this reason: exhausted, permanent, crashed, ...", metavar="REASON"
     ),
 ]
 ErrorType = Annotated[
@@ -68,7 +68,9 @@ class Selection(NamedTuple):
             if token is not None:
                 check_token(what, token)
         if self.died_of is not None and self.died_of not in set(DeadReason):
-            raise ConfigError(f"--died-of: unknown cause {self.died_of!r}", hint=f"one of {', '.join(DeadReason)}")
+            raise ConfigError(
+                f"--died-of: unknown reason {self.died_of!r}", hint=f"one of {', '.join(DeadReason)}"
+            )
         return DeadLetterFilter(self.queue, self.task, self.died_of, self.error_type, read_since(self.since))
 
     def check(self) -> None:
@@ -100,7 +102,7 @@ async def list_letters(
     limit: Limit = 50,
     cursor: Cursor = None,
     group: Annotated[
-        bool, typer.Option("--group", help="Count letters by queue, task, cause and error instead.")
+        bool, typer.Option("--group", help="Count letters by queue, task, reason and error instead.")
     ] = False,
 ) -> None:
     """List dead letters, oldest first."""
