@@ -210,7 +210,7 @@ async def test_nothing_is_placed_for_one_that_cannot_be_looked_at(
     async def tried() -> bool:
         return failed >= 3
 
-    monkeypatch.setattr("jetjobs.worker.scheduling.planner.AGAIN", timedelta(seconds=0.3))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.RETRY", timedelta(seconds=0.3))
     monkeypatch.setattr(Ticks, "waiting", failing)
     since = await put(queues_app)
     await queues_app.schedules.put("other", "work", every=SELDOM)

@@ -125,7 +125,7 @@ async def test_delete_takes_back_what_was_planned_but_no_tick_that_is_retried(
     app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.5)
-    monkeypatch.setattr("jetjobs.worker.scheduling.alignment.KEPT", timedelta(0))
+    monkeypatch.setattr("jetjobs.worker.scheduling.reconciler.KEEP_MARK", timedelta(0))
 
     @app.task(retry=RetryPolicy(base=HOUR, cap=HOUR))
     async def fails() -> None:
@@ -153,7 +153,7 @@ async def test_a_schedule_that_moves_leaves_nothing_behind(
     queues_app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.5)
-    monkeypatch.setattr("jetjobs.worker.scheduling.alignment.KEPT", timedelta(0))
+    monkeypatch.setattr("jetjobs.worker.scheduling.reconciler.KEEP_MARK", timedelta(0))
     since = await put(queues_app)
     async with planning(queues_app):
         await eventually(lambda: placed(truth, 50), 30)

@@ -92,7 +92,7 @@ async def test_foreign_messages_among_the_marks_go_away(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
-    monkeypatch.setattr("jetjobs.worker.scheduling.alignment.KEPT", timedelta(seconds=-10))
+    monkeypatch.setattr("jetjobs.worker.scheduling.reconciler.KEEP_MARK", timedelta(seconds=-10))
 
     async def tidy() -> bool:
         found = await truth.subjects("jobs-work-default", "jobs.work.default.mark.>")
@@ -142,7 +142,7 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
 ) -> None:
     caplog.set_level(logging.DEBUG, "jetjobs.schedules")
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
-    monkeypatch.setattr("jetjobs.worker.scheduling.planner.AGAIN", timedelta(seconds=0.1))
+    monkeypatch.setattr("jetjobs.worker.scheduling.planner.RETRY", timedelta(seconds=0.1))
     work.every(SECOND, name="s")
 
     async def tried_again() -> bool:

@@ -36,7 +36,7 @@ async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: M
         await sync_declared(gone.jetstream, "gone", gone.declared_schedules)
     async with other:
         (finding,) = [f for f in await other.doctor(only=["schedules"]) if f.check == "unknown_task"]
-        assert finding.hint == "start its worker, or jetjobs schedules delete left --force"
+        assert finding.hint == "start a worker that has it, or jetjobs schedules delete left --force"
         with pytest.raises(ScheduleConflict, match="declared in the code of app 'gone'") as refused:
             await other.schedules.delete("left")
         assert "--force" in (refused.value.hint or "")

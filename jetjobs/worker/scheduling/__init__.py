@@ -1,1 +1,1 @@
-"""Planning schedules: definitions are compared with marks, and ticks are placed."""
+"""Planning of schedules by the leader: store what the code declares, apply edits, place jobs ahead of time."""

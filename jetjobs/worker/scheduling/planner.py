@@ -1,8 +1,8 @@
-"""The leader plans: it knows all schedules and places their ticks up to a minute ahead. The server fires them.
+"""Plan all schedules while this worker leads: place jobs up to a minute ahead, which the server then fires.
 
 Only the leader writes ticks and marks. It compares every definition with its mark when it takes over, on a change,
-after a reconnect and every minute; where they differ it brings the queue in line. What it knows may be out of
-date: the mark in the stream decides.
+after a reconnect and every minute, and reconciles the queue where they differ. What it remembers may be stale: the
+mark in the stream decides.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from jetjobs.model.errors import (
 )
 from jetjobs.model.schedule.plan import Mark, Step, plan, step
 from jetjobs.model.wire.validation import is_schedule_name
-from jetjobs.worker.scheduling.alignment import Alignment, Known
+from jetjobs.worker.scheduling.reconciler import KnownSchedule, Reconciler
 
 IDLE_S = 0.25
-AGAIN = timedelta(seconds=2)
-"""After something failed."""
+RETRY = timedelta(seconds=2)
+"""How long to wait after a failure."""
 COMPARE_S = 60.0
-_AT_ONCE = 100
-_BREATH = 50
-"""After so many schedules others on the event loop have their turn: each takes up to a millisecond."""
+_MAX_CHECKS = 100
+_YIELD_EVERY = 50
+"""Schedules processed before the event loop gets a turn: each takes up to a millisecond."""
 _SLOW_S = 1.0
-"""After that the others do not wait for a queue."""
-_LOOKS_S = (0.0, 0.1, 1.0, 5.0)
-"""A write is heard of when it is sent. It may be stored a little later, or never: look more than once."""
+"""After this time, planning continues without waiting for a slow queue."""
+_CHECK_AFTER_S = (0.0, 0.1, 1.0, 5.0)
+"""A write is noticed when it is sent. It may be stored a little later or not at all: check more than once."""
 
 _log = logging.getLogger("jetjobs.schedules")
 
@@ -51,35 +51,35 @@ async def _nothing() -> None:
 
 
 class Planner:
-    """Plans while `term` says that we lead; else does nothing and knows nothing."""
+    """Plans while this worker leads. While it does not, it does nothing and remembers nothing."""
 
     def __init__(
         self, jetstream: JetStreamClient, term: Callable[[], int], sync: Callable[[], Awaitable[None]] = _nothing
     ) -> None:
-        """`term` is the number of our time as the leader, 0 while we do not lead. `sync` stores what our code
-        declares: it may be another's that stands there."""
+        """`term` returns the number of the current term as leader, 0 while another worker leads. `sync` stores the
+        schedules of this worker's code, because those of another version may be stored."""
         self._jetstream = jetstream
         self._clock = jetstream.server_clock
         self._term = term
         self._sync = sync
-        self._alignment = Alignment(jetstream, term)
-        self._known: dict[str, Known] = {}
-        self._looks: list[tuple[float, str]] = []
-        """Which schedules may have changed, in a heap by the time to look at them."""
+        self._reconciler = Reconciler(jetstream, term)
+        self._known: dict[str, KnownSchedule] = {}
+        self._checks: list[tuple[float, str]] = []
+        """Schedules that may have changed: a heap by the time to check them."""
         self._compare_at = 0.0
         self._woken = asyncio.Event()
-        self._told: set[str] = set()
-        """Of which schedules trouble was reported; the empty name stands for all."""
+        self._reported: set[str] = set()
+        """Schedules with a reported problem; the empty name means all schedules."""
         self._names: set[str] = set()
-        """What stood in the bucket when all of it was read last."""
+        """The names in the bucket when all of it was last read."""
         self._now: datetime | None = None
         self._placing: dict[str, asyncio.Task[None]] = {}
-        """By queue: it has not answered yet."""
+        """By queue: a write that the server has not answered yet."""
 
     # For the metrics, from another thread
 
     def lateness(self) -> dict[str, float]:
-        """By schedule: how many seconds its next tick is overdue to be placed. Empty while we do not lead."""
+        """By schedule: seconds for which its next tick has been due without being placed. Empty unless leading."""
         now = self._now
         if now is None or not self._term():
             return {}
@@ -88,38 +88,38 @@ class Planner:
             for name, known in tuple(self._known.items())
         }
 
-    # Life
+    # Lifecycle
 
     async def run(self) -> None:
-        """Until cancelled. What fails is logged and tried again."""
+        """Run until cancelled. Failures are logged and retried."""
         while True:
             try:
                 if self._term():
                     await self._lead()
             except BrokerError as error:
-                if not isinstance(error, BrokerUnavailable):  # that is reported by the connection
+                if not isinstance(error, BrokerUnavailable):  # reported by the connection
                     extra = {"event": "schedule.unknown", "error": str(error)}
-                    self._complain("", "schedules cannot be planned just now; it is tried again", extra)
-                await asyncio.sleep(AGAIN.total_seconds())
+                    self._warn_once("", "schedules cannot be planned now; planning is retried", extra)
+                await asyncio.sleep(RETRY.total_seconds())
             except Exception as error:
-                _fault(error)
-                await asyncio.sleep(AGAIN.total_seconds())
+                _log_internal_error(error)
+                await asyncio.sleep(RETRY.total_seconds())
             await asyncio.sleep(IDLE_S)
 
     async def _lead(self) -> None:
         connection = self._jetstream.connection
-        self._known, self._looks, self._names = {}, [], set()
-        sid = await self._jetstream.schedules.listen(self._hear)
-        forget = connection.on_reconnect(self._reconnected)
+        self._known, self._checks, self._names = {}, [], set()
+        sid = await self._jetstream.schedules.listen(self._on_change)
+        unsubscribe = connection.on_reconnect(self._on_reconnect)
         try:
             await self._compare()
-            self._told.discard("")
+            self._reported.discard("")
             await self._sync()
             while self._term():
                 self._woken.clear()
                 if time.monotonic() >= self._compare_at:
                     await self._compare()
-                await self._look_at_changes()
+                await self._check_changes()
                 await self._plan_due()
                 # Not wait_for: before Python 3.12 it may swallow a cancellation.
                 with contextlib.suppress(TimeoutError):
@@ -131,147 +131,149 @@ class Planner:
                 task.cancel()
             await asyncio.gather(*self._placing.values(), return_exceptions=True)
             self._placing.clear()
-            forget()
+            unsubscribe()
             with contextlib.suppress(Exception):
                 await connection.nc.unlisten(sid)
 
-    def _hear(self, name: str) -> None:
-        for delay_s in _LOOKS_S:
-            self._look_in(name, delay_s)
+    def _on_change(self, name: str) -> None:
+        for delay_s in _CHECK_AFTER_S:
+            self._check_in(name, delay_s)
         self._woken.set()
 
-    def _reconnected(self) -> None:
-        """What was changed while we were disconnected was not heard."""
+    def _on_reconnect(self) -> None:
+        """Changes made during the outage were not received."""
         self._compare_at = 0.0
         self._woken.set()
 
-    def _look_in(self, name: str, delay_s: float) -> None:
-        heapq.heappush(self._looks, (time.monotonic() + delay_s, name))
+    def _check_in(self, name: str, delay_s: float) -> None:
+        heapq.heappush(self._checks, (time.monotonic() + delay_s, name))
 
     # Definitions and their marks
 
     async def _compare(self) -> None:
-        """Read all definitions and marks. Those that differ are to be looked at."""
+        """Read all definitions and marks, and queue a check of those that differ."""
         self._compare_at = time.monotonic() + COMPARE_S
         definitions = {one.name: one for one in await self._jetstream.schedules.all()}
         gone = (self._names | self._known.keys()) - definitions.keys()
         self._names = {*definitions}
-        marks = await self._alignment.all_marks()
-        unknown = [one for one in definitions.items() if not self._has(one[1])]
+        marks = await self._reconciler.all_marks()
+        unknown = [one for one in definitions.items() if not self._is_current(one[1])]
         for number, (name, definition) in enumerate(unknown, 1):
-            if number % _BREATH == 0:
+            if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             schedule = definition.schedule
             mark = marks.get(schedule.queue, {}).get(name, Mark()) if schedule is not None else Mark()
             if schedule is not None and mark.revision == definition.revision and mark.moved_to is None:
-                self._known[name] = Known(schedule, definition.revision, mark)
+                self._known[name] = KnownSchedule(schedule, definition.revision, mark)
             else:
-                self._look_in(name, 0.0)
+                self._check_in(name, 0.0)
         for queue, found in marks.items():
             for name, mark in found.items():
-                if not is_schedule_name(name):  # written by hand, and nothing was planned for it
+                if not is_schedule_name(name):  # not written by jetjobs; nothing is planned for it
                     await self._jetstream.ticks.forget(queue, mark)
                 elif self._is_stray(definitions.get(name), name, queue):
                     if name in self._known:
-                        self._known[name].stray = True
-                    self._look_in(name, 0.0)
+                        self._known[name].has_stray_mark = True
+                    self._check_in(name, 0.0)
         for name in gone:
-            self._look_in(name, 0.0)
+            self._check_in(name, 0.0)
         for name in gone:
             if await self._jetstream.schedules.get(name) is None:
-                # A deleted one leaves a trace: somebody has emptied the bucket, or made another.
-                _log.warning("definitions of schedules are gone", extra={"event": "schedule.bucket_new"})
+                # Deleting a schedule leaves a tombstone: the bucket was emptied or created again.
+                _log.warning(
+                    "the stored schedules have disappeared; declared schedules are stored again",
+                    extra={"event": "schedule.bucket_new"},
+                )
                 await self._sync()
                 return
 
     def _is_stray(self, definition: Definition | None, name: str, queue: str) -> bool:
-        """Whether a mark stands where its schedule is not: that has moved, or is deleted."""
+        """Whether a queue has a mark of a schedule that has moved elsewhere or is deleted."""
         if definition is None:
             return True
-        schedule = self._known[name].schedule if self._has(definition) else definition.schedule
-        # One that we cannot read a newer version may have written.
+        schedule = self._known[name].schedule if self._is_current(definition) else definition.schedule
+        # A newer version may have written a definition that is unreadable here.
         return schedule is not None and schedule.queue != queue
 
-    def _has(self, definition: Definition | None) -> bool:
-        """Whether it is known as it is, and no mark of it is elsewhere."""
+    def _is_current(self, definition: Definition | None) -> bool:
+        """Whether this definition is known, and no other queue has a mark of it."""
         known = self._known.get(definition.name) if definition is not None else None
-        if definition is None or known is None or known.stray:
+        if definition is None or known is None or known.has_stray_mark:
             return False
         return known.revision == definition.revision
 
-    async def _look_at_changes(self) -> None:
-        """Some of them: those that are due to be planned must not wait for all."""
+    async def _check_changes(self) -> None:
+        """Check a limited number, so that schedules that are due do not have to wait."""
         names: set[str] = set()
-        while self._looks and self._looks[0][0] <= time.monotonic() and len(names) < _AT_ONCE:
-            names.add(heapq.heappop(self._looks)[1])
-        found = await asyncio.gather(*(self._look(name) for name in names if is_schedule_name(name)))
+        while self._checks and self._checks[0][0] <= time.monotonic() and len(names) < _MAX_CHECKS:
+            names.add(heapq.heappop(self._checks)[1])
+        found = await asyncio.gather(*(self._check(name) for name in names if is_schedule_name(name)))
         await self._place_all([one for one in found if one is not None], await self._clock.now())
-        if len(names) == _AT_ONCE:
+        if len(names) == _MAX_CHECKS:
             self._woken.set()
 
-    async def _look(self, name: str) -> Step | None:
-        """What is to be stored for it, if anything is."""
+    async def _check(self, name: str) -> Step | None:
+        """Reconcile a schedule and return what to store for it, if anything."""
         definition = None
         try:
             definition = await self._jetstream.schedules.get(name)
-            if self._has(definition):
+            if self._is_current(definition):
                 return None
-            aligned = await self._alignment.align(name, self._known.get(name))
+            reconciled = await self._reconciler.reconcile(name, self._known.get(name))
         except Exception as error:
-            self._look_in(name, AGAIN.total_seconds())
+            self._check_in(name, RETRY.total_seconds())
             if not self._jetstream.connection.connected:
                 raise
-            # The others must not wait for it.
+            # One failing schedule must not stop the others.
             if not isinstance(error, JetJobsError | ValueError):
-                _fault(error)
-            # What is known of it is planned on, as its mark says.
+                _log_internal_error(error)
+            # A known schedule is planned further according to its mark.
             if name not in self._known and definition is not None and definition.schedule is not None:
                 following = definition.schedule.after(await self._clock.now())
-                self._known[name] = Known(definition.schedule, 0, Mark(), following=following)
-            self._unplaced(name, error)
+                self._known[name] = KnownSchedule(definition.schedule, 0, Mark(), following=following)
+            self._warn_unplaced(name, error)
             return None
-        if aligned is None:
-            self._look_in(name, _LOOKS_S[1])
+        if reconciled is None:
+            self._check_in(name, _CHECK_AFTER_S[1])
             return None
-        if aligned.definition is None or aligned.definition.schedule is None:
+        definition, mark = reconciled.definition, reconciled.mark
+        if definition is None or definition.schedule is None:
             self._known.pop(name, None)
-            if aligned.definition is not None:
+            if definition is not None:
                 extra = {"event": "schedule.unreadable", "schedule": name}
-                self._complain(name, "a schedule cannot be read; it is not planned", extra)
+                self._warn_once(name, "a schedule cannot be read and is not planned", extra)
             return None
         following = self._known[name].following if name in self._known else None
-        self._known[name] = Known(
-            aligned.definition.schedule, aligned.definition.revision, aligned.mark, following=following
-        )
-        return aligned.step
+        self._known[name] = KnownSchedule(definition.schedule, definition.revision, mark, following=following)
+        return reconciled.step
 
     # Planning
 
     async def _plan_due(self) -> None:
-        """Plan all that are to be planned by now."""
+        """Plan all schedules that are due for planning."""
         self._now = now = await self._clock.now()
         steps = []
         for number, known in enumerate([one for one in self._known.values() if self._is_due(one, now)], 1):
-            if number % _BREATH == 0:
+            if number % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             todo = plan(known.schedule, known.mark, now).first(portion(known.schedule))
-            known.following, known.look_at = todo.following, todo.look_at
+            known.following, known.plan_at = todo.following, todo.look_at
             if todo.upto is not None:
                 steps.append(step(known.schedule, known.mark, todo, now))
         await self._place_all(steps, now)
 
-    def _is_due(self, known: Known, now: datetime) -> bool:
+    def _is_due(self, known: KnownSchedule, now: datetime) -> bool:
         if not known.revision or known.mark.revision != known.revision:
-            return False  # it is to be looked at first
-        return known.look_at is not None and known.look_at <= now and known.schedule.queue not in self._placing
+            return False  # it must be checked first
+        return known.plan_at is not None and known.plan_at <= now and known.schedule.queue not in self._placing
 
     async def _place_all(self, steps: list[Step], now: datetime) -> None:
-        """Each queue by itself: one that does not answer must not hold up the others."""
+        """Write to each queue separately, so that a silent one does not delay the others."""
         by_queue: dict[str, list[Step]] = defaultdict(list)
         for one in steps:
             queue = self._known[one.name].schedule.queue
             if queue in self._placing:
-                self._look_again(one.name, AGAIN.total_seconds())
+                self._check_again(one.name, RETRY.total_seconds())
             else:
                 by_queue[queue].append(one)
         begun = {queue: asyncio.create_task(self._place_in(queue, some, now)) for queue, some in by_queue.items()}
@@ -285,7 +287,7 @@ class Planner:
                 if self._term():
                     await self._place(queue, together, now)
         except Exception as error:
-            _fault(error)
+            _log_internal_error(error)
         finally:
             self._placing.pop(queue, None)
 
@@ -296,53 +298,53 @@ class Planner:
             if len(steps) == 1 or isinstance(error, BrokerUnavailable | StorageFull | TopologyMissing):
                 for one in steps:
                     if (known := self._known.get(one.name)) is None:
-                        continue  # it was deleted meanwhile
-                    self._unplaced(one.name, error)
+                        continue  # deleted in the meantime
+                    self._warn_unplaced(one.name, error)
                     known.following = one.plan.ticks[0].scheduled_time if one.plan.ticks else one.plan.upto
-                    known.look_at = now + AGAIN
+                    known.plan_at = now + RETRY
                     if known.mark.revision != known.revision:
-                        self._look_again(one.name, AGAIN.total_seconds())
+                        self._check_again(one.name, RETRY.total_seconds())
                 return
             stored = None
         if stored is not None:
             for one, mark in zip(steps, stored, strict=True):
-                self._told.discard(one.name)
+                self._reported.discard(one.name)
                 _report(one)
                 if (known := self._known.get(one.name)) is not None:
                     known.mark = mark
-                    if mark.revision != known.revision:  # there is more to take back
-                        self._look_again(one.name, 0.0)
+                    if mark.revision != known.revision:  # there are more ticks to remove
+                        self._check_again(one.name, 0.0)
         elif len(steps) > 1:
-            # One of them is refused; the others must not wait for it.
+            # The server refused one of them. Store them one by one, so that the others succeed.
             for one in steps:
                 await self._place(queue, [one], now)
         else:
-            # Another leader was first, or the mark is gone: see what stands there.
-            self._look_again(steps[0].name, _LOOKS_S[1])
+            # Another leader was faster, or the mark is gone: read it again.
+            self._check_again(steps[0].name, _CHECK_AFTER_S[1])
 
-    def _look_again(self, name: str, delay_s: float) -> None:
-        """It is not planned until then."""
+    def _check_again(self, name: str, delay_s: float) -> None:
+        """Check it after the delay, and do not plan it before."""
         if name in self._known:
             self._known[name].revision = 0
-        self._look_in(name, delay_s)
+        self._check_in(name, delay_s)
 
-    def _unplaced(self, name: str, error: Exception) -> None:
+    def _warn_unplaced(self, name: str, error: Exception) -> None:
         extra = {"event": "schedule.unplaced", "schedule": name, "error": str(error)}
-        self._complain(name, "ticks of a schedule cannot be placed; it is tried again", extra)
+        self._warn_once(name, "the jobs of a schedule cannot be placed; placing is retried", extra)
 
-    def _complain(self, name: str, text: str, extra: dict[str, str]) -> None:
-        """Once, until it is planned again."""
-        _log.log(logging.DEBUG if name in self._told else logging.WARNING, text, extra=extra)
-        self._told.add(name)
+    def _warn_once(self, name: str, text: str, extra: dict[str, str]) -> None:
+        """Warn once for each schedule until it is planned again."""
+        _log.log(logging.DEBUG if name in self._reported else logging.WARNING, text, extra=extra)
+        self._reported.add(name)
 
 
-def _fault(error: Exception) -> None:
-    _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
+def _log_internal_error(error: Exception) -> None:
+    _log.error("internal error (please report)", exc_info=error, extra={"event": "worker.fault"})
 
 
 def _report(one: Step) -> None:
     ticked = {"event": "schedule.ticked", "schedule": one.name, "count": len(one.plan.ticks)}
-    _log.debug("ticks placed", extra=ticked)
+    _log.debug("jobs of a schedule placed", extra=ticked)
     if one.plan.missed:
         missed = {"event": "schedule.missed", "schedule": one.name, "count": one.plan.missed}
-        _log.warning("scheduled times of a schedule were missed and are passed over", extra=missed)
+        _log.warning("scheduled times were missed and are skipped", extra=missed)
