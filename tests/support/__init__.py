@@ -1,1 +1,1 @@
-"""What tests share: real servers, a proxy, and ways to wait for facts."""
+"""Shared test helpers: real servers, a proxy, processes, and ways to wait for a condition."""

@@ -1,4 +1,4 @@
-"""Schedules that are edited, moved, paused and deleted under way: are their ticks those of the calendar?"""
+"""Change schedules at random, and check their ticks against the expected scheduled times."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from jetjobs.model.errors import JetJobsError, ScheduleNotFound
 from jetjobs.model.schedule.schedule import Schedule, time_token
 
 SEEN_S = 5.0
-"""A change takes effect two seconds after a leader has seen it: about a second, on a busy machine more."""
+"""When a change has taken effect: two seconds after the leader saw it, which takes a second or more."""
 Spans = Sequence[tuple[float, float]]
 UNLED_S = 65.0
-"""Ticks that are placed fire though nobody leads: up to a minute of them."""
+"""Placed ticks fire without a leader too, for up to a minute."""
 
 
 class Edit(NamedTuple):
-    """One change that was confirmed, by the server's clock: when it was sent first, and when it was answered."""
+    """A confirmed change: when it was first sent and when it was answered, by the server's clock."""
 
     sent: datetime
     answered: datetime
     schedule: Schedule | None
-    """As it stands then; None for one that was deleted."""
+    """The schedule after the change; None when it was deleted."""
 
     @property
     def on(self) -> bool:
@@ -36,21 +36,21 @@ class Edit(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """A tick that came."""
+    """A tick that fired."""
 
     scheduled_time: datetime
     at: float
     number: int | None = None
-    """Its argument `n`, which every edit changes, where that is known."""
+    """Its argument `n`, which every edit changes; None when it is unknown."""
 
 
 class Unplanned(Exception):
-    """What nobody has planned when a schedule is turned off is not run any more: that could not be checked."""
+    """A scheduled time is due and unplanned. Turned off now, the schedule would not run it: not predictable."""
 
 
 @dataclass
 class Editor:
-    """Changes schedules at random. Each change is tried until it is known to be stored."""
+    """Changes schedules at random. Each change is repeated until it is confirmed."""
 
     app: JetJobs
     task: str
@@ -60,7 +60,7 @@ class Editor:
     number: int = 0
 
     async def change(self, name: str, kind: str) -> None:
-        """`kind`: put (edits it, or makes it), move, pause, resume or delete."""
+        """`kind`: put (create or edit), move, pause, resume or delete."""
         sent = None
         while True:
             try:
@@ -71,7 +71,7 @@ class Editor:
             except JetJobsError as error:
                 if self.app.jetstream.connection.closed.is_set():
                     raise AssertionError(f"{kind} {name}") from error
-                await asyncio.sleep(0.2)  # no server, no storage
+                await asyncio.sleep(0.2)  # the server is down or its storage is full
                 continue
             except Unplanned:
                 return
@@ -79,7 +79,7 @@ class Editor:
             return
 
     async def _write(self, name: str, kind: str) -> ScheduleInfo | None:
-        """As it stands then; None for none. Unplanned if it is left alone."""
+        """The schedule after the change; None when there is none. Unplanned when it was not changed."""
         schedules = self.app.schedules
         try:
             info = await schedules.get(name)
@@ -106,10 +106,9 @@ class Editor:
 def check(
     edits: list[Edit], fired: list[Fired], until: datetime, late_s: float, unled: Spans, held: Spans | None = None
 ) -> list[str]:
-    """What is wrong with the ticks of one schedule: doubled, lost, late, of an old definition, or none of it.
+    """The problems with the ticks of one schedule: doubled, lost, unexpected, late, or of an old definition.
 
-    `unled`: from when to when nobody may have led, or the server was away. `held`: when ticks may be late; the
-    same unless it is given.
+    `unled`: when there may have been no leader or no server. `held`: when ticks may be late; by default, the same.
     """
     held = unled if held is None else held
     problems = []
@@ -118,7 +117,7 @@ def check(
         if tick.scheduled_time in ticks:
             problems.append(f"doubled: {time_token(tick.scheduled_time)}")
         ticks[tick.scheduled_time] = tick
-    wanted, allowed = _slots(edits, until, unled)
+    wanted, allowed = _scheduled_times(edits, until, unled)
     problems += [f"lost: {time_token(scheduled_time)}" for scheduled_time in sorted(wanted - ticks.keys())]
     problems += [
         f"off: {time_token(scheduled_time)}"
@@ -138,23 +137,23 @@ def check(
     return problems
 
 
-def _slots(edits: list[Edit], until: datetime, unled: Spans) -> tuple[set[datetime], set[datetime]]:
-    """Which must have come, and which may."""
+def _scheduled_times(edits: list[Edit], until: datetime, unled: Spans) -> tuple[set[datetime], set[datetime]]:
+    """The scheduled times that must have fired, and those that may have."""
     wanted: set[datetime] = set()
     allowed: set[datetime] = set()
     for number, edit in enumerate(edits):
         if edit.on and edit.schedule is not None:
-            begun = max(edit.schedule.since, edit.sent) if number and edits[number - 1].on else edit.schedule.since
+            start = max(edit.schedule.since, edit.sent) if number and edits[number - 1].on else edit.schedule.since
             following = edits[number + 1] if number + 1 < len(edits) else None
             end = following.sent if following is not None else until
-            wanted.update(between(edit.schedule, begun, min(end, until)))
+            wanted.update(between(edit.schedule, start, min(end, until)))
             last = end if following is None else following.answered + _delay(following, unled)
-            allowed.update(between(edit.schedule, begun, last))
+            allowed.update(between(edit.schedule, start, last))
     return wanted, allowed
 
 
 def _delay(edit: Edit, unled: Spans) -> timedelta:
-    """How long after an edit ticks of the definition before may come."""
+    """How long after an edit ticks of the previous definition may fire."""
     at = edit.answered.timestamp()
     return timedelta(seconds=UNLED_S if _is_in(unled, at - SEEN_S, at + SEEN_S) else SEEN_S)
 

@@ -1,4 +1,4 @@
-"""Reads checkpoints from their bucket."""
+"""Read checkpoints from their bucket."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BUCKET = "jobs-checkpoints"
 
 
 async def checkpoints(truth: Truth) -> dict[str, dict[str, Any]]:
-    """Records of the bucket by key."""
+    """The records of the bucket by key."""
     found = {}
     for subject in await truth.subjects(f"KV_{BUCKET}", f"$KV.{BUCKET}.>"):
         try:
             message = await truth.js.get_last_msg(f"KV_{BUCKET}", subject)
         except NotFoundError:
-            continue  # removed meanwhile
+            continue  # removed since the subjects were listed
         found[subject.removeprefix(f"$KV.{BUCKET}.")] = json.loads(message.data or b"{}")
     return found
 
 
 async def gone(truth: Truth) -> None:
-    """Until nothing is kept: that comes right after the job's end is told."""
+    """Wait until no checkpoint is left. A worker deletes it right after it reports the end of the job."""
 
     async def check() -> bool:
         return await checkpoints(truth) == {}

@@ -1,4 +1,4 @@
-"""A clock that a test sets by hand."""
+"""A clock that a test controls."""
 
 from __future__ import annotations
 

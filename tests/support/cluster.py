@@ -25,7 +25,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Three nodes; each can be killed and started again on its own store and port."""
+    """Three nodes. Each can be killed and restarted with its own storage and port."""
 
     def __init__(self, folder: Path) -> None:
         ports = free_ports(6)
@@ -55,16 +55,16 @@ class Cluster:
         return self
 
     def _formed(self) -> bool:
-        """All three know one another and one leader. Else streams get one copy, and requests may get lost."""
+        """Whether all three know each other and one leader. Before that, streams get one replica only."""
         try:
             metas = [self._meta(port) for port in self._monitors]
             knows_all = all(len(self._greeting(node).get("connect_urls", [])) == 3 for node in self.nodes)
         except OSError:
             return False
         leaders = {meta.get("leader") for meta in metas}
-        in_touch = [{peer["name"] for peer in meta.get("replicas") or [] if peer["current"]} for meta in metas]
-        # The leader hears both others; each of those hears at least the leader.
-        return knows_all and len(leaders) == 1 and max(map(len, in_touch)) == 2 and all(in_touch)
+        in_contact = [{peer["name"] for peer in meta.get("replicas") or [] if peer["current"]} for meta in metas]
+        # The leader is in contact with both others, and each of them at least with the leader.
+        return knows_all and len(leaders) == 1 and max(map(len, in_contact)) == 2 and all(in_contact)
 
     @staticmethod
     def _meta(port: int) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Cluster:
 
     @staticmethod
     def _greeting(node: EmbeddedServer) -> dict[str, Any]:
-        """What the node tells whoever connects."""
+        """The INFO that the node sends to new connections."""
         port = int(node.url.rsplit(":", 1)[1])
         with socket.create_connection(("127.0.0.1", port), 5) as one, one.makefile() as lines:
             found: dict[str, Any] = json.loads(lines.readline().removeprefix("INFO "))

@@ -1,4 +1,4 @@
-"""Scheduled times of a cron expression by walking every minute: slow, and without the code it is compared with."""
+"""A slow reference for cron expressions: walks every minute, independently of the code under test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Minute(NamedTuple):
     at: datetime
     """Aware, UTC."""
     wall: datetime
-    """What the clock shows then, naive."""
+    """The wall clock at that time, naive."""
 
 
 def values(written: str, low: int, high: int, names: dict[str, int]) -> set[int]:
@@ -39,7 +39,7 @@ def values(written: str, low: int, high: int, names: dict[str, int]) -> set[int]
 
 
 class Reference:
-    """Reads an expression by itself. Seven is Sunday."""
+    """Parses an expression on its own. Seven is Sunday."""
 
     def __init__(self, expression: str) -> None:
         text = " ".join(expression.lower().split())
@@ -76,8 +76,8 @@ class Reference:
     def matches(self, wall: datetime) -> bool:
         return wall.minute in self.minutes and wall.hour in self.hours and self.is_on(wall.date())
 
-    def slots(self, walked: list[Minute]) -> list[datetime]:
-        """Of these minutes, which are without a hole. What the clock skips within them is added."""
+    def scheduled_times(self, walked: list[Minute]) -> list[datetime]:
+        """The scheduled times within these consecutive minutes, and those that a clock change skips."""
         found: set[datetime] = set()
         shown: set[datetime] = set()
         for now, following in zip(walked, [*walked[1:], None], strict=True):
@@ -86,7 +86,7 @@ class Reference:
             shown.add(now.wall)
             skipped = now.wall + MINUTE
             while following is not None and skipped < following.wall:
-                if self.matches(skipped):  # as if the clock had not been changed
+                if self.matches(skipped):  # at the time without the clock change
                     found.add(now.at + (skipped - now.wall))
                 skipped += MINUTE
         return sorted(found)
@@ -102,7 +102,7 @@ def walk(zone: ZoneInfo, start: datetime, end: datetime) -> list[Minute]:
 
 
 def changes(zone: ZoneInfo, first_year: int, last_year: int) -> Iterator[datetime]:
-    """The first minute after each change of the zone's clock."""
+    """The first minute after each clock change of the zone."""
     now, end = datetime(first_year, 1, 1, tzinfo=UTC), datetime(last_year + 1, 1, 1, tzinfo=UTC)
     step = timedelta(hours=12)
     while now < end:

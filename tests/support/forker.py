@@ -1,6 +1,7 @@
-"""Runs `jetjobs ARGUMENTS` in forks of one process that has imported everything: real processes, started quickly.
+"""Run `jetjobs ARGUMENTS` in forks of one process with all imports done: real processes that start quickly.
 
-As a program it is that process. It reads requests from the socket on its standard input until that is closed.
+Run as a program, this module is that process. It reads requests from the socket on its standard input until the
+socket is closed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class Forker:
-    """Asks that process for commands. It is started with the first one and ends with us. For any thread."""
+    """Sends commands to that process, which is started with the first one and ends with ours. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,13 +37,13 @@ class Forker:
     def run(
         self, arguments: Sequence[str], cwd: Path, env: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """The same as subprocess.run with captured output."""
+        """As subprocess.run with captured output."""
         ours, theirs = socket.socketpair()
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         with ours, open(out, "rb", 0) as stdout, open(err, "rb", 0) as stderr:
             try:
-                self._ask(
+                self._send(
                     {"argv": list(arguments), "cwd": str(cwd), "env": env}, [0, out_end, err_end, theirs.fileno()]
                 )
             finally:
@@ -59,7 +60,7 @@ class Forker:
                 raise subprocess.TimeoutExpired(list(arguments), timeout) from None
         return subprocess.CompletedProcess(list(arguments), code, *(text.decode() for text in written))
 
-    def _ask(self, request: dict[str, object], files: list[int]) -> None:
+    def _send(self, request: dict[str, object], files: list[int]) -> None:
         body = json.dumps(request).encode()
         with self._lock:
             if self._control is None:
@@ -82,12 +83,12 @@ def _number(connection: socket.socket, give_up: float) -> int:
     connection.settimeout(max(0.001, give_up - time.monotonic()))
     data = connection.recv(4, socket.MSG_WAITALL)
     if len(data) < 4:
-        raise AssertionError("the forking process is gone")
+        raise AssertionError("the forking process has ended")
     return int(struct.unpack("!i", data)[0])
 
 
 def _read_all(files: list[int], give_up: float) -> list[bytes]:
-    """What is written to each until its end."""
+    """Read each file to its end."""
     written = {file: bytearray() for file in files}
     with selectors.DefaultSelector() as selector:
         for file in files:
@@ -104,19 +105,19 @@ def _read_all(files: list[int], give_up: float) -> list[bytes]:
     return [bytes(written[file]) for file in files]
 
 
-# The process
+# In the forking process
 
 
 def _serve(control: socket.socket) -> bool:
-    """Fork for each request. True in the process that is to be the command; False when there are no more."""
+    """Fork for each request. True in the process that becomes the command, False after the last request."""
     while True:
         header, files, _, _ = socket.recv_fds(control, _LENGTH.size, 4)
         if not header:
             return False
         body = control.recv(_LENGTH.unpack(header)[0], socket.MSG_WAITALL)
         if not os.fork():
-            if _mind(control, files):
-                _become(json.loads(body))
+            if _supervise(control, files):
+                _prepare(json.loads(body))
                 return True
             os._exit(0)
         for file in files:
@@ -132,8 +133,8 @@ def _reap() -> bool:
         return False
 
 
-def _mind(control: socket.socket, files: list[int]) -> bool:
-    """Fork once more. True in the command; the other one waits for it and says how it ended."""
+def _supervise(control: socket.socket, files: list[int]) -> bool:
+    """Fork once more. Returns True in the command; the other process waits for it and reports its exit code."""
     pid = os.fork()
     *standard, answer = files
     if not pid:
@@ -152,8 +153,8 @@ def _mind(control: socket.socket, files: list[int]) -> bool:
     return False
 
 
-def _become(request: dict[str, object]) -> None:
-    """What `python -m jetjobs` finds when it begins."""
+def _prepare(request: dict[str, object]) -> None:
+    """Set up the process as `python -m jetjobs` finds it."""
     os.chdir(str(request["cwd"]))
     os.environ.clear()
     os.environ.update(dict(request["env"]))  # type: ignore[call-overload]
@@ -171,7 +172,7 @@ def _import_everything() -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder; the root takes its place
+    del sys.path[0]  # this folder; replaced by the root
     sys.path.insert(0, str(Path(__file__).parents[2]))
     _import_everything()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Tasks whose jobs come to rest in each of the states."""
+"""Tasks whose jobs stay in each of the states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONCE = RetryPolicy(max_attempts=1)
 
 
 class StateTasks:
-    """One task for each state a job can be in."""
+    """One task per state."""
 
     def __init__(self, app: JetJobs) -> None:
         self.gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Dead letters without the dying: written as a worker writes them."""
+"""Write dead letters as a worker does, without failing jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def bury(
     headers: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> list[str]:
-    """A letter for each body; their ids."""
+    """Write one letter per body. Returns the job ids."""
     names = list(ids) if ids is not None else [new_uid() for _ in bodies]
     lane = asyncio.Semaphore(50)
     cause = DeadLettered(DeadReason.EXHAUSTED, ErrorInfo("LookupError", "no such thing", "Traceback"))
@@ -43,7 +43,7 @@ async def bury(
 
 
 async def letter_of(app: JetJobs, job_id: str, **place: str) -> DeadLetter:
-    """The letter, which must be there."""
+    """The letter of a job; AssertionError when there is none."""
     letter = await app.dead.get(job_id, **place)
     assert letter is not None, f"no letter of {job_id}"
     return letter

@@ -1,4 +1,4 @@
-"""The HTTP port of a worker, as a scraper and a probe see it."""
+"""Read the HTTP port of a worker as a scraper and a health probe do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Port:
-    """Asked in threads: the test's loop goes on."""
+    """Requests run in threads, so that the test's event loop is not blocked."""
 
     def __init__(self, number: int) -> None:
         self.address = f"127.0.0.1:{number}"
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Status and text; 0 when nobody listens."""
+        """Status and text; status 0 when nothing listens on the port."""
         return await asyncio.to_thread(self._get, path)
 
     def _get(self, path: str) -> tuple[int, str]:
@@ -58,7 +58,7 @@ class Port:
 
 
 class Page:
-    """What one scrape gave."""
+    """The result of one scrape."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -72,7 +72,7 @@ class Page:
         return self.samples.get((name, frozenset(labels.items())))
 
     def total(self, name: str, **labels: str) -> float:
-        """Over all samples of that name that carry these labels."""
+        """The sum of all samples with that name and these labels."""
         return sum(v for (n, ls), v in self.samples.items() if n == name and frozenset(labels.items()) <= ls)
 
     def labels(self, label: str) -> set[str]:

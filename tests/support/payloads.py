@@ -1,4 +1,4 @@
-"""Large arguments for tests, and what is left of them in the object store."""
+"""Large arguments, and a check that none is left in the object store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.support.server import Truth
 
 
 def text_of(size: int) -> str:
-    """Text whose pieces differ, so that a lost or swapped chunk is seen."""
+    """Text without repeated parts, so that a lost or swapped chunk is detected."""
     return "".join(f"{number:08d}" for number in range(size // 8 + 1))[:size]
 
 

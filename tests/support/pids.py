@@ -1,4 +1,4 @@
-"""Processes by their pid: what a task noted of itself, and whether it is gone."""
+"""Process ids that tasks write to a file, and waiting until those processes have ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.probe import eventually
 
 
 async def pids_in(marker: Path, count: int = 1) -> list[int]:
-    """The pids that tasks have noted in a file, once there are enough."""
+    """Wait until the file has at least `count` pids, and return them."""
 
     async def there() -> list[int] | None:
         found = noted(marker)
@@ -18,7 +18,7 @@ async def pids_in(marker: Path, count: int = 1) -> list[int]:
 
 
 async def gone(pid: int) -> None:
-    """Until no process has that pid, or only a corpse that nobody has reaped."""
+    """Wait until the process has ended. A zombie counts as ended."""
 
     async def check() -> bool:
         return is_gone(pid)
@@ -35,5 +35,5 @@ def is_gone(pid: int) -> bool:
 
 
 def noted(marker: Path) -> list[int]:
-    """Those that are there by now."""
+    """The pids in the file so far."""
     return [int(pid) for pid in marker.read_text().split()] if marker.exists() else []

@@ -1,4 +1,4 @@
-"""An observer that tests can wait on: facts instead of sleeps."""
+"""Wait for events and conditions instead of sleeping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E = TypeVar("E")
 
 
 class Probe:
-    """Collects events; `wait` returns once enough of a kind are there."""
+    """An observer that records events; `wait` returns when there are enough of a kind."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -29,7 +29,7 @@ class Probe:
     async def wait(
         self, kind: type[E], count: int = 1, where: Callable[[E], bool] = lambda event: True, timeout: float = 15.0
     ) -> list[E]:
-        """At least `count` events of `kind`, or AssertionError with what there was."""
+        """At least `count` events of `kind`; AssertionError with the latest events after the timeout."""
         try:
             async with asyncio.timeout(timeout):
                 while len(found := self.of(kind, where)) < count:
@@ -46,16 +46,16 @@ class Probe:
 
 
 async def eventually(check: Callable[[], Awaitable[E | None]], timeout: float = 15.0) -> E:
-    """What `check` returns once it is neither None nor False: for facts that stand on the server only."""
+    """Poll `check` until its result is true, and return it. For state that only the server has."""
     async with asyncio.timeout(timeout):
-        while not (found := await check()):  # noqa: ASYNC110 - the server tells nobody when it changes
+        while not (found := await check()):  # noqa: ASYNC110 - the server sends no notification
             await asyncio.sleep(0.01)
     return found
 
 
 @contextlib.asynccontextmanager
 async def background(*lives: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """These run beside the block, and are cancelled at its end."""
+    """Run these while the block runs, and cancel them at its end."""
     tasks = [asyncio.create_task(life) for life in lives]
     try:
         yield

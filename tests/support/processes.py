@@ -1,4 +1,4 @@
-"""Real processes of the command line, with their output at hand."""
+"""Run the command line in real processes and read their output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _forker = Forker()
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This environment without settings that would reach the child. What a test writes anew is compiled anew:
-    by its time alone Python would not know."""
+    """This environment without settings of jetjobs and NATS.
+
+    Bytecode is not cached: Python would not notice that a test has rewritten a module within a second.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JETJOBS_", "NATS_"))}
     return {**kept, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
 
@@ -33,7 +35,7 @@ def run(
     *,
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `jetjobs ARGUMENTS` to its end: in a process of its own, its imports done already unless `fresh`."""
+    """Run `jetjobs ARGUMENTS` in its own process, with its imports already done unless `fresh`."""
     surroundings = clean_environment(**(env or {}))
     if not fresh:
         return _forker.run(arguments, cwd, surroundings, timeout)
@@ -48,7 +50,7 @@ def run(
 
 
 class Process:
-    """`jetjobs ARGUMENTS` running beside the test; killed if the test leaves it behind."""
+    """`jetjobs ARGUMENTS` running during the test; killed if it still runs at the end."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Process:
             self._news.notify_all()
 
     def wait_for(self, text: str, count: int = 1, timeout: float = 20) -> str:
-        """The `count`-th line that holds `text`. Blocks: for use from threads or plain tests."""
+        """The `count`-th line that contains `text`. Blocks, so use it in threads or plain tests."""
         give_up = time.monotonic() + timeout
         with self._news:
             while len(found := [line for line in self.lines if text in line]) < count:
@@ -93,7 +95,7 @@ class Process:
         self.popen.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGTERM, timeout: float = 20) -> int:
-        """Send a signal and wait; the exit code."""
+        """Send a signal, wait for the end, and return the exit code."""
         if self.popen.poll() is None:
             self.popen.send_signal(number)
         code = self.popen.wait(timeout)

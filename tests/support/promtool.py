@@ -1,4 +1,4 @@
-"""`promtool check metrics`: Prometheus' own word on a page."""
+"""Check a page of metrics with `promtool check metrics`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def check_metrics(page: str) -> None:
-    """AssertionError with what it finds fault with."""
+    """AssertionError with the problems that promtool reports."""
     beside = Path(sys.prefix) / "tools" / "promtool"
     found = str(beside) if beside.exists() else shutil.which("promtool")
     assert found, "promtool is missing: `make test` fetches it on Debian; elsewhere install prometheus"

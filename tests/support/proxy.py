@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a real server that can lose, change, delay, hold or cut what passes."""
+"""A TCP proxy in front of a real server that can drop, change, delay, hold or cut the traffic."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Edit = Callable[[bytes], bytes]
 
 
 class Frames:
-    """An edit for `to_server` that does something to frames published to a subject, as often as `times` says.
+    """An edit for `to_server` that acts on the first `times` frames published to a subject.
 
-    A frame is written whole by one flush on loopback, so it is looked for within a chunk.
+    On loopback, one flush writes a complete frame, so frames are searched for within a chunk.
     """
 
     def __init__(self, subject: str, body: str, act: Callable[[], bool], times: int = 1) -> None:
-        """`subject` and `body` are patterns. `act` says whether the frame is lost."""
+        """`subject` and `body` are patterns. The frame is dropped when `act` returns True."""
         pattern = rf"H?PUB {subject}(?: [^\r]*)?\r\n{body}\r\n"
         self._pattern = re.compile(pattern.encode(), re.DOTALL)
         self._act = act
@@ -35,8 +35,10 @@ class Frames:
 
 
 class Proxy:
-    """`to_client` and `to_server` edit each chunk; returning b"" loses it. `delay` says for how many seconds each
-    chunk is on its way; order is kept."""
+    """`to_client` and `to_server` edit each chunk; an edit that returns b"" drops it.
+
+    `delay` returns the latency of each chunk in seconds; chunks stay in order.
+    """
 
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("nats://").split(":")
@@ -64,24 +66,24 @@ class Proxy:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Close every connection, as a dying network would."""
+        """Reset every connection, as a failing network would."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     def hold(self) -> None:
-        """Let nothing pass, not even that a side has closed. New connections are taken and hear nothing."""
+        """Hold all traffic, including the close of a side. New connections are accepted and receive nothing."""
         self._open.clear()
 
     def resume(self) -> None:
-        """Let pass what was held, late, as TCP does when packets come through again."""
+        """Deliver the held traffic late, as TCP does when packets get through again."""
         self._open.set()
 
     def swallow(self) -> None:
-        """Let nothing through and close nothing, as a network that has gone dark. It is lost, not late."""
+        """Drop all traffic without closing connections, as a broken network does."""
         self.to_client = self.to_server = lambda data: b""
 
     def pass_on(self) -> None:
-        """Everything passes as it is."""
+        """Pass all traffic unchanged."""
         self.to_client = self.to_server = lambda data: data
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +103,7 @@ class Proxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
-        """Read at once and write when due: a delay must not slow down what comes behind."""
+        """Read immediately and write when due: a delay must not reduce the throughput."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         writing = asyncio.create_task(self._write(under_way, writer, edit))
         loop = asyncio.get_running_loop()

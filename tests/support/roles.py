@@ -1,4 +1,4 @@
-"""The roles of the example configuration, switched on."""
+"""A server with the users of the example configuration enabled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[2] / "nats-server.conf"
 
 
 def roles_config(folder: Path) -> Path:
-    """A configuration with the users of the example, each with the password `secret`."""
+    """Write a configuration with the users of the example, each with the password `secret`."""
     example = EXAMPLE.read_text()
     lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
     rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
@@ -24,12 +24,12 @@ def roles_config(folder: Path) -> Path:
 
 
 class GuardedServer(EmbeddedServer):
-    """A server that knows the users of the example and lets each do what the example allows."""
+    """A server with the users and permissions of the example."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(extra=("-c", str(roles_config(folder))))
 
     def settings_of(self, role: str) -> Settings:
-        """What an app of that role connects with."""
+        """The settings of an app that connects in that role."""
         login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
         return build_settings({"nats": {"url": self.url, **login}})

@@ -26,17 +26,19 @@ def app_of(make_app: MakeApp, name: str = "test") -> JetJobs:
 
 
 async def put(app: JetJobs, **options: Any) -> datetime:
-    """Put schedule "s" of every second; since when it counts."""
+    """Put schedule "s", by default every second. Returns the time from which it counts."""
     return (await app.schedules.put("s", "work", **{"every": SECOND, **options})).schedule.since
 
 
 async def every_time_once(truth: Truth, since: datetime, every: timedelta = SECOND, queues: Any = QUEUES) -> None:
-    """All scheduled times from the first after `since` to the last that is placed, over all queues."""
+    """Assert that each scheduled time from `since` to the last placed one has one tick, over all queues."""
 
     async def once() -> list[str] | None:
         found = [subject for queue in queues for subject in await ticks_in(truth, queue)]
         lanes = Counter((s.split(".")[2], s.split(".", 4)[4]) for s in found)
-        return None if max(lanes.values()) > 1 else times_of(found)  # one that is being fired is seen in two lanes
+        return (
+            None if max(lanes.values()) > 1 else times_of(found)
+        )  # a tick that is firing is visible in two lanes
 
     scheduled_times = [
         scheduled_time for scheduled_time in await eventually(once, 10) if scheduled_time > time_token(since)

@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 
 @contextlib.asynccontextmanager
 async def planning(*apps: JetJobs) -> AsyncIterator[list[Planner]]:
-    """As if each of these apps' processes led, all at once."""
+    """Run a planner for each of these apps, as if all their processes were leaders at once."""
     planners = [Planner(app.jetstream, lambda: 1) for app in apps]
     async with background(*(planner.run() for planner in planners)):
         yield planners
@@ -34,7 +34,7 @@ async def now_of(app: JetJobs) -> datetime:
 
 
 async def set_back(app: JetJobs, truth: Truth, name: str, moment: datetime, **changed: Any) -> Schedule:
-    """As if the schedule had been made before that moment, and was last planned then."""
+    """Rewrite a schedule as if it was created before that time and last planned at it."""
     definition = await app.jetstream.schedules.find(name)
     assert definition.schedule is not None
     schedule = definition.schedule.model_copy(update={"since": moment - HOUR, **changed})
@@ -46,19 +46,19 @@ async def set_back(app: JetJobs, truth: Truth, name: str, moment: datetime, **ch
 
 
 async def aligned(app: JetJobs, name: str) -> bool:
-    """Whether the leader has seen what was written last."""
+    """Whether the leader has planned the latest definition."""
     info = await app.schedules.get(name)
     return info.planned_by == info.revision
 
 
 async def ticks_in(truth: Truth, queue: str = "default") -> list[str]:
-    """The subject of each tick in the queue, as often as there are messages on it."""
+    """The subject of each tick in the queue, once per message."""
     found = await truth.subjects(f"jobs-work-{queue}", f"jobs.work.{queue}.*.>")
     return sorted(s for s, count in found.items() for _ in range(count) if ".mark." not in s)
 
 
 async def ticks_once(truth: Truth) -> list[str]:
-    """All ticks, each seen once: one that is being fired may be seen in two lanes for a moment."""
+    """All ticks, each once: a tick that is firing can be visible in two lanes for a moment."""
 
     async def once() -> list[str] | None:
         found = await ticks_in(truth)
@@ -73,7 +73,7 @@ def times_of(subjects: list[str]) -> list[str]:
 
 
 def gaps(scheduled_times: list[str]) -> set[timedelta]:
-    """The times between each scheduled time and the next."""
+    """The intervals between consecutive scheduled times."""
     times = [datetime.strptime(scheduled_time, "%Y%m%dT%H%M%SZ") for scheduled_time in scheduled_times]
     return {after - before for before, after in itertools.pairwise(times)}
 

@@ -1,4 +1,4 @@
-"""Facts as they stand on the server, read without jetjobs' own code paths."""
+"""Read the state of the server with plain nats-py, without jetjobs' own code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.probe import eventually
 
 
 class Truth:
-    """A plain nats-py connection beside the app under test."""
+    """A plain nats-py connection, independent of the app under test."""
 
     def __init__(self, nc: Client) -> None:
         self.nc = nc
@@ -35,7 +35,7 @@ class Truth:
         await self.nc.close()
 
     async def api(self, subject: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        for _ in range(20):  # tests restart the server under us
+        for _ in range(20):  # tests restart the server
             try:
                 reply = await self.nc.request(f"$JS.API.{subject}", json.dumps(body or {}).encode(), timeout=1)
             except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
@@ -45,7 +45,7 @@ class Truth:
         raise AssertionError(f"no answer to {subject}")
 
     async def subjects(self, stream: str, filter_subject: str = ">") -> dict[str, int]:
-        """How many messages stand on each subject."""
+        """The number of messages per subject."""
         found: dict[str, int] = {}
         while True:
             body = {"subjects_filter": filter_subject, "offset": len(found)}
@@ -58,12 +58,12 @@ class Truth:
                 return found
 
     async def jobs(self, queue: str = "default", lane: str = "*") -> list[str]:
-        """Subjects of the jobs in a queue's work stream, the pin left out."""
+        """The subjects of the jobs in a queue's work stream, without marks."""
         found = await self.subjects(f"jobs-work-{queue}", f"jobs.work.{queue}.{lane}.>")
         return sorted(subject for subject in found if ".mark." not in subject)
 
     async def until_empty(self, queue: str = "default") -> None:
-        """No job is left in the queue. A worker does not wait for its acks, so the last may be on their way."""
+        """Wait until the queue has no jobs. A worker does not wait for its acks, so the last may arrive later."""
 
         async def empty() -> bool:
             return await self.jobs(queue) == []
@@ -71,7 +71,7 @@ class Truth:
         await eventually(empty)
 
     async def until_idle(self, lane: str = "normal", queue: str = "default") -> None:
-        """Nothing of the lane is in hand; see `until_empty`."""
+        """Wait until the lane has no unacked jobs; see `until_empty`."""
 
         async def idle() -> bool:
             return int((await self.consumer(lane, queue))["num_ack_pending"]) == 0
@@ -79,13 +79,13 @@ class Truth:
         await eventually(idle)
 
     async def _last(self, stream: str, subjects: Iterable[str]) -> AsyncIterator[tuple[str, RawStreamMsg]]:
-        """The last message on each; what was removed since the subjects were listed is left out."""
+        """The last message of each subject, without those removed since the subjects were listed."""
         for subject in subjects:
             with contextlib.suppress(NotFoundError):
                 yield subject, await self.js.get_last_msg(stream, subject)
 
     async def done(self, queue: str = "default") -> dict[str, dict[str, Any]]:
-        """Records of the done bucket by job id."""
+        """The records of the done bucket by job id."""
         bucket = f"jobs-done-{queue}"
         subjects = await self.subjects(f"KV_{bucket}", f"$KV.{bucket}.>")
         records = {}
@@ -94,7 +94,7 @@ class Truth:
         return records
 
     async def dead(self) -> dict[str, dict[str, Any]]:
-        """Dead letters by job id: body, headers, and the cause in them."""
+        """Dead letters by job id: body, headers, and the fields of the cause."""
         letters = {}
         async for subject, message in self._last("jobs-dead", await self.subjects("jobs-dead", "jobs.dead.>")):
             headers = message.headers or {}
@@ -108,7 +108,7 @@ class Truth:
         return letters
 
     async def objects(self) -> dict[str, dict[str, Any]]:
-        """Entries of the object store by name, with tombstones and all."""
+        """The entries of the object store by name, including deleted ones."""
         entries = {}
         subjects = await self.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.M.>")
         async for _, message in self._last("OBJ_jobs-payloads", subjects):
@@ -117,7 +117,7 @@ class Truth:
         return entries
 
     async def chunks(self) -> dict[str, int]:
-        """How many chunks each writing of an object has in the object store, by its nuid."""
+        """The number of chunks in the object store per written object, by its nuid."""
         found = await self.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.C.>")
         return {subject.rsplit(".", 1)[1]: count for subject, count in found.items()}
 
@@ -134,7 +134,7 @@ class Truth:
 
 @contextlib.asynccontextmanager
 async def server_of(folder: Path, config: str) -> AsyncIterator[tuple[JetJobs, Truth]]:
-    """A server with this configuration: an app for it, not opened yet, and the truth."""
+    """Run a server with this configuration. Yields an app for it, not opened, and a Truth."""
     file = folder / "nats.conf"
     file.write_text(config)
     with EmbeddedServer(extra=("-c", str(file))) as server:

@@ -1,4 +1,4 @@
-"""A shell for tests: command lines in one folder, against one server."""
+"""Run command lines in one folder, against one server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.terminal import Terminal
 
 
 class Shell:
-    """Runs `jetjobs ARGUMENTS` and checks the exit code; a traceback of ours would be a bug."""
+    """Runs `jetjobs ARGUMENTS` and checks the exit code. A traceback is always a bug."""
 
     def __init__(self, folder: Path, url: str, group: Sequence[str] = ()) -> None:
         self.folder, self.url, self._group = folder, url, group
         self.env = {"NATS_URL": url}
 
     def of(self, group: str) -> Shell:
-        """For the commands of a group: `of("jobs")("list")` runs `jetjobs jobs list`."""
+        """A shell for the commands of a group: `of("jobs")("list")` runs `jetjobs jobs list`."""
         return Shell(self.folder, self.url, [group])
 
     def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ class Shell:
         return error_of(self(*arguments, code=code))
 
     def until(self, *arguments: str, where: Callable[[Any], bool]) -> Any:
-        """What the command says once it is so: the registry hears of a phase a moment after the log."""
+        """Repeat the command until `where` accepts its output: the registry is updated shortly after the log."""
         give_up = time.monotonic() + 60
         while not where(found := self.json(*arguments)):
             assert time.monotonic() < give_up, found

@@ -1,4 +1,4 @@
-"""An app with tasks of a shop."""
+"""An app with the tasks of a shop."""
 
 from __future__ import annotations
 

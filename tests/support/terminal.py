@@ -1,4 +1,4 @@
-"""`jetjobs` on a terminal of its own: what it shows there, what it asks, and keys to answer with."""
+"""Run `jetjobs` on a pseudo-terminal: read its screen and press keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Self
 
 from tests.support.processes import clean_environment
 
-# A terminal must be the controlling one before Ctrl-C is a signal; the child takes it, then becomes jetjobs.
-# Whoever runs the tests may have SIGHUP ignored: here closing the terminal is to mean what it does elsewhere.
+# Ctrl-C is a signal only on the controlling terminal: the child takes it, then runs jetjobs. The parent may ignore
+# SIGHUP, so the default is restored: closing the terminal must have its usual effect.
 _TAKE_TERMINAL = (
     "import fcntl, os, signal, sys, termios; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
@@ -28,7 +28,7 @@ _TAKE_TERMINAL = (
 
 
 class Terminal:
-    """A process whose input and output are a terminal of 80 columns; killed if the test leaves it behind."""
+    """A process with a terminal of 80 columns as input and output; killed if it still runs at the end."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        # COLUMNS of the environment would be taken for the width.
+        # COLUMNS of the environment would override the width of the terminal.
         surroundings = {k: v for k, v in clean_environment(**env).items() if k not in ("COLUMNS", "LINES")}
         jetjobs = [sys.executable, "-m", "jetjobs", *arguments]
         self.popen = subprocess.Popen(
@@ -56,7 +56,7 @@ class Terminal:
         self.text = ""
 
     def _read(self, timeout: float) -> bool:
-        """Whether there may be more."""
+        """Read what is available. False at the end."""
         if not select.select([self._master], [], [], timeout)[0]:
             return True
         try:
@@ -76,7 +76,7 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def end(self, timeout: float = 30) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end and return the exit code."""
         give_up = time.monotonic() + timeout
         while self._read(0.2):
             if time.monotonic() > give_up:
@@ -84,7 +84,7 @@ class Terminal:
         return self.popen.wait(10)
 
     def hang_up(self, timeout: float = 30) -> int:
-        """Close the terminal; the exit code."""
+        """Close the terminal and return the exit code."""
         os.close(self._master)
         self._master = -1
         return self.popen.wait(timeout)

@@ -131,7 +131,9 @@ def test_scheduled_times_around_clock_changes_are_those_of_the_reference(data: s
     walked = around(zone, change)
     first, end = walked[0].at, walked[-1].at
     expected = [
-        scheduled_time for scheduled_time in Reference(cron.expression).slots(walked) if scheduled_time < end
+        scheduled_time
+        for scheduled_time in Reference(cron.expression).scheduled_times(walked)
+        if scheduled_time < end
     ]
     now = first + data.draw(st.timedeltas(timedelta(0), end - first - SECOND))
     later = [scheduled_time for scheduled_time in expected if scheduled_time > now]
