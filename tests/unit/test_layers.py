@@ -51,7 +51,20 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
             {"transport", "messages", "pull", "jobs", "schedules", "queues", "workers", "topology", "leader_lock"}
         ),
     },
-    "worker": {},
+    "worker": {
+        "attempt": frozenset(),
+        "options": frozenset(),
+        "leases": frozenset({"attempt", "options"}),
+        "isolation": frozenset({"attempt", "options"}),
+        "execution": frozenset({"attempt", "options", "leases", "isolation"}),
+        "intake": frozenset({"attempt", "options", "leases", "isolation", "execution"}),
+        "scheduling": frozenset({"options"}),
+        "leader": frozenset({"options", "scheduling"}),
+        "fleet": frozenset({"attempt", "options", "leases", "isolation", "execution", "intake"}),
+        "worker": frozenset(
+            {"attempt", "options", "leases", "isolation", "execution", "intake", "scheduling", "leader", "fleet"}
+        ),
+    },
 }
 """For each room of a layer, the other rooms of that layer it may import from. A module directly below the layer is
 a room of its own. docs/explanation/architecture.md shows this order."""
