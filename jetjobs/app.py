@@ -144,11 +144,12 @@ class JetJobs(Router):
         return before
 
     async def open(self) -> Self:
-        """Connect to the server. BrokerError within seconds if that fails."""
+        """Connect to the server. BrokerError within seconds if that fails; TopologyConflict if another version of
+        jetjobs created the streams of the queues in a different layout."""
         if self._session is not None:
             raise JetJobsError("the app is already open")
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
-        await jetstream.open()
+        await jetstream.open(self.task_queues)
         self._session = Session(jetstream, Enqueuer(jetstream, jetstream.result_waiter, self.name))
         return self
 

@@ -11,9 +11,9 @@ from jetjobs.define.router import Router
 from jetjobs.doctor.checks import app, queues, schedules, server, topology, workers
 from jetjobs.doctor.finding import AREAS, Area, Check, CheckContext, Finding
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.topology import list_queues
+from jetjobs.jetstream.topology import check_layout, list_queues
 from jetjobs.jetstream.transport import api
-from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError
+from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError, TopologyConflict
 from jetjobs.model.events import Event
 from jetjobs.model.settings import Settings
 
@@ -86,6 +86,7 @@ async def _run_all(
         existing = router.task_queues if router is not None else []
         text = f"this user may not list streams ({error}): only the queues of the app are checked"
         found.append(Finding("skip", "topology", text, "run it with the permissions of an operator", "queues"))
+    await check_layout(jetstream.connection, jetstream.names, existing)
     if not existing and router is None and "topology" in wanted:
         text = f"namespace {settings.queues.namespace} has no queues"
         found.append(Finding("warn", "topology", text, "jetjobs setup apply", "queues"))
@@ -122,6 +123,12 @@ async def _run_one(check: Check, area: Area, context: CheckContext, limit_s: flo
 
 def _unreachable(error: BrokerError, wanted: list[Area]) -> list[Finding]:
     skipped = [area for area in wanted if area not in ("nats", "app")]
+    if isinstance(error, TopologyConflict):
+        found = [Finding("fail", "topology", str(error), error.hint or "", "layout")]
+        skipped = [area for area in skipped if area != "topology"]
+        return found + [
+            Finding("skip", area, "the streams have another layout", check="layout") for area in skipped
+        ]
     found = [Finding("fail", "nats", str(error), error.hint or "", "reach")]
     return found + [Finding("skip", area, "the server is unreachable", check="reach") for area in skipped]
 

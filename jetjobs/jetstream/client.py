@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.jobs.checkpoints import Checkpoints
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
@@ -13,6 +15,7 @@ from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Publisher
 from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
+from jetjobs.jetstream.topology import check_layout
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.model.events import Observer
@@ -48,8 +51,14 @@ class JetStreamClient:
         self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
 
-    async def open(self) -> None:
+    async def open(self, queues: Iterable[str] = ()) -> None:
+        """Connect. BrokerError if that fails; TopologyConflict if the streams of `queues` have another layout."""
         await self.connection.open()
+        try:
+            await check_layout(self.connection, self.names, queues)
+        except BaseException:
+            await self.connection.close()
+            raise
 
     def extra_connection(self, role: str) -> Connection:
         """Another connection to the same server, not yet open, for use on another event loop."""

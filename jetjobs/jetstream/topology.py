@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -15,9 +16,13 @@ from jetjobs.model.public import public
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, object_chunks, object_metas, object_stream
 
 DUPLICATE_WINDOW_S = 120
+_LAYOUT = "jetjobs.wire"
+"""Metadata key of the layout of a stream."""
+_LAYOUT_S = 1.0
 SPARE_DELIVERIES = 5
 """How far the server's own limit of deliveries stands above max_crashes."""
 Kind = Literal["stream", "lane", "bucket"]
@@ -92,7 +97,7 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
         "allow_direct": True,
         "allow_atomic": True,
         "duplicate_window": DUPLICATE_WINDOW_S * api.NS,
-        "metadata": {"jetjobs.queue": queue, "jetjobs.wire": n.WIRE_VERSION},
+        "metadata": {"jetjobs.queue": queue, _LAYOUT: n.WIRE_VERSION},
         **shared,
     }
     return Wanted("stream", f"work stream {stream}", stream, "", config, names.pin(queue))
@@ -124,7 +129,7 @@ def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Want
         "max_age": int(settings.dead_max_age.total_seconds() * api.NS),
         "max_msgs_per_subject": 1,
         "allow_direct": True,
-        "metadata": {"jetjobs.wire": n.WIRE_VERSION},
+        "metadata": {_LAYOUT: n.WIRE_VERSION},
         **shared,
     }
     return Wanted("stream", f"dead-letter stream {names.dead_stream}", names.dead_stream, "", config)
@@ -164,8 +169,56 @@ def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
 
 
 async def inspect(connection: Connection, wanted: Sequence[Wanted], *, keep_replicas: bool) -> list[Change]:
-    """What differs on the server. `keep_replicas`: the number there is right, since nobody named one."""
-    return list(await asyncio.gather(*(_inspect(connection, one, keep_replicas) for one in wanted)))
+    """Compare with the server. `keep_replicas` accepts any number of replicas, because the settings name none.
+
+    TopologyConflict when a stream has another layout: an update would not convert its messages.
+    """
+    changes = await asyncio.gather(*(_inspect(connection, one, keep_replicas) for one in wanted))
+    different = [change for change in changes if "metadata" in change.diff and not change.wanted.consumer]
+    _check_layouts({change.wanted.stream: _layout(change.diff["metadata"][0]) for change in different})
+    return list(changes)
+
+
+async def check_layout(connection: Connection, names: Names, queues: Iterable[str]) -> None:
+    """TopologyConflict when another version of jetjobs created the streams of these queues in another layout.
+
+    One request for each queue, not repeated: a queue that does not exist or may not be read passes.
+    """
+    streams = [names.work_stream(queue) for queue in queues]
+    layouts = dict(
+        zip(streams, await asyncio.gather(*(_read_layout(connection, s) for s in streams)), strict=True)
+    )
+    if all(layout in ("", n.WIRE_VERSION) for layout in layouts.values()):
+        return
+    with contextlib.suppress(BrokerError):  # name the other streams too, where this user may list them
+        for queue in await list_queues(connection, names):
+            layouts[names.work_stream(queue)] = await _read_layout(connection, names.work_stream(queue))
+    layouts[names.dead_stream] = await _read_layout(connection, names.dead_stream)
+    _check_layouts(layouts)
+
+
+async def _read_layout(connection: Connection, stream: str) -> str:
+    try:
+        info = read_record(await connection.ask(api.stream_info(stream), timeout_s=_LAYOUT_S))
+    except BrokerError:
+        return ""
+    return _layout((info.get("config") or {}).get("metadata") or {})
+
+
+def _layout(metadata: dict[str, str]) -> str:
+    """Empty for a stream without layout: jetjobs did not create it, or its operator has removed the metadata."""
+    return metadata.get(_LAYOUT, "")
+
+
+def _check_layouts(layouts: dict[str, str]) -> None:
+    others = {stream: layout for stream, layout in sorted(layouts.items()) if layout not in ("", n.WIRE_VERSION)}
+    if others:
+        raise TopologyConflict(
+            f"streams of another version of jetjobs: {', '.join(others)} "
+            f"(layout {', '.join(sorted(set(others.values())))}; this version uses layout {n.WIRE_VERSION})",
+            hint="in development, `jetjobs dev --fresh` starts with an empty store; elsewhere, run the remaining "
+            "jobs with the other version, then delete these streams and the buckets of the namespace",
+        )
 
 
 async def _inspect(connection: Connection, wanted: Wanted, keep_replicas: bool) -> Change:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.pull.puller import LanePuller
-from jetjobs.jetstream.topology import restore_lanes
+from jetjobs.jetstream.topology import check_layout, restore_lanes
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.settings import Settings
@@ -50,6 +50,7 @@ class Lanes:
     async def read_lease(self) -> None:
         """Use the shortest lease of the lanes. They may have been provisioned with other settings."""
         connection, names = self._jetstream.connection, self._jetstream.names
+        await check_layout(connection, names, self._queues)
         for queue in self._queues:
             for lane in n.PULLED:
                 try:
