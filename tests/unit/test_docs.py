@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import jetjobs
+import jetjobs.admin
+import jetjobs.errors
+import jetjobs.events
 from tests.unit.test_layers import ROOMS
 
 ROOT = Path(__file__).parents[2]
@@ -84,3 +89,11 @@ def test_the_diagram_shows_the_order_in_which_rooms_may_import(layer: str) -> No
     assert set(place) == set(ROOMS[layer])
     wrong = [f"{a} -> {b}" for a, below in ROOMS[layer].items() for b in below if place[a] >= place[b]]
     assert wrong == []
+
+
+@pytest.mark.parametrize("module", [jetjobs, jetjobs.errors, jetjobs.events, jetjobs.admin])
+def test_the_reference_of_modules_lists_every_public_name(module: ModuleType) -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    section = page.partition(f"## `{module.__name__}`")[2].partition("\n## ")[0]
+    listed = set(re.findall(r"`(\w+)`", section))
+    assert sorted(set(module.__all__) - listed) == []
