@@ -1,1 +1,1 @@
-"""Listens to events: logs, metrics, health. Only the app wires it in."""
+"""Observability: log lines and metrics of events, and the HTTP port for metrics and health checks."""

@@ -1,4 +1,4 @@
-"""One log line for each event, for people on a terminal and as JSON elsewhere."""
+"""Log lines: one for each event, formatted for a terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from jetjobs.model.events import (
 
 _log = logging.getLogger("jetjobs.worker")
 
-# Attributes of every record; whatever else is there came by `extra`.
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# Level and mark of an attempt's end.
+# Attributes of every record; all others come from `extra`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# Level and symbol of each outcome of an attempt.
 _OUTCOMES = {
     "succeeded": (logging.INFO, "✓"),
     "retried": (logging.INFO, "↻"),
@@ -42,34 +42,38 @@ _OUTCOMES = {
     "dead_lettered": (logging.ERROR, "✗"),
 }
 _OTHER = (logging.INFO, "·")
-# Control characters, line separators and marks that turn the direction of writing: whoever may put one into
-# an error text could otherwise colour the terminal, wipe it, or fake a line of ours.
+# Control characters, line separators and characters that change the text direction. An error text that contains
+# them could otherwise colour or clear the terminal, or fake a log line.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-# Facts that are the same on every line of a terminal.
-_UNTOLD = frozenset({"event", "worker", "worker_id", "app"})
+# Fields that are the same on every line and are not shown on a terminal.
+_HIDDEN = frozenset({"event", "worker", "worker_id", "app"})
 JobFields = Callable[[], Mapping[str, Any]]
-# Level, event and text of every other event; its fields are told with it.
+# Level, event key and text of every other event. Its fields are logged with it.
 _LINES: dict[type[Event], tuple[int, str, str]] = {
     JobStarted: (logging.DEBUG, "job.started", "job.started"),
     JobEnqueued: (logging.DEBUG, "job.enqueued", "job.enqueued"),
-    EnqueueFailed: (logging.WARNING, "job.enqueue_failed", "a job was not stored"),
-    Redelivered: (logging.WARNING, "job.redelivered", "a job comes again that was handed out before"),
+    EnqueueFailed: (logging.WARNING, "job.enqueue_failed", "a job could not be enqueued"),
+    Redelivered: (logging.WARNING, "job.redelivered", "a job was delivered again"),
     LeaseLostEvent: (logging.WARNING, "job.lease_lost", "lease lost"),
-    SettleFailed: (logging.ERROR, "job.settle_failed", "the outcome of a job cannot be stored now"),
+    SettleFailed: (logging.ERROR, "job.settle_failed", "the outcome of a job could not be stored"),
     ConnectionLost: (logging.WARNING, "nats.lost", "connection lost"),
     ConnectionRestored: (logging.WARNING, "nats.restored", "connection restored"),
-    LaneTrouble: (logging.WARNING, "lane.trouble", "lane cannot be pulled"),
+    LaneTrouble: (logging.WARNING, "lane.trouble", "jobs cannot be pulled from a lane"),
     ThreadStuck: (
         logging.WARNING,
         "worker.thread_stuck",
-        "a thread does not end: give the task time limits of its own, or isolation",
+        "a thread is still running after its time limit: use time limits inside the task, or isolation",
     ),
 }
-_RECORD_DROPPED = (logging.ERROR, "job.record_dropped", "storage is full: a job succeeded without a record")
+_RECORD_DROPPED = (
+    logging.ERROR,
+    "job.record_dropped",
+    "storage is full: the record of a successful job was not stored",
+)
 
 
 def log_event(event: Event) -> None:
-    """An Observer. Checks the level first: at 30,000 jobs a second an unwanted line must cost nothing."""
+    """An Observer. Checks the level first: at 30,000 jobs a second, an unwanted line must cost nothing."""
     if type(event) is JobStarted and not _log.isEnabledFor(logging.DEBUG):
         return
     if isinstance(event, JobFinished):
@@ -114,7 +118,7 @@ def _log_finished(event: JobFinished, level: int) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with everything given by `extra`."""
+    """One JSON object for each line, including everything from `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -123,20 +127,20 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "msg": record.getMessage(),
         }
-        extra = {k: v for k, v in vars(record).items() if k not in _PLAIN}
+        extra = {k: v for k, v in vars(record).items() if k not in _STANDARD}
         line.update((f"extra_{k}" if k in line else k, v) for k, v in extra.items())
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        elif record.exc_text:  # of a child process: the error itself stayed there
+        elif record.exc_text:  # forwarded from a child process, without the exception itself
             line["exception"] = record.exc_text
         try:
             return json.dumps(line, default=str, allow_nan=False)
         except Exception:
-            # A key that is no text, a ring, NaN, a `__str__` that raises: such a value must not cost the line.
-            return json.dumps({str(k): v if isinstance(v, str | int) else _look(v) for k, v in line.items()})
+            # A key that is not a string, a cycle, NaN, a `__str__` that raises: the line must be logged anyway.
+            return json.dumps({str(k): v if isinstance(v, str | int) else _safe_repr(v) for k, v in line.items()})
 
 
-def _look(value: Any) -> str:
+def _safe_repr(value: Any) -> str:
     try:
         return repr(value)
     except Exception:
@@ -148,12 +152,12 @@ def _escaped(text: str) -> str:
 
 
 def _indented(text: str) -> str:
-    """Text that may have several lines. All but the first stand in, so that none passes for a line of its own."""
+    """Indent all lines but the first, so that none looks like a log line of its own."""
     return "\n  ".join(map(_escaped, text.split("\n")))
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Short lines for people; colour only where asked for."""
+    """Short lines for people, coloured on request."""
 
     _COLOURS: ClassVar = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.DEBUG: "2"}
 
@@ -171,22 +175,22 @@ class ConsoleFormatter(logging.Formatter):
         return f"\x1b[{code}m{line}\x1b[0m" if self._colour and code else line
 
     def _text(self, record: logging.LogRecord) -> str:
-        extra = {k: v for k, v in vars(record).items() if k not in _PLAIN}
+        extra = {k: v for k, v in vars(record).items() if k not in _STANDARD}
         outcome = extra.get("outcome")
         if record.name == _log.name and outcome is not None:
             return _escaped(_finished_line(outcome, extra))
-        facts = " ".join(f"{k}={v}" for k, v in extra.items() if k not in _UNTOLD and v not in ("", None))
+        fields = " ".join(f"{k}={v}" for k, v in extra.items() if k not in _HIDDEN and v not in ("", None))
         name = "" if record.name.startswith("jetjobs") else f"{record.name}: "
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{level}{name}{_indented(record.getMessage())}" + (f"  {_escaped(facts)}" if facts else "")
+        return f"{level}{name}{_indented(record.getMessage())}" + (f"  {_escaped(fields)}" if fields else "")
 
 
 def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
     line = f"{_OUTCOMES.get(outcome, _OTHER)[1]} {extra['task']} {extra['job_id']} {outcome.replace('_', '-')}"
     line += f" in {show_duration(extra['run_s'])}"
     if extra["attempt"] > 1 or outcome == "retried":
-        most = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""
-        line += f" (attempt {extra['attempt']}{most})"
+        limit = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""
+        line += f" (attempt {extra['attempt']}{limit})"
     if outcome in ("retried", "snoozed"):
         line += f", again in {show_duration(extra['retry_in_s'])}"
     if extra.get("reason"):
@@ -197,9 +201,12 @@ def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
 
 
 def set_up(level: str, style: str, fields: JobFields, origin: Mapping[str, str] | None = None) -> None:
-    """Log to standard error. `fields` gives the running job's id and names for the users' own lines; `origin`,
-    which app and worker this is, goes on every line."""
-    always = dict(origin or {})
+    """Log to standard error.
+
+    `fields` returns the fields of the running job for lines that user code logs. `origin` names the app and the
+    worker and is added to every line.
+    """
+    common = dict(origin or {})
     handler = logging.StreamHandler(sys.stderr)
     terminal = sys.stderr.isatty()
     as_json = style == "json" or (style == "auto" and not terminal)
@@ -208,7 +215,7 @@ def set_up(level: str, style: str, fields: JobFields, origin: Mapping[str, str] 
     def add_job(record: logging.LogRecord) -> bool:
         if not hasattr(record, "job_id"):
             vars(record).update(fields())
-        for name, value in always.items():
+        for name, value in common.items():
             vars(record).setdefault(name, value)
         return True
 

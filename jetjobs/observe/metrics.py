@@ -1,4 +1,7 @@
-"""Prometheus metrics from events. Counted in plain dicts, rendered at the scrape: cheap for each job."""
+"""Every Prometheus metric: counters of events, gauges of the worker, its queues and schedules.
+
+Events are counted in plain dicts and rendered at each scrape, which is cheap for each job.
+"""
 
 from __future__ import annotations
 
@@ -35,25 +38,25 @@ from jetjobs.model.views.worker_info import QueueSlots
 
 _RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
 RUN_BUCKETS = tuple(map(float, _RUN))
-"""All floats: every job is compared with some of them, and with an int that takes twice as long."""
+"""Only floats: every job is compared with some of them, and comparing with an int takes twice as long."""
 ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 UNKNOWN = "unknown"
-MOST_SCHEDULES = 1000
-"""Series at the most: there may be ten thousand schedules, and it is the late ones that matter."""
+MAX_SCHEDULES = 1000
+"""Series of schedules, the latest first. There may be ten thousand schedules, but only late ones matter."""
 _STATES = ("queued", "running", "scheduled", "retrying", "dead")
 _QUEUE_GAUGES: tuple[tuple[str, str, Callable[[QueueState], float]], ...] = (
     ("queue_oldest_job_age_seconds", "How long the oldest queued job has been due", lambda q: q.oldest_s or 0.0),
     ("queue_paused", "Whether the queue is paused", lambda q: q.pause is not None),
     ("queue_demand", "Queued and running jobs; 0 while paused", lambda q: q.demand),
     ("queue_bytes", "Bytes of the queue's stream", lambda q: q.bytes),
-    ("workers", "Workers that take jobs of the queue", lambda q: q.workers),
+    ("workers", "Workers that take jobs from the queue", lambda q: q.workers),
 )
 _OUTCOMES = {"suspected": "released"}
-"""What is no outcome of the closed set: a suspect is given back unspent, for a run alone."""
+"""Outcomes that are counted as another: a suspected job is released to run alone."""
 
 
-class Watched(Protocol):
-    """What a worker can be asked at a scrape. Called from another thread than its loop's."""
+class WorkerState(Protocol):
+    """What a scrape reads from a worker, in another thread than that of its event loop."""
 
     @property
     def queue_slots(self) -> Mapping[str, QueueSlots]: ...
@@ -93,8 +96,8 @@ class _Histogram:
         return rows
 
 
-class _Ended:
-    """Attempts of one task on one queue that ended in one way: by how long they ran and had waited."""
+class _Attempts:
+    """Finished attempts of one task in one queue with one outcome: histograms of run and wait times."""
 
     __slots__ = ("ran", "ran_s", "unrun", "waited", "waited_s")
 
@@ -104,12 +107,12 @@ class _Ended:
         self.waited = [0] * (len(RUN_BUCKETS) + 1)
         self.waited_s = 0.0
         self.unrun = 0
-        """Never begun: given back, or refused."""
+        """Attempts whose task never started: released or rejected."""
 
 
 @public("jetjobs")
 class Metrics:
-    """An Observer and a collector. Labels are closed sets: a task nobody declared counts as `unknown`."""
+    """An Observer and a collector. Label values are closed sets: an undeclared task counts as `unknown`."""
 
     def __init__(
         self,
@@ -118,9 +121,9 @@ class Metrics:
         *,
         declared: Callable[[], Collection[tuple[str, str]]] = tuple,
         connected: Callable[[], bool] = lambda: True,
-        worker: Watched | None = None,
+        worker: WorkerState | None = None,
     ) -> None:
-        """`declared` is each task with its queue: of no other queue does an enqueue that fails make a label."""
+        """`declared` returns queues and tasks. A failed enqueue to any other queue counts as queue `unknown`."""
         self._tasks = tasks
         self._declared = declared
         self._version = version
@@ -128,11 +131,11 @@ class Metrics:
         self._worker = worker
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._enqueue_s: defaultdict[str, _Histogram] = defaultdict(lambda: _Histogram(ENQUEUE_BUCKETS))
-        self._ended: dict[str, dict[str, dict[str, _Ended]]] = {}
-        """By queue, the task's label and outcome."""
+        self._ended: dict[str, dict[str, dict[str, _Attempts]]] = {}
+        """By queue, label of the task and outcome."""
         self._dead: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._by_queue: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        """By the name of the metric, then by queue."""
+        """By metric, then by queue."""
         self._reconnects = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             JobEnqueued: self._on_enqueued,
@@ -149,11 +152,11 @@ class Metrics:
 
     @property
     def kinds(self) -> Collection[type[Event]]:
-        """What `observe` counts. Not the start of an attempt: how long a job waited is told at its end, too."""
+        """The events that `observe` counts. Not JobStarted: JobFinished contains the wait time too."""
         return {JobFinished, *self._handlers}
 
     def observe(self, event: Event) -> None:
-        """Count an event. The end of an attempt comes with every job: it is counted here, in few steps. ADR 16."""
+        """Count an event. JobFinished occurs for every job, so it is counted inline, in few steps. ADR 16."""
         if type(event) is not JobFinished:
             if (handler := self._handlers.get(type(event))) is not None:
                 handler(event)
@@ -161,7 +164,7 @@ class Metrics:
         try:
             ended = self._ended[event.queue][event.task][event.outcome]
         except KeyError:
-            ended = self._place(event.queue, event.task, event.outcome)
+            ended = self._entry(event.queue, event.task, event.outcome)
         run_s = event.run_s
         if run_s:
             ended.ran[bisect_left(RUN_BUCKETS, run_s)] += 1
@@ -174,10 +177,10 @@ class Metrics:
         if event.reason:
             self._dead[event.queue, self._label(event.task), event.reason] += 1
 
-    def _place(self, queue: str, task: str, outcome: str) -> _Ended:
-        """Under the task's label: names that nobody declared share one entry."""
+    def _entry(self, queue: str, task: str, outcome: str) -> _Attempts:
+        """Add the entry under the label of the task: undeclared tasks share one entry."""
         outcomes = self._ended.setdefault(queue, {}).setdefault(self._label(task), {})
-        return outcomes.setdefault(outcome, _Ended())
+        return outcomes.setdefault(outcome, _Attempts())
 
     def _on_enqueued(self, event: JobEnqueued) -> None:
         result = "duplicate" if event.duplicate else "stored"
@@ -201,18 +204,18 @@ class Metrics:
     def _label(self, task: str) -> str:
         return task if task in self._tasks else UNKNOWN
 
-    # Showing
+    # Rendering
 
     def collect(self) -> Iterator[Metric]:
-        """Called at each scrape, from the HTTP thread: it reads copies."""
+        """Called in the HTTP thread at each scrape. Reads copies."""
         labels = ("queue", "task", "result")
         yield _counter("jobs_enqueued", "Jobs stored by this process", labels, self._enqueued.copy().items())
         by_queue = [((queue,), seconds) for queue, seconds in self._enqueue_s.copy().items()]
-        yield _histogram("enqueue_duration_seconds", "How long storing took", ("queue",), by_queue)
+        yield _histogram("enqueue_duration_seconds", "How long storing a job took", ("queue",), by_queue)
         yield from self._collect_attempts()
         queues = self._worker.queue_slots if self._worker is not None else {}
-        # From zero on: the first of a series that begins with one would be no increase to Prometheus.
-        dead = dict.fromkeys(self._deaths(queues), 0) | self._dead.copy()
+        # Start at zero: Prometheus sees no increase in a series whose first value is one.
+        dead = dict.fromkeys(self._dead_series(queues), 0) | self._dead.copy()
         yield _counter("dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), dead.items())
         for name, text in _BY_QUEUE:
             rows = dict.fromkeys(queues, 0) | self._by_queue[name].copy()
@@ -224,8 +227,8 @@ class Metrics:
         versions = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("jetjobs_build", "Versions", versions)
 
-    def _deaths(self, queues: Collection[str]) -> Iterator[tuple[str, str, str]]:
-        """All that can be counted of jobs that die in a worker for these queues."""
+    def _dead_series(self, queues: Collection[str]) -> Iterator[tuple[str, str, str]]:
+        """All series of dead letters that a worker for these queues can produce."""
         for queue, task in self._declared():
             if queue in queues:
                 yield from ((queue, task, str(reason)) for reason in DeadReason)
@@ -244,13 +247,13 @@ class Metrics:
                     counts[queue, task, _OUTCOMES.get(outcome, outcome)] += sum(ended.ran) + ended.unrun
                     ran[queue, task].merge(ended.ran, ended.ran_s)
                     waited[queue,].merge(ended.waited, ended.waited_s)
-        yield _counter("attempts", "Attempts that ended", ("queue", "task", "outcome"), counts.items())
+        yield _counter("attempts", "Finished attempts", ("queue", "task", "outcome"), counts.items())
         yield _histogram("attempt_duration_seconds", "How long attempts ran", ("queue", "task"), ran.items())
-        yield _histogram("queue_wait_seconds", "From due to start", ("queue",), waited.items())
+        yield _histogram("queue_wait_seconds", "Time from due to start", ("queue",), waited.items())
 
 
 class JoinedPages:
-    """The pages of several processes as one, each sample with the number of its process. ADR 33."""
+    """The metrics of several processes on one page, each sample with the number of its process. ADR 33."""
 
     def __init__(self, pages: Callable[[], Iterable[tuple[int, str]]]) -> None:
         self._pages = pages
@@ -268,34 +271,34 @@ class JoinedPages:
 
 
 _BY_QUEUE = (
-    ("leases_lost", "Leases that ran out under a job"),
-    ("unexpected_redeliveries", "Deliveries of a job that was out already"),
+    ("leases_lost", "Leases that expired while a job was running"),
+    ("unexpected_redeliveries", "Deliveries of a job that was already delivered"),
     ("settle_errors", "Outcomes that could not be stored"),
-    ("records_dropped", "Successes acked without a record"),
+    ("records_dropped", "Successful jobs whose record was not stored"),
 )
 _SETTLE_FAILED = {"outcome": "settle_errors", "record": "records_dropped"}
 
 
-def _worker_families(worker: Watched) -> Iterator[Metric]:
+def _worker_families(worker: WorkerState) -> Iterator[Metric]:
     running = GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", labels=("queue",))
-    slots = GaugeMetricFamily("jetjobs_slots", "Jobs of the queue that may run at once", labels=("queue",))
+    slots = GaugeMetricFamily("jetjobs_slots", "Jobs of the queue that can run at once", labels=("queue",))
     for queue, of in worker.queue_slots.items():
         running.add_metric((queue,), of.busy)
         slots.add_metric((queue,), of.total)
     yield running
     yield slots
-    text = "Threads that run on past their time limit"
+    text = "Threads that are running past their time limit"
     yield GaugeMetricFamily("jetjobs_stuck_threads", text, worker.stuck_threads)
     yield from _queue_families(worker.queue_states)
     text = "Queues that the leader could not count"
     yield CounterMetricFamily("jetjobs_scrape_errors", text, worker.count_errors)
     yield _schedule_family(worker.schedule_lateness)
-    text = "Longest time in 10 s that the event loop did not turn"
+    text = "Longest delay of the event loop in the last 10 s"
     yield GaugeMetricFamily("jetjobs_event_loop_lag_seconds", text, worker.loop_lag_s)
 
 
 def _queue_families(queues: Collection[QueueState]) -> Iterator[Metric]:
-    """Only the leader has counts to show. Without them the families are there, and empty."""
+    """Only the leader has counts. On other workers the metrics are present but have no samples."""
     jobs = GaugeMetricFamily("jetjobs_queue_jobs", "Jobs by state", labels=("queue", "state"))
     for queue in queues:
         for state in _STATES:
@@ -309,10 +312,10 @@ def _queue_families(queues: Collection[QueueState]) -> Iterator[Metric]:
 
 
 def _schedule_family(lateness: Mapping[str, float]) -> GaugeMetricFamily:
-    text = "How long a slot is due that is not placed"
+    text = "For how long a scheduled time has been due without being placed"
     family = GaugeMetricFamily("jetjobs_schedule_lateness_seconds", text, labels=("schedule",))
-    # By name among equals, so that not others are shown at each scrape.
-    for name, late_s in sorted(lateness.items(), key=lambda one: (-one[1], one[0]))[:MOST_SCHEDULES]:
+    # Sort equals by name, so that each scrape shows the same ones.
+    for name, late_s in sorted(lateness.items(), key=lambda one: (-one[1], one[0]))[:MAX_SCHEDULES]:
         family.add_metric((name,), late_s)
     return family
 
