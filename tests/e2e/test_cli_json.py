@@ -1,4 +1,4 @@
-"""What `--json` prints, held against docs/reference/cli-json.md: for every command of the tree, keys and types."""
+"""The output of `--json` matches docs/reference/cli-json.md: keys and types, for every command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.processes import Process, clean_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli-json.md"
 SILENT = {"dev", "worker"}
-"""They print no document: they run until they are stopped, and log."""
+"""Commands that print no document: they log until they are stopped."""
 TASKS = """
 import asyncio
 from jetjobs import JetJobs, RetryPolicy
@@ -52,18 +52,18 @@ def sections() -> dict[str, Any]:
 
 
 def problems(shape: Any, value: Any, where: str = "") -> Iterator[str]:
-    """Where the value is not of the shape: see the page for how shapes are written."""
+    """Where the value does not have the shape. The page explains how shapes are written."""
     if isinstance(shape, str):
         if not FITS[shape](value):
-            yield f"{where}: {value!r} is no {shape}"
+            yield f"{where}: {value!r} is not a {shape}"
     elif isinstance(shape, list):
         if not isinstance(value, list):
-            yield f"{where}: {value!r} is no list"
+            yield f"{where}: {value!r} is not a list"
         else:
             for number, one in enumerate(value):
                 yield from problems(shape[0], one, f"{where}[{number}]")
     elif not isinstance(value, dict):
-        yield f"{where}: {value!r} is no object"
+        yield f"{where}: {value!r} is not an object"
     elif "*" in shape:
         for key, one in value.items():
             yield from problems(shape["*"], one, f"{where}.{key}")
@@ -90,7 +90,7 @@ FITS: dict[str, Callable[[Any], bool]] = {
 
 
 class Session:
-    """Command lines run in this process against one server, and what is wrong with their output."""
+    """Runs command lines in this process against one server and collects what is wrong with their output."""
 
     def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
         self._ending = ["--app", "snapshot_tasks:app", "-s", url, "--json"]
@@ -100,14 +100,14 @@ class Session:
         self.wrong: list[str] = []
 
     def __call__(self, heading: str, *arguments: str, code: int | None = 0) -> Any:
-        """Run what the heading says up to its comma, with these arguments, and compare."""
+        """Run the command of the heading (up to its comma) with these arguments and compare its output."""
         return self.check(heading, self.plain(*heading.split(",")[0].split(), *arguments, code=code))
 
     def check(self, heading: str, document: Any) -> Any:
         self.checked.add(heading)
         self.wrong += problems(self.shapes[heading], document, heading)
         if "items" in document:
-            assert document["items"], (heading, document)  # else nothing would be compared
+            assert document["items"], (heading, document)  # otherwise nothing would be compared
         return document
 
     def plain(self, *arguments: str, code: int | None = 0) -> Any:
@@ -126,7 +126,7 @@ class Session:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project to stand in, and an environment without settings."""
+    """A project folder, and an environment without settings."""
     (tmp_path / "snapshot_tasks.py").write_text(TASKS)
     (tmp_path / "jetjobs.toml").write_text("")
     kept = clean_environment()
@@ -142,104 +142,106 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_command_prints_what_the_page_says(
     folder: Path, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = Session(server.url, capsys)
-    told("setup plan")
-    told("setup apply")
+    session = Session(server.url, capsys)
+    session("setup plan")
+    session("setup apply")
     with Process(["worker", "-s", server.url, "--app", "snapshot_tasks:app", "--name", "snap"], folder) as worker:
         worker.wait_for("worker ready", timeout=60)
-        enqueue_and_look(told)
-        events(told, folder, server.url)
-        move(told)
-        letters(told)
-        schedules(told)
-        the_rest(told)
-        told("workers quiet", "snap")
-        told("workers stop", "snap")
+        enqueue_and_look(session)
+        events(session, folder, server.url)
+        move(session)
+        letters(session)
+        schedules(session)
+        the_rest(session)
+        session("workers quiet", "snap")
+        session("workers stop", "snap")
         assert worker.popen.wait(60) == 0
-    assert not told.wrong, "\n".join(told.wrong)
-    assert told.checked == set(told.shapes), "a section of the page has no check, or a check no section"
+    assert not session.wrong, "\n".join(session.wrong)
+    assert session.checked == set(session.shapes), "a section of the page has no check, or a check no section"
 
 
-def enqueue_and_look(told: Session) -> None:
-    told("enqueue", "greet", "name=Ada", "--delay", "1h", "--id", "waits")
-    told("enqueue, with -n", "greet", "name=Ada", "-n", "2")
-    told("enqueue --wait", "greet", "name=Ada", "--id", "ended")
-    told("enqueue --wait, a job that dies", "broken", "--id", "dies", code=1)
-    told("jobs list")
-    told("jobs show", "waits")
-    told("jobs show", "dies")
-    assert told("jobs show", "ended")["result"] == "Hello, Ada!"
-    told("jobs wait", "ended")
-    told.plain("enqueue", "hold", "--id", "runs")
-    told.until("jobs", "show", "runs", where=lambda job: job["state"] == "running")
-    told("jobs show", "runs")
-    told.until("top", where=lambda found: [job["id"] for job in found["running"]] == ["runs"])
-    told("top")
-    told("jobs watch")
-    told("jobs watch", "ended")
-    told.until("workers", "show", "snap", where=lambda worker: worker["running"])
-    told("workers list")
-    told("workers show", "snap")
-    told("jobs cancel", "runs")
-    told.check("errors", told.plain("jobs", "show", "nobody", code=5))
+def enqueue_and_look(session: Session) -> None:
+    session("enqueue", "greet", "name=Ada", "--delay", "1h", "--id", "waits")
+    session("enqueue, with -n", "greet", "name=Ada", "-n", "2")
+    session("enqueue --wait", "greet", "name=Ada", "--id", "ended")
+    session("enqueue --wait, a job that dies", "broken", "--id", "dies", code=1)
+    session("jobs list")
+    session("jobs show", "waits")
+    session("jobs show", "dies")
+    assert session("jobs show", "ended")["result"] == "Hello, Ada!"
+    session("jobs wait", "ended")
+    session.plain("enqueue", "hold", "--id", "runs")
+    session.until("jobs", "show", "runs", where=lambda job: job["state"] == "running")
+    session("jobs show", "runs")
+    session.until("top", where=lambda found: [job["id"] for job in found["running"]] == ["runs"])
+    session("top")
+    session("jobs watch")
+    session("jobs watch", "ended")
+    session.until("workers", "show", "snap", where=lambda worker: worker["running"])
+    session("workers list")
+    session("workers show", "snap")
+    session("jobs cancel", "runs")
+    session.check("errors", session.plain("jobs", "show", "missing", code=5))
 
 
-def events(told: Session, folder: Path, url: str) -> None:
-    """They do not end by themselves: another process follows them, and is interrupted."""
+def events(session: Session, folder: Path, url: str) -> None:
+    """`events` runs until it is interrupted, so it runs in another process."""
     with Process(["events", "-s", url, "--json"], folder) as following:
         following.wait_for("press Ctrl-C to stop", timeout=60)
         give_up = time.monotonic() + 60
         while not (ended := [line for line in list(following.lines) if "job.succeeded" in line]):
             assert time.monotonic() < give_up, following.lines
-            told.plain("enqueue", "greet", "name=Ada", "--wait")  # again, until the worker has heard of us
-        told.check("events", json.loads(ended[0]))
+            session.plain(
+                "enqueue", "greet", "name=Ada", "--wait"
+            )  # repeated until the worker knows that someone watches
+        session.check("events", json.loads(ended[0]))
         assert following.end(signal.SIGINT, 60) == 130
 
 
-def move(told: Session) -> None:
-    told("jobs reschedule", "waits", "--delay", "2h")
-    told("jobs priority", "waits", "high")
-    told("jobs reschedule", "waits", "--now")
-    told.until("jobs", "show", "waits", where=lambda job: job["state"] == "succeeded")
+def move(session: Session) -> None:
+    session("jobs reschedule", "waits", "--delay", "2h")
+    session("jobs priority", "waits", "high")
+    session("jobs reschedule", "waits", "--now")
+    session.until("jobs", "show", "waits", where=lambda job: job["state"] == "succeeded")
 
 
-def letters(told: Session) -> None:
-    told("dead list")
-    told("dead list --group")
-    told("dead show", "dies")
-    told("dead export", "letters.jsonl")
-    told("dead replay --dry-run", "--all")
-    told("dead replay", "dies")
-    told.until("dead", "list", where=lambda found: found["items"])
-    told("dead delete", "dies")
-    told("dead delete, nothing matches", "--task", "nothing")
-    told("dead import", "letters.jsonl")
+def letters(session: Session) -> None:
+    session("dead list")
+    session("dead list --group")
+    session("dead show", "dies")
+    session("dead export", "letters.jsonl")
+    session("dead replay --dry-run", "--all")
+    session("dead replay", "dies")
+    session.until("dead", "list", where=lambda found: found["items"])
+    session("dead delete", "dies")
+    session("dead delete, nothing matches", "--task", "nothing")
+    session("dead import", "letters.jsonl")
 
 
-def schedules(told: Session) -> None:
-    told("schedules put", "often", "greet", "name=Ada", "--every", "1s", "--end", "2099-01-01T00:00:00Z")
-    told.until("schedules", "show", "often", where=lambda one: one["last_job_state"] == "succeeded")
-    told("schedules show", "often")
-    told("schedules list")
-    told("schedules next", "often")
-    told("schedules next, a rule", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
-    ran = told("schedules run", "often")
-    told.until("jobs", "show", ran["id"], where=lambda job: job["state"] == "succeeded")
-    assert told("jobs show", ran["id"])["schedule"] == "often"
-    told("schedules pause", "often")
-    told("schedules list")
-    told("schedules resume", "often")
-    told("schedules delete", "often", "--yes")
+def schedules(session: Session) -> None:
+    session("schedules put", "often", "greet", "name=Ada", "--every", "1s", "--end", "2099-01-01T00:00:00Z")
+    session.until("schedules", "show", "often", where=lambda one: one["last_job_state"] == "succeeded")
+    session("schedules show", "often")
+    session("schedules list")
+    session("schedules next", "often")
+    session("schedules next, a rule", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
+    ran = session("schedules run", "often")
+    session.until("jobs", "show", ran["id"], where=lambda job: job["state"] == "succeeded")
+    assert session("jobs show", ran["id"])["schedule"] == "often"
+    session("schedules pause", "often")
+    session("schedules list")
+    session("schedules resume", "often")
+    session("schedules delete", "often", "--yes")
 
 
-def the_rest(told: Session) -> None:
-    told("queues pause", "default", "--for", "1h", "--reason", "a test")
-    told("queues list")
-    told("queues show", "default")
-    told("queues purge", "default", "--yes")
-    told("queues resume", "default")
-    told("doctor", code=None)  # what it finds is another matter
-    told("config show")
+def the_rest(session: Session) -> None:
+    session("queues pause", "default", "--for", "1h", "--reason", "a test")
+    session("queues list")
+    session("queues show", "default")
+    session("queues purge", "default", "--yes")
+    session("queues resume", "default")
+    session("doctor", code=None)  # its findings do not matter here
+    session("config show")
 
 
 def test_every_command_has_a_section() -> None:

@@ -1,4 +1,4 @@
-"""The command line as people use it: real processes, exit codes, one clear line when it is wrong."""
+"""The command line in real processes: exit codes, and one clear line when something is wrong."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_dev_refuses_production_and_a_second_start(folder: Path) -> None:
 def test_dev_waits_for_a_change_when_the_app_is_broken(folder: Path) -> None:
     with Process(["dev", "--store", "memory"], folder) as dev:
         dev.wait_for("worker ready")
-        (folder / "tasks.py").write_text("this is no python\n")
+        (folder / "tasks.py").write_text("this is not python\n")
         dev.wait_for("waiting for a file to change")
         assert any("SyntaxError" in line for line in dev.lines)
         (folder / "tasks.py").write_text(TASKS)
@@ -152,7 +152,7 @@ def test_waiting_for_a_job_that_fails_or_takes_too_long_has_its_own_exit_code(sh
         assert worker.end(signal.SIGTERM) == 0
 
 
-# Trouble
+# Errors
 
 
 def test_no_server_is_one_line_a_hint_and_exit_code_3(folder: Path) -> None:
@@ -241,7 +241,7 @@ def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(shell: Shell) ->
     shell("worker", "--provision", "verify", "--burst")
 
 
-# Each in a Python started for it: the other tests run their commands with all imports done.
+# Each in a fresh Python: in the other tests commands run with all modules already imported.
 
 
 @pytest.mark.timeout(240)

@@ -1,4 +1,4 @@
-"""`jetjobs dead` as people use it: real processes, exit codes, what is asked and what is shown."""
+"""`jetjobs dead` in real processes: exit codes, confirmation and output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_MATCH = "No dead letters match. Nothing changed.\n"
 
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
-    """For the test's own use; the commands have theirs in the folder."""
+    """For the test itself; the commands import the app in the folder."""
     async with JetJobs("test", settings=build_settings({"nats": {"url": server.url}})) as opened:
         await opened.provision(["default", "other"])
         yield opened
@@ -47,7 +47,9 @@ def bodies(count: int) -> list[bytes]:
     return [b'{"n":%d}' % n for n in range(count)]
 
 
-async def test_from_death_to_a_replay_that_mends_it(app: JetJobs, shell: Shell, dead: Shell, truth: Truth) -> None:
+async def test_a_replay_with_other_arguments_succeeds(
+    app: JetJobs, shell: Shell, dead: Shell, truth: Truth
+) -> None:
     with dead.process("worker") as worker:
         worker.wait_for("worker.ready", timeout=60)
         shell("enqueue", "work", "n=-1", "--wait", "--json", code=1)
@@ -123,7 +125,7 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
     (one,) = await bury(app, "work", bodies(1))
     for queue in ("default", "other"):
         await bury(app, "work", bodies(1), queue=queue, ids=["twice"])
-    await bury(app, "nobody", [b"{}"], ids=["orphan"])
+    await bury(app, "unknown_task", [b"{}"], ids=["orphan"])
     await bury(app, "work", [b'{"n":"x"}'], ids=["invalid"])
     before = await truth.subjects("jobs-dead", "jobs.dead.>")
     for arguments, code, words in (
@@ -154,7 +156,7 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
         assert dead(verb, "--all", "--error-type", "Other", "--yes").stdout == NO_MATCH
     orphans = dead.json("replay", "orphan", "invalid", code=1)
     refused = {entry["id"]: entry["why"] for entry in orphans["refused"]}
-    assert "no task named 'nobody'" in refused["orphan"]
+    assert "no task named 'unknown_task'" in refused["orphan"]
     assert "n" in refused["invalid"]
     assert await truth.subjects("jobs-dead", "jobs.dead.>") == before
     await truth.until_empty()
@@ -164,14 +166,14 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
 
 async def test_a_dry_run_says_what_would_happen(app: JetJobs, dead: Shell, truth: Truth) -> None:
     ids = await bury(app, "work", bodies(8))
-    await bury(app, "nobody", [b"{}"], ids=["orphan"])
+    await bury(app, "unknown_task", [b"{}"], ids=["orphan"])
     dry = dead("replay", "--all", "--dry-run")
     first, *named, more = dry.stdout.splitlines()
     assert first == "Would replay 8 jobs. Nothing changed."
     assert len(named) == 5
     assert {line.split()[0] for line in named} <= set(ids)
     assert more.strip() == "..."
-    assert "orphan would be refused: no task named 'nobody'" in dry.stderr
+    assert "orphan would be refused: no task named 'unknown_task'" in dry.stderr
     as_json = dead.json("delete", "--task", "work", "--dry-run")
     assert (as_json["dry_run"], as_json["matching"], len(as_json["first"])) == (True, 8, 5)
     assert len(await truth.dead()) == 9

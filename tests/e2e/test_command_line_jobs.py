@@ -1,4 +1,4 @@
-"""`jetjobs jobs`: find, wait for, cancel and move jobs from a shell, with the right exit codes."""
+"""`jetjobs jobs`: find, wait for, cancel and reschedule jobs from a shell, with their exit codes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(240)  # a dozen processes, one after the other
 
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
-    """For the test's own use; the worker has its own in the folder."""
+    """For the test itself; the worker imports the app in the folder."""
     opened = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
 
     @opened.task
@@ -72,10 +72,10 @@ async def enqueue(app: JetJobs, job_id: str, *, name: str = "Ada", **options: An
     await app.find("greet").options(job_id=job_id, **options).enqueue(name)
 
 
-# Finding
+# Find
 
 
-async def test_jobs_are_listed_by_where_they_stand(app: JetJobs, jobs: Shell) -> None:
+async def test_jobs_are_listed_by_state(app: JetJobs, jobs: Shell) -> None:
     for number in range(3):
         await enqueue(app, f"now-{number}", name=f"n{number}")
     await enqueue(app, "later", delay=HOUR)
@@ -113,20 +113,20 @@ async def test_a_list_that_cannot_be_is_refused_with_a_reason(app: JetJobs, jobs
     assert jobs.error("list", "--queue", "nowhere", code=5) == "error: queue 'nowhere' does not exist"
 
 
-async def test_an_id_that_says_nothing_is_told_apart_from_one_that_is_none(app: JetJobs, jobs: Shell) -> None:
+async def test_an_unknown_id_and_an_invalid_id_have_different_codes(app: JetJobs, jobs: Shell) -> None:
     looks = ("show", "wait", "cancel", "watch")
     for line in (*looks, "reschedule --delay 1h", "priority low"):
         verb, *options = line.split()
-        assert jobs.error(verb, "nobody", *options, code=5) == "error: no job with id nobody"
+        assert jobs.error(verb, "missing", *options, code=5) == "error: no job with id missing"
     for verb in looks:
         malformed = jobs(verb, "no.id", code=2)
         assert error_of(malformed) == "error: invalid job id 'no.id'"
         assert "hint: an id has" in malformed.stderr
-    told = json.loads(jobs("show", "nobody", "--json", code=5).stderr)
-    assert (told["error"]["code"], told["error"]["message"]) == (5, "no job with id nobody")
+    problem = json.loads(jobs("show", "missing", "--json", code=5).stderr)
+    assert (problem["error"]["code"], problem["error"]["message"]) == (5, "no job with id missing")
 
 
-async def test_two_jobs_of_one_id_are_told_apart_by_their_queue(app: JetJobs, jobs: Shell, truth: Truth) -> None:
+async def test_the_queue_selects_one_of_two_jobs_with_the_same_id(app: JetJobs, jobs: Shell, truth: Truth) -> None:
     await enqueue(app, "twice", delay=HOUR)
     await enqueue(app, "twice", delay=HOUR, queue="other")
     for verb in ("show", "cancel"):
@@ -139,7 +139,7 @@ async def test_two_jobs_of_one_id_are_told_apart_by_their_queue(app: JetJobs, jo
     assert await truth.jobs("other") == []
 
 
-# Moving
+# Reschedule
 
 
 async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Shell, truth: Truth) -> None:
@@ -158,7 +158,7 @@ async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Shell, truth: Truth)
 
     assert jobs("priority", "later", "high").stdout == "later moved\n"
     assert jobs("priority", "later", "high").stdout == "later unchanged\n"
-    for job_id in ("later", "nobody"):
+    for job_id in ("later", "missing"):
         assert "invalid priority 'urgent'" in jobs.error("priority", job_id, "urgent", code=2)
     assert jobs("priority", "now", "low").stdout == "now moved\n"
 
@@ -167,15 +167,15 @@ async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Shell, truth: Truth)
 
     await eventually(in_its_lane, 30)
 
-    # One unknown among them: none is moved.
-    jobs("reschedule", "--now", "later", "nobody", code=5)
+    # One unknown id: none is moved.
+    jobs("reschedule", "--now", "later", "missing", code=5)
     assert jobs.json("show", "later")["state"] == "scheduled"
     assert jobs("reschedule", "--now", "later").stdout == "later moved\n"
     assert len(await truth.jobs(lane="high")) == 1
     assert jobs("reschedule", "--now", "later", code=1).stdout == "later too late: it is queued\n"
 
 
-# Ends
+# Wait and cancel
 
 
 async def test_waiting_has_a_code_for_each_end(app: JetJobs, jobs: Shell, worker: Process) -> None:
@@ -206,12 +206,12 @@ async def test_cancelling_says_what_became_of_each(
     worker.wait_for("hold begins", timeout=50)
     await enqueue(app, "good")
     jobs("wait", "good", "--wait-timeout", "40s")
-    # One unknown among them: none is cancelled.
-    jobs("cancel", "far", "nobody", code=5)
+    # One unknown id: none is cancelled.
+    jobs("cancel", "far", "missing", code=5)
     assert jobs.json("show", "far")["state"] == "scheduled"
     both = jobs("cancel", "far", "runs", "--wait-timeout", "40s", "--reason", "a test")
     assert both.stdout == "far cancelled\nruns cancelled: it was stopped while it ran\n"
-    assert jobs("cancel", "far", "--quiet").stdout == "far\n"  # again, to no further effect
+    assert jobs("cancel", "far", "--quiet").stdout == "far\n"  # repeating it has no effect
     ended = jobs("cancel", "good", code=1)
     assert ended.stdout == "good ended: it is already succeeded\n"
     quiet = jobs("cancel", "far", "good", "--quiet", code=1)
@@ -230,7 +230,7 @@ async def test_cancelling_says_what_became_of_each(
     assert sorted(listed) == ["far", "runs"]
 
 
-# Manners
+# Terminals and files
 
 
 async def test_a_terminal_of_40_columns_is_enough(app: JetJobs, jobs: Shell) -> None:
@@ -241,7 +241,7 @@ async def test_a_terminal_of_40_columns_is_enough(app: JetJobs, jobs: Shell) -> 
             assert terminal.end() == 0, terminal.text
         table = [line for line in terminal.lines if not line.startswith("no running workers")]
         assert max(len(line) for line in table) <= 40, terminal.text
-    assert table[1].startswith(f"{letter}  ")  # whole: it is wanted for the next command
+    assert table[1].startswith(f"{letter}  ")  # not cut: the next command needs it
 
 
 def test_a_dev_file_of_a_pid_that_is_another_process_by_now_is_named(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Shell completion, asked for as a shell does: live names, and never a word when it fails."""
+"""Shell completion, called as a shell calls it: live names, and no output on failure."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Shell:
             text=True,
             timeout=60,
         )
-        assert done.stderr == "", done.stderr  # it would land in the line that is being typed
+        assert done.stderr == "", done.stderr  # it would garble the line being typed
         return done
 
     def __call__(self, line: str, **env: str) -> list[str]:
         return self.ask(line, **env).stdout.split()
 
     async def until(self, line: str, expected: list[str]) -> None:
-        """On a busy machine an answer may come after the 300 ms; then nothing is offered."""
+        """Repeat: on a busy machine an answer may come after the 300 ms, and then nothing is offered."""
 
         async def as_expected() -> bool:
             return self(line) == expected
@@ -90,7 +90,7 @@ async def test_names_come_from_the_server(shell: Shell, server: EmbeddedServer) 
     with Process(["worker", *s.split(), "--name", "w1"], shell.folder) as worker:
         worker.wait_for("worker ready", timeout=50)
         await shell.until(f"jetjobs {s} queues show ", ["mail", "reports"])
-        await shell.until(f"jetjobs queues pause {s} m", ["mail"])  # options stand where they like
+        await shell.until(f"jetjobs queues pause {s} m", ["mail"])  # global options may appear anywhere
         await shell.until(f"jetjobs {s} jobs list --queue r", ["reports"])
         await shell.until(f"jetjobs {s} enqueue ", ["send"])
         await eventually(worker_is_offered, 50)
@@ -100,7 +100,7 @@ async def test_names_come_from_the_server(shell: Shell, server: EmbeddedServer) 
 
 @pytest.fixture
 def hanging() -> Iterator[str]:
-    """A server that takes connections and says nothing."""
+    """A server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"nats://127.0.0.1:{listening.getsockname()[1]}"
 
@@ -128,7 +128,7 @@ def test_no_answer_is_waited_for_longer_than_300_ms(shell: Shell, hanging: str) 
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=shell.folder, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
-    assert 0.3 <= float(done.stdout) < 1.5  # and not the 5 s of a connect
+    assert 0.3 <= float(done.stdout) < 1.5  # not the 5 s of a connection attempt
 
 
 def test_words_that_are_always_the_same_need_no_server(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""A terminal that is closed stops what ran in it in order, once; under nohup it lives on."""
+"""Closing a terminal stops its worker gracefully, once; under nohup the worker keeps running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.timeout(180)
 
-# Whoever runs the tests may ignore the signal, and children inherit that.
+# The process that runs the tests may ignore the signal, and children inherit that.
 _STARTED = """
 import runpy, signal, sys
 signal.signal(signal.SIGHUP, signal.{how})

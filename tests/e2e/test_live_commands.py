@@ -1,4 +1,4 @@
-"""`events`, `top` and `jobs watch` as people use them: on a terminal, with keys, and in a pipe."""
+"""`events`, `top` and `jobs watch`: on a terminal, with keys, and in a pipe."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def objects(lines: list[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def until_heard(shell: Shell, events: Process) -> list[dict[str, Any]]:
-    """The events of a job. A worker that has not heard of us yet, or not again, tells nothing: once more then."""
+def until_published(shell: Shell, events: Process) -> list[dict[str, Any]]:
+    """The events of a job. Repeats until the worker knows that someone watches and publishes them."""
     give_up = time.monotonic() + 70
     while time.monotonic() < give_up:
         job_id = enqueue(shell, "greet", "name=Ada")
         shell("jobs", "wait", job_id, "--wait-timeout", "60s")
-        told = [event for event in objects(list(events.lines)) if event["job_id"] == job_id]
-        if [event["kind"] for event in told] == ["job.started", "job.succeeded"]:
-            return told
+        found = [event for event in objects(list(events.lines)) if event["job_id"] == job_id]
+        if [event["kind"] for event in found] == ["job.started", "job.succeeded"]:
+            return found
     raise AssertionError(events.lines)
 
 
@@ -75,14 +75,14 @@ def test_events_are_json_lines_in_a_pipe_and_outlive_the_server(
 ) -> None:
     with shell.process("events", "--kind", "job.*") as events:
         events.wait_for("press Ctrl-C to stop", timeout=60)
-        told = until_heard(shell, events)
-        assert {"at", "worker", "queue", "task", "attempt", "run_s", "error"} <= told[1].keys()
-        assert (told[1]["worker"], told[1]["queue"], told[1]["task"]) == ("w1", "default", "greet")
+        found = until_published(shell, events)
+        assert {"at", "worker", "queue", "task", "attempt", "run_s", "error"} <= found[1].keys()
+        assert (found[1]["worker"], found[1]["queue"], found[1]["task"]) == ("w1", "default", "greet")
         server.stop()
         events.wait_for("connection lost", timeout=60)
         server.start()
         events.wait_for("connection restored", timeout=60)
-        until_heard(shell, events)
+        until_published(shell, events)
         assert events.end(signal.SIGINT, 40) == 130
         assert not [line for line in events.lines if "Traceback" in line]
 
@@ -91,7 +91,7 @@ def test_events_are_lines_on_a_terminal(shell: Shell, worker: Process) -> None:
     with shell.terminal("events", columns=40) as terminal:
         terminal.wait_for("press Ctrl-C to stop", 60)
         give_up = time.monotonic() + 70
-        while "job.dead_lettered" not in terminal.text:  # until the worker has heard of us
+        while "job.dead_lettered" not in terminal.text:  # until the worker knows that someone watches
             assert time.monotonic() < give_up, terminal.text
             job_id = enqueue(shell, "fail")
             with contextlib.suppress(AssertionError):
@@ -124,7 +124,7 @@ def test_top_shows_queues_jobs_and_workers_and_hears_keys(shell: Shell, worker: 
         terminal.wait_for(job_id, 40)
         terminal.press("q")
         assert terminal.end(40) == 0
-        assert terminal.text.rstrip().endswith("\x1b[?1049l")  # the terminal is as it was
+        assert terminal.text.rstrip().endswith("\x1b[?1049l")  # the terminal is restored
     go_on.touch()
     shell("jobs", "wait", job_id, "--wait-timeout", "60s")
 

@@ -1,4 +1,4 @@
-"""`jetjobs workers` and `jetjobs queues` as an operator uses them: real workers, real command lines."""
+"""`jetjobs workers` and `jetjobs queues` with real workers and real processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def record_of(app: JetJobs, name: str, where: Any) -> WorkerRecord:
     return await eventually(check, 45)
 
 
-# Whatever stands where the terminal should
+# Closed and full standard streams
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_workers_are_listed_shown_quieted_and_stopped(shell: Shell) -> None:
         assert "one" in shell("workers", "quiet", "one").stdout
         one.wait_for("worker quiet")
         shell.until("workers", "show", "one", where=lambda found: found["phase"] == "quiet")
-        shell("enqueue", "greet", "name=Ada", "--wait")  # the other one does it
+        shell("enqueue", "greet", "name=Ada", "--wait")  # the other worker runs it
         two.wait_for("job succeeded")
         assert one.popen.poll() is None
 
@@ -134,7 +134,7 @@ async def test_a_killed_worker_is_gone_within_three_beats(shell: Shell, make_app
                 return not await app.workers.list()
 
             await eventually(gone, 40)
-            # A second for the looks of the server and of this test.
+            # One second for the queries of this test.
             assert time.monotonic() - killed_at < 3 * BEAT_S + 1
 
 
@@ -178,7 +178,7 @@ async def test_queues_are_listed_shown_paused_and_resumed(shell: Shell, truth: T
     assert await truth.jobs() == []
 
 
-async def test_purge_wants_to_be_told_twice(shell: Shell, truth: Truth) -> None:
+async def test_purge_needs_confirmation(shell: Shell, truth: Truth) -> None:
     shell("setup", "apply")
     shell("enqueue", "greet", "name=Ada", "-n", "3")
     shell("enqueue", "greet", "name=Ada", "--delay", "1h")
@@ -199,7 +199,7 @@ async def test_wrong_queues_and_times_have_their_codes(shell: Shell, truth: Trut
     for verb, *options in (["show"], ["pause"], ["resume"], ["purge", "--yes"]):
         assert "there is no queue 'nothing'" in queues.error(verb, "nothing", *options, code=5)
     queues("show", "no.name", code=2)
-    # One unknown among them: none is paused.
+    # One unknown queue: none is paused.
     queues("pause", "default", "nothing", code=5)
     for time_given in ("soon", "0s", "99999d"):
         queues("pause", "default", "--for", time_given, code=2)

@@ -109,7 +109,7 @@ async def test_nothing_is_lost_when_worker_and_server_are_killed_in_the_middle_o
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     total = 20_000
-    with worker(server, journal, "--burst", lease="3s") as process:  # makes the lease known to the lanes
+    with worker(server, journal, "--burst", lease="3s") as process:  # stores the lease in the lanes
         await asyncio.to_thread(process.popen.wait, 20)
     report = await app.enqueue_many([journal_tasks.effect.bind(n) for n in range(total)])
     assert len(report.stored) == total
@@ -130,12 +130,12 @@ async def test_nothing_is_lost_when_worker_and_server_are_killed_in_the_middle_o
 
         await eventually(empty, timeout=80)
     ran = Counter(int(line[1]) for line in lines(journal, "effect"))
-    assert set(ran) == set(range(total))  # every effect is there
+    assert set(ran) == set(range(total))  # every job has run
     done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")
     assert {subject.rsplit(".", 1)[1] for subject in done} == {handle.id for handle in report.stored}
-    assert set(done.values()) == {1}  # and each id has exactly one record
+    assert set(done.values()) == {1}  # each id has exactly one record
     assert await truth.subjects("jobs-dead") == {}
-    # Only what was in hand at one of the three kills may have run twice.
+    # Only jobs that were running at one of the three kills may have run twice.
     assert sum(ran.values()) - total <= 3 * 50 + 50
 
 

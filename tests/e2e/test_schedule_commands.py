@@ -1,4 +1,4 @@
-"""`jetjobs schedules` and `jetjobs worker --slots 0` as an operator uses them, in real processes."""
+"""`jetjobs schedules` and `jetjobs worker --slots 0` in real processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 
 @pytest.fixture
 def schedules(shell: Shell) -> Shell:
-    """`jetjobs schedules ...` where everything is set up."""
+    """`jetjobs schedules`, on a server that is set up."""
     shell("setup", "apply")
     return shell.of("schedules")
 
@@ -67,7 +67,7 @@ def port(unused_tcp_port: int) -> Port:
 
 
 def weekdays_at_nine(after: datetime, count: int) -> list[datetime]:
-    """Slots of `0 9 * * 1-5` in Berlin, by brute force."""
+    """Scheduled times of `0 9 * * 1-5` in Berlin, by brute force."""
     day, found = after.astimezone(BERLIN).date(), list[datetime]()
     while len(found) < count:
         scheduled_time = datetime(day.year, day.month, day.day, 9, tzinfo=BERLIN)
@@ -138,24 +138,24 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
     assert "there is no schedule 'mornings'" in schedules("show", "mornings", code=5).stderr
 
 
-def test_the_next_slots_are_shown_in_any_zone(schedules: Shell) -> None:
+def test_the_next_scheduled_times_are_shown_in_any_zone(schedules: Shell) -> None:
     schedules("put", "mornings", "greet", "name=Ada", "--cron", "0 9 * * 1-5", "--tz", "Europe/Berlin")
     for words in (
         ["mornings", "--tz", "America/New_York"],
         ["--cron", "0 14 * * *", "--tz", "America/New_York", "-n", "3"],
     ):
         before = datetime.now(UTC)
-        told = schedules.json("next", *words)
+        shown = schedules.json("next", *words)
         after = datetime.now(UTC)
-        slots = [datetime.fromisoformat(item["scheduled_time"]) for item in told["items"]]
-        local = [datetime.fromisoformat(item["local"]) for item in told["items"]]
-        assert told["tz"] == "America/New_York"
-        assert slots == local
+        times = [datetime.fromisoformat(item["scheduled_time"]) for item in shown["items"]]
+        local = [datetime.fromisoformat(item["local"]) for item in shown["items"]]
+        assert shown["tz"] == "America/New_York"
+        assert times == local
         assert [moment.utcoffset() for moment in local] == [
-            scheduled_time.astimezone(NEW_YORK).utcoffset() for scheduled_time in slots
+            scheduled_time.astimezone(NEW_YORK).utcoffset() for scheduled_time in times
         ]
         if words[0] == "mornings":
-            assert slots in (weekdays_at_nine(before, 5), weekdays_at_nine(after, 5))
+            assert times in (weekdays_at_nine(before, 5), weekdays_at_nine(after, 5))
         else:
             assert [(moment.hour, moment.minute) for moment in local] == [(14, 0)] * 3
     rows = schedules("next", "mornings", "-n", "2").stdout.splitlines()
@@ -169,8 +169,8 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
     away = ["-s", "nats://127.0.0.1:1"]
     done = run(["schedules", "next", "--every", "90s", "-n", "3", "--json", *away], folder)
     assert done.returncode == 0, done.stderr
-    slots = [datetime.fromisoformat(item["scheduled_time"]) for item in json.loads(done.stdout)["items"]]
-    assert [int(scheduled_time.timestamp()) % 90 for scheduled_time in slots] == [0, 0, 0]
+    times = [datetime.fromisoformat(item["scheduled_time"]) for item in json.loads(done.stdout)["items"]]
+    assert [int(scheduled_time.timestamp()) % 90 for scheduled_time in times] == [0, 0, 0]
     done = run(
         ["schedules", "next", "--every", "90s", "--tz", "Asia/Kathmandu", "-n", "1", "--json", *away], folder
     )
@@ -264,10 +264,10 @@ def test_none_or_all_of_several_are_changed_and_delete_asks_on_a_terminal(schedu
     schedules("show", "a", code=5)
 
 
-# Workers without scheduled times
+# Workers without slots
 
 
-async def slots_done(truth: Truth) -> set[str]:
+async def times_done(truth: Truth) -> set[str]:
     return {
         record["scheduled_time"] for record in (await truth.done()).values() if record.get("schedule") == "beat"
     }
@@ -287,7 +287,7 @@ async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
 ) -> None:
     with shell.process("worker", "--no-schedules", "--name", "w", "--log-format", "console") as worker:
         await asyncio.to_thread(worker.wait_for, "worker ready", 1, 60)
-        # It neither stores what the code declares nor tries for the lead.
+        # It neither stores declared schedules nor tries to become leader.
         assert await truth.subjects("KV_jobs-schedules", "$KV.jobs-schedules.>") == {}
         assert await holder(truth) is None
         with scheduler(shell, "--name", "first", "--http", port.address) as first:
@@ -295,13 +295,13 @@ async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
             await port.until("/readyz", 200)
 
             async def three() -> bool:
-                return len(await slots_done(truth)) >= 3
+                return len(await times_done(truth)) >= 3
 
             await eventually(three, 60)
             assert await holder(truth) == "first"
             page = await port.until_page("jetjobs_schedule_lateness_seconds", 0.0, schedule="mornings")
             assert page.labels("schedule") == {"beat", "mornings"}
-            # It is a worker of no queue: not in its counts, its gauges, or the lists of its workers.
+            # It takes jobs of no queue: it is missing from counts, gauges and lists of workers of a queue.
             page = await port.until_page("jetjobs_workers", 1.0, queue="default")
             assert page.value("jetjobs_slots", queue="default") is None
             listed = shell.json("workers", "list")["items"]
@@ -317,10 +317,10 @@ async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
                     return await holder(truth) == "second"
 
                 await eventually(handed_over, 60)
-                seen = len(await slots_done(truth))
+                seen = len(await times_done(truth))
 
                 async def goes_on() -> bool:
-                    return len(await slots_done(truth)) >= seen + 3
+                    return len(await times_done(truth)) >= seen + 3
 
                 await eventually(goes_on, 60)
                 assert second.end(signal.SIGINT, 60) == 0
@@ -329,8 +329,8 @@ async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
     assert "is declared in the code of app 'demo'" in refused.stderr
     assert "--force" in refused.stderr
     assert shell("schedules", "delete", "beat", "--yes", "--force").stdout == "beat  deleted\n"
-    slots = sorted(datetime.fromisoformat(scheduled_time) for scheduled_time in await slots_done(truth))
-    assert {after - before for before, after in itertools.pairwise(slots)} == {timedelta(seconds=1)}
+    times = sorted(datetime.fromisoformat(scheduled_time) for scheduled_time in await times_done(truth))
+    assert {after - before for before, after in itertools.pairwise(times)} == {timedelta(seconds=1)}
 
 
 async def test_a_worker_without_slots_needs_no_app(

@@ -1,4 +1,4 @@
-"""The line that shows how far a job is."""
+"""The progress bar of a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_bar_per_cent_and_message() -> None:
     assert line(status(0.0), 40) == "[·············]   0 %"
     assert line(status(0.5, "half"), 40) == "[######·······]  50 %  half"
     assert line(status(1.0, "done"), 200) == "[########################] 100 %  done"
-    assert line(status(0.999), 200).endswith(" 99 %")  # not done before it is
+    assert line(status(0.999), 200).endswith(" 99 %")  # 100 % only when done
 
 
 @pytest.mark.parametrize("columns", [1, 10, 20, 40, 80])

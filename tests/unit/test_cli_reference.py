@@ -1,4 +1,4 @@
-"""docs/reference/cli.md is what the code says."""
+"""docs/reference/cli.md matches the code."""
 
 from __future__ import annotations
 

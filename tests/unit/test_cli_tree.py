@@ -1,4 +1,4 @@
-"""The command line's shape: options anywhere, help everywhere, and quick."""
+"""The tree of commands: global options anywhere, help for every command, exit codes of errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def jetjobs_cli(*arguments: str, fresh: bool = False) -> subprocess.CompletedPro
     return processes.run(arguments, Path.cwd(), fresh=fresh)
 
 
-# hoist
+# Global options
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def jetjobs_cli(*arguments: str, fresh: bool = False) -> subprocess.CompletedPro
         (["enqueue", "t", "--", "--json", "-s"], ["enqueue", "t", "--", "--json", "-s"]),
         (["enqueue", "t", "--wait-timeout", "5s"], ["enqueue", "t", "--wait-timeout", "5s"]),
         (["worker", "--stop-timeout=5s"], ["worker", "--stop-timeout=5s"]),
-        (["worker", "-s"], ["worker", "-s"]),  # no value: nothing is taken for one
+        (["worker", "-s"], ["worker", "-s"]),  # without a value it stays in place
         (["worker", "--jsonx"], ["worker", "--jsonx"]),
         (["queues", "list", "--quiet"], ["--quiet", "queues", "list"]),
         (["enqueue", "t", "--quiet", "--jsonl"], ["--quiet", "--jsonl", "enqueue", "t"]),
@@ -274,6 +274,6 @@ def test_a_command_that_writes_on_to_a_closed_pipe_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", closed)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     code = run(["config", "show"])
-    with contextlib.suppress(BrokenPipeError):  # of what is buffered
+    with contextlib.suppress(BrokenPipeError):  # raised for the rest of the buffer
         closed.close()
     assert code == READER_GONE

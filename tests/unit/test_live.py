@@ -1,4 +1,4 @@
-"""Events as they go over the wire, their subjects, and the view of `top`."""
+"""Live events on the wire, their subjects, and the view of `top`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_an_event_comes_back_as_it_went() -> None:
         LeaseLostEvent("mail", "", ""),
         WorkerChanged("ready", "10 slots"),
     ):
-        told = live_event(event, "w1", 12.5)
-        assert told is not None
-        assert told.kind in KINDS
-        assert read_live(told.kind, told.to_wire(), 99.0) == told
+        published = live_event(event, "w1", 12.5)
+        assert published is not None
+        assert published.kind in KINDS
+        assert read_live(published.kind, published.to_wire(), 99.0) == published
 
 
 def test_what_has_its_default_is_not_sent_and_texts_are_cut() -> None:
-    told = live_event(DEAD, "w1", 12.5)
-    assert told is not None
-    wire = json.loads(told.to_wire())
+    published = live_event(DEAD, "w1", 12.5)
+    assert published is not None
+    wire = json.loads(published.to_wire())
     assert wire.keys() == {
         "at", "worker", "queue", "task", "job_id", "attempt", "wait_s", "run_s", "reason", "error_type", "error",
     }  # fmt: skip
@@ -115,7 +115,7 @@ def test_the_filter_keeps_what_has_the_text_in_a_name() -> None:
 
 
 async def test_a_column_is_shown_whole_or_not_at_all() -> None:
-    """A screen draws one column less than it has."""
+    """The screen draws one column less than the terminal has."""
     state = (
         _snapshot(1, 0)
         .queues[0]

@@ -1,4 +1,4 @@
-"""Tables: whole in a pipe, cut to the width of a terminal. JSON, names alone, colour."""
+"""Output: tables, JSON, names only, colors, and text that cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jetjobs.cli.terminal.text import json_line, one_line, printable, shorten
 @pytest.mark.parametrize(
     ("widths", "room", "expected"),
     [
-        ([10, 40, 9], 100, [10, 40, 9]),  # fits as it is
+        ([10, 40, 9], 100, [10, 40, 9]),  # fits without a change
         ([10, 40, 9], 40, [10, 17, 9]),
         ([32, 40, 9], 53, [32, 8, 9]),
-        ([32, 40, 9], 40, [19, 8, 9]),  # then the next column gives way
-        ([32, 4, 9], 20, [8, 4, 9]),  # what is short already stays
-        ([32, 40, 9], 10, [8, 8, 9]),  # nobody is cut to nothing
+        ([32, 40, 9], 40, [19, 8, 9]),  # then the next column is narrowed
+        ([32, 4, 9], 20, [8, 4, 9]),  # a short column keeps its width
+        ([32, 40, 9], 10, [8, 8, 9]),  # every column keeps 8 characters
     ],
 )
 def test_columns_give_way_in_order(widths: list[int], room: int, expected: list[int]) -> None:
@@ -40,12 +40,12 @@ def test_text_of_an_error_cannot_steer_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("room", "expected"),
     [
-        (120, [32, 9, 7, 5, 7]),  # fits as it is
+        (120, [32, 9, 7, 5, 7]),  # fits without a change
         (60, [32, 9, 7, 5]),
         (57, [32, 9, 7]),
         (51, [32, 9]),
         (42, [32, 8]),
-        (40, [32, 6]),  # the second is cut before it goes
+        (40, [32, 6]),  # the second column is cut before it is dropped
         (38, [32]),
         (20, [20]),
         (1, [8]),
@@ -58,7 +58,7 @@ def test_columns_go_from_the_right(room: int, expected: list[int]) -> None:
 def test_a_long_name_gives_way_to_other_columns() -> None:
     assert drop([100, 9, 7], 200) == [100, 9, 7]
     assert drop([100, 9, 7], 80) == [60, 9, 7]
-    assert drop([100, 9, 7], 50) == [39, 9]  # and has what room is left
+    assert drop([100, 9, 7], 50) == [39, 9]  # it gets the room that is left
     assert drop([63, 6, 8, 20, 10], 40, 20) == [22, 6, 8]
     assert drop([63, 6, 8, 20, 10], 100, 20) == [48, 6, 8, 20, 10]
 
@@ -124,7 +124,7 @@ def test_json_goes_before_quiet() -> None:
         ({"TERM": "dumb"}, True, True, False),
         ({"FORCE_COLOR": "1"}, False, True, True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, True, True),
-        ({"FORCE_COLOR": "1"}, True, False, False),  # --no-color is the last word
+        ({"FORCE_COLOR": "1"}, True, False, False),  # --no-color overrides FORCE_COLOR
         ({}, True, False, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""What follows the end of a child process, and all of them on one port. They themselves are tested end to end."""
+"""The supervisor: restarts of child processes, and their health and metrics on one port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.pages import Port
 
 @pytest.fixture
 def child() -> _Child:
-    """One that was just started."""
+    """A child that has just started."""
     made = _Child(["worker"], 1)
     made.started = time.monotonic()
     return made
@@ -49,9 +49,9 @@ def test_an_end_that_would_repeat_itself_is_ours_too(code: int, child: _Child) -
 def test_a_child_that_died_is_restarted(code: int, child: _Child, capsys: pytest.CaptureFixture[str]) -> None:
     assert _ended(child, code, stopping=False) == DONE
     assert child.start_at > time.monotonic() - 1
-    told = capsys.readouterr().err
-    assert "worker 1 died" in told
-    assert (f"signal {-code}" if code < 0 else f"exit code {code}") in told
+    shown = capsys.readouterr().err
+    assert "worker 1 died" in shown
+    assert (f"signal {-code}" if code < 0 else f"exit code {code}") in shown
 
 
 def test_restarts_of_a_child_that_keeps_dying_come_further_and_further_apart(child: _Child) -> None:
@@ -114,7 +114,7 @@ def test_while_stopping_no_child_is_restarted(code: int, ours: int, child: _Chil
 
 
 class AProcess(_Child):
-    """A child whose page and health are served by a thread of ours, on a real socket."""
+    """A child whose metrics and health are served by a thread of the test on a real socket."""
 
     def __init__(self, number: int) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -195,7 +195,7 @@ async def test_a_process_that_does_not_answer_is_not_ready_and_after_a_while_not
     two: list[AProcess], port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "ANSWER_TIMEOUT_S", 0.2)
-    assert (await port.get("/livez"))[0] == 200  # none has begun
+    assert (await port.get("/livez"))[0] == 200  # none has answered yet
     for process in two:
         process.begin(0)
     assert (await port.get("/livez"))[0] == 200

@@ -17,9 +17,9 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
     ("away", "shown"),
     [(timedelta(seconds=90), "in 1m30s"), (timedelta(0), "now"), (timedelta(milliseconds=-4), "now"), (None, "-")],
 )
-def test_the_next_slot_is_never_one_that_was(away: timedelta | None, shown: str) -> None:
+def test_the_next_scheduled_time_is_never_in_the_past(away: timedelta | None, shown: str) -> None:
     schedule = make_schedule({"name": "s", "task": "t", "every": timedelta(minutes=1)})
     upcoming = NOW + away if away is not None else None
     row = _row(ScheduleInfo(schedule, 1, NOW - timedelta(minutes=1), upcoming), NOW)
-    told = dict(zip(HEAD, row, strict=True))
-    assert (told["NEXT"], told["LAST"], told["RULE"]) == (shown, "1m00s ago", "every 1m")
+    cells = dict(zip(HEAD, row, strict=True))
+    assert (cells["NEXT"], cells["LAST"], cells["RULE"]) == (shown, "1m00s ago", "every 1m")
