@@ -11,42 +11,23 @@ from typing import Any
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.errors import BrokerUnavailable, ConfigError
-from jetjobs.model.events import Event, Observer, SettleFailed, WorkerChanged
+from jetjobs.model.events import Observer, WorkerChanged
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.views.live_events import WATCH
 from jetjobs.model.views.queue_info import QueueState
 from jetjobs.model.views.worker_info import QueueSlots
-from jetjobs.worker.attempt import Interrupt
-from jetjobs.worker.execution.admission import Admission
-from jetjobs.worker.execution.executor import Executor, ExecutorConfig
-from jetjobs.worker.execution.pipeline import Pipeline
-from jetjobs.worker.execution.quarantine import Quarantine
-from jetjobs.worker.execution.redelivery import RedeliveryCheck
-from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.fleet.control import handle_cancel
 from jetjobs.worker.fleet.event_publisher import EventPublisher
 from jetjobs.worker.fleet.registration import Registration, queue_slots
-from jetjobs.worker.intake.dispatcher import Dispatcher
-from jetjobs.worker.intake.lanes import Lanes
-from jetjobs.worker.intake.slots import Slots
+from jetjobs.worker.job_runner import JobRunner
 from jetjobs.worker.leader.leadership import Leadership
 from jetjobs.worker.leader.overdue_jobs import OverdueRequest
-from jetjobs.worker.leases.heartbeats import Heartbeats
-from jetjobs.worker.leases.lease_table import LeaseTable
-from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
-from jetjobs.worker.leases.running_records import RunningRecords
-from jetjobs.worker.leases.time_limits import TimeLimits
 from jetjobs.worker.options import Phase, WorkerOptions, default_name
 from jetjobs.worker.scheduling.declared import sync_declared
 
 MAX_STUCK_THREADS = 10
 """With this many stuck threads the worker stops, so that a new process can take its place."""
-MIN_SETTLE_S = 15.0
-"""The least time to store an outcome, however short the lease is."""
-CLEANUP_S = 5.0
-"""How long cancelled tasks may take to clean up before the worker stops without them."""
-BURST_CHECK_S = 0.05
 
 
 @public("jetjobs")
@@ -64,7 +45,7 @@ class Worker:
         if not options.slots and not options.schedules:
             raise ConfigError("a worker with 0 slots and without schedules has nothing to do")
         if options.slots and not options.queues:
-            raise ConfigError("there is no queue to work on", hint="declare a task, or name queues with --queue")
+            raise ConfigError("no queues to work on", hint="declare a task, or name queues with --queue")
         self.name = options.name or default_name()
         self.phase = Phase.STARTING
         self.registry = registry
@@ -86,56 +67,15 @@ class Worker:
         sync = functools.partial(sync_declared, jetstream, options.app, registry.declared_schedules)
         self._leadership = Leadership(jetstream, self.name, lease_s, self._observe, sync)
         self._overdue = OverdueRequest(jetstream)
-        self._wire_leases(lease_s)
-        self._wire_execution(lease_s)
-        self._wire_fleet()
-
-    def _wire_leases(self, lease_s: float) -> None:
-        self.leases = LeaseTable(lease_s, self._observe)
-        self.loop_monitor = LoopMonitor()
-        self._heartbeats = Heartbeats(self.leases)
-        self._limits = TimeLimits(self.leases)
-        self._records = RunningRecords(self._jetstream, self.name, self.leases, self.loop_monitor)
-
-    def _wire_execution(self, lease_s: float) -> None:
-        jetstream, registry, options, settings = self._jetstream, self.registry, self.options, self._settings
-        max_crashes = settings.queues.max_crashes
-        config = ExecutorConfig(
-            self.name,
-            options.slots,
-            settings.worker.timeout.total_seconds(),
-            options.middlewares,
-            options.classifiers,
+        self._jobs = JobRunner(
+            jetstream, registry, settings, options, self.name, self._observe, self._spawn, self._overdue.on_full
         )
-        self._executor = Executor(jetstream, registry, self._limits, self._observe, config)
-        self._pipeline = Pipeline(
-            jetstream,
-            registry,
-            options.classifiers,
-            Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes)),
-            self._executor,
-            Settlement(jetstream, registry, self.name, max(lease_s, MIN_SETTLE_S), self._on_settle_event),
-            self.leases,
-            self._records,
-            self._observe,
-            self._spawn,
-        )
-        self.slots = Slots(options.slots, options.queues)
-        self._dispatcher = Dispatcher(
-            self.slots,
-            self.leases,
-            self.loop_monitor,
-            Quarantine(max_crashes),
-            self._pipeline.start,
-            self._pipeline.release,
-            self._observe,
-        )
-        self._dispatcher.limit(options.max_jobs, self.stop)
-        self._lanes = Lanes(jetstream, options.queues, settings, self.leases, self._spawn)
-
-    def _wire_fleet(self) -> None:
+        self._jobs.dispatcher.limit(options.max_jobs, self.stop)
+        self.leases = self._jobs.leases
+        self.loop_monitor = self._jobs.monitor
+        self.slots = self._jobs.slots
         self._registration = Registration(
-            self._jetstream, self.name, self.leases, self._records, self.loop_monitor, self._spawn
+            jetstream, self.name, self.leases, self._jobs.records, self.loop_monitor, self._spawn
         )
         self.control = self._registration.control
         """Answers control requests. `control.on` adds a request."""
@@ -162,16 +102,16 @@ class Worker:
         A worker that is not ready yet, or that is stopping, is left as it is.
         """
         if self.phase is Phase.READY:
-            self._dispatcher.close()
+            self._jobs.dispatcher.close()
             self._enter(Phase.QUIET, f"{self.slots.busy} running")
-            self._spawn(self._lanes.close())
+            self._spawn(self._jobs.lanes.close())
 
     def stop(self, *, now: bool = False) -> None:
         """Take no new work, and end once the running jobs have ended or the stop timeout is up.
 
         With `now`, cancel the running jobs at once and release them. Jobs that are cut short spend no attempt.
         """
-        self._dispatcher.close()
+        self._jobs.dispatcher.close()
         first = not self._stop.is_set()
         self._stop.set()
         if first and self._opening is not None:
@@ -197,7 +137,7 @@ class Worker:
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         if self.slots.total:
-            await self._open_intake(stack)
+            await self._jobs.open(stack)
         await self._registration.open(
             stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase)
         )
@@ -205,24 +145,11 @@ class Worker:
             await self._leadership.sync()
             await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
 
-    async def _open_intake(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open what pulls and runs jobs."""
-        await self._lanes.read_lease()
-        self._pipeline.open(self._dispatcher.on_end, self._on_stuck)
-        stack.push_async_callback(self._executor.close)
-        await self._executor.open(self.options.queues)
-        for lifespan in self.options.lifespans:
-            await stack.enter_async_context(lifespan())
-        await self._jetstream.cancel_marks.listen()
-        stack.push_async_callback(self._lanes.close)
-        await self._lanes.open(self._dispatcher)
-        stack.callback(self._jetstream.connection.on_reconnect(lambda: self._spawn(self._lanes.reconnected())))
-
     async def _work(self) -> None:
         self._enter(Phase.READY, f"{self.slots.total} slots")
-        ticking = self.loop_monitor.run(self._tick_interval, self._tick, self._lanes.on_standstill)
+        ticking = self.loop_monitor.run(self._jobs.tick_interval_s, self._tick, self._jobs.lanes.on_stall)
         background = [asyncio.create_task(ticking)]
-        pulling = asyncio.create_task(self._dispatcher.run())
+        pulling = asyncio.create_task(self._jobs.dispatcher.run())
         if self.options.burst:
             background.append(asyncio.create_task(self._stop_when_empty()))
         try:
@@ -230,10 +157,11 @@ class Worker:
             if self.phase is not Phase.QUIET:
                 self._enter(Phase.QUIET, f"{self.slots.busy} running")
             await _cancel([pulling])
-            await self._finish()
+            self.cut_short = await self._jobs.finish(self._stop_now)
+            await self._jobs.clean_up(self._tasks)
         finally:
             await _cancel([pulling, *background])
-            self._limits.close()
+            self._jobs.close()
 
     async def _until_stopped(self, background: list[asyncio.Task[None]]) -> None:
         stopped = asyncio.create_task(self._stop.wait())
@@ -248,31 +176,11 @@ class Worker:
         finally:
             await _cancel([stopped, closed])
 
-    async def _finish(self) -> None:
-        """Let running jobs end until the stop timeout is up, then cancel and release them."""
-        await self._lanes.close()
-        idle = asyncio.create_task(self.slots.idle())
-        now = asyncio.create_task(self._stop_now.wait())
-        timeout = self._settings.worker.stop_timeout.total_seconds()
-        await asyncio.wait({idle, now}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        await _cancel([idle, now])
-        for attempt in self.leases.held:
-            if attempt.running:
-                self.cut_short += 1
-                attempt.stop_running(Interrupt.STOP)
-        unfinished = {a.asyncio_task for a in self.leases.held if a.asyncio_task is not None} | self._tasks
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=CLEANUP_S)
-
     async def _stop_when_empty(self) -> None:
-        """Burst: stop once nothing runs and every lane is empty. Jobs that are due later do not count."""
-        while True:
-            await self.slots.idle()
-            # A job that is being released is in no lane for a moment.
-            if not self.leases.held and await self._lanes.empty() and not self.leases.held:
-                self.stop()
-                await asyncio.Event().wait()
-            await asyncio.sleep(BURST_CHECK_S)
+        """Burst: stop once no job is left that is due."""
+        await self._jobs.until_empty()
+        self.stop()
+        await asyncio.Event().wait()
 
     def _enter(self, phase: Phase, detail: str) -> None:
         self.phase = phase
@@ -281,18 +189,9 @@ class Worker:
 
     # Ticks and callbacks
 
-    def _tick_interval(self) -> float:
-        return min(TICK_S, self.leases.lease_s / 6)
-
     def _tick(self, now: float) -> None:
-        self.leases.lose_expired(now)
-        if self._jetstream.connection.connected:
-            # The heartbeat thread extends leases earlier. This is for those that it has not reached.
-            self._heartbeats.send(now, self._jetstream.connection, 1 / 2)
-            self._records.write_due(now)
-        self._dispatcher.tick()
+        self._jobs.tick(now)
         self._overdue.tick()
-        self._executor.threads.report_stuck()
         self._recycle()
 
     def _recycle(self) -> None:
@@ -313,15 +212,6 @@ class Worker:
         self.stop(now=request.get("now") is True)
         return {"phase": str(Phase.QUIET)}
 
-    def _on_stuck(self, stuck: int, full: int) -> None:
-        self._overdue.was_full |= full > 0
-        self._dispatcher.on_stuck(stuck, full)
-
-    def _on_settle_event(self, event: Event) -> None:
-        if isinstance(event, SettleFailed) and event.kind == "record":
-            self._overdue.was_full = True
-        self._observe(event)
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -331,18 +221,17 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return self.phase is Phase.READY and self._jetstream.connection.connected and self._dispatcher.healthy
+        return self.phase is Phase.READY and self._jetstream.connection.connected and self._jobs.dispatcher.healthy
 
     @property
     def left_behind(self) -> int:
         """Tasks and threads that still run after the worker has stopped."""
-        unfinished = (a.asyncio_task is not None and not a.asyncio_task.done() for a in self.leases.held)
-        return self._executor.threads.running + sum(unfinished)
+        return self._jobs.left_behind
 
     @property
     def stuck_threads(self) -> int:
         """Threads that were cancelled and still run."""
-        return self._executor.threads.stuck
+        return self._jobs.executor.threads.stuck
 
     @property
     def loop_lag_s(self) -> float:

@@ -109,7 +109,7 @@ async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(app: JetJo
             await end_without_a_word(worker, life)
         async with running(app.worker()) as last:
             # Also where it is not to be started: given back as a new message it would get another run.
-            last._dispatcher._place = last._pipeline.release  # type: ignore[method-assign]
+            last._jobs.dispatcher._place = last._jobs.pipeline.release  # type: ignore[method-assign]
 
             async def dead() -> bool:
                 return len(await truth.dead()) == 2
@@ -154,7 +154,7 @@ async def test_a_suspect_is_not_charged_with_the_end_of_a_worker_that_only_held_
         await suspect(truth, 1)
 
         async def held() -> bool:
-            return worker._dispatcher._quarantine.suspect is not None
+            return worker._jobs.dispatcher._quarantine.suspect is not None
 
         await eventually(held)  # until its neighbour has ended
         await end_without_a_word(worker, life)
@@ -211,7 +211,7 @@ async def test_nothing_new_starts_beside_a_suspect(app: JetJobs, truth: Truth) -
         async with running(app.worker(slots=8)) as worker:
 
             async def alone() -> bool:
-                return worker._dispatcher._quarantine.suspect is not None and worker.slots.busy == 1
+                return worker._jobs.dispatcher._quarantine.suspect is not None and worker.slots.busy == 1
 
             await eventually(alone)
             await asyncio.gather(*worker._tasks)  # its open requests are dropped

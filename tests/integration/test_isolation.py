@@ -505,7 +505,7 @@ async def test_children_are_not_started_for_queues_that_need_none(app: JetJobs) 
     worker = app.worker(queues={"other": None})
     async with running(worker):
         await eventually(lambda: ready(worker))
-        assert worker._executor._children._idle == []
+        assert worker._jobs.executor._children._idle == []
 
 
 async def ready(worker: Worker) -> bool:

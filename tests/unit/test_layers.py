@@ -52,18 +52,17 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         ),
     },
     "worker": {
-        "attempt": frozenset(),
         "options": frozenset(),
-        "leases": frozenset({"attempt", "options"}),
-        "isolation": frozenset({"attempt", "options"}),
-        "execution": frozenset({"attempt", "options", "leases", "isolation"}),
-        "intake": frozenset({"attempt", "options", "leases", "isolation", "execution"}),
-        "scheduling": frozenset({"options"}),
-        "leader": frozenset({"options", "scheduling"}),
-        "fleet": frozenset({"attempt", "options", "leases", "isolation", "execution", "intake"}),
-        "worker": frozenset(
-            {"attempt", "options", "leases", "isolation", "execution", "intake", "scheduling", "leader", "fleet"}
-        ),
+        "attempt": frozenset(),
+        "leases": frozenset({"attempt"}),
+        "isolation": frozenset({"attempt"}),
+        "execution": frozenset({"options", "attempt", "leases", "isolation"}),
+        "intake": frozenset({"options", "attempt", "leases", "execution"}),
+        "job_runner": frozenset({"options", "attempt", "leases", "execution", "intake"}),
+        "scheduling": frozenset(),
+        "leader": frozenset({"scheduling"}),
+        "fleet": frozenset({"options", "attempt", "leases", "intake"}),
+        "worker": frozenset({"options", "job_runner", "scheduling", "leader", "fleet"}),
     },
 }
 """For each room of a layer, the other rooms of that layer it may import from. A module directly below the layer is

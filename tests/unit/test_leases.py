@@ -20,7 +20,7 @@ from jetjobs.model.wire.subjects import Names
 from jetjobs.worker.attempt import Attempt, Interrupt, Progress
 from jetjobs.worker.leases.heartbeats import Heartbeats
 from jetjobs.worker.leases.lease_table import LeaseTable
-from jetjobs.worker.leases.loop_monitor import STANDSTILL_S, TICK_S, LoopMonitor
+from jetjobs.worker.leases.loop_monitor import STALL_S, TICK_S, LoopMonitor
 from jetjobs.worker.leases.running_records import LATE_S, MIN_RUN_S, RunningRecords
 from jetjobs.worker.leases.time_limits import TimeLimits
 from tests.support.clock import FakeClock
@@ -192,23 +192,23 @@ async def test_only_what_has_exceeded_its_limit_is_interrupted(held: Held) -> No
 # The monitor
 
 
-async def test_a_late_tick_is_lag_and_a_very_late_one_a_standstill() -> None:
+async def test_a_late_tick_is_lag_and_a_very_late_one_a_stall() -> None:
     clock = FakeClock()
     monitor = LoopMonitor(clock)
     ticks: list[float] = []
-    standstills: list[float] = []
+    stalls: list[float] = []
 
     def tick(after_s: float) -> None:
         clock.now += after_s
-        monitor.tick(TICK_S, ticks.append, standstills.append)
+        monitor.tick(TICK_S, ticks.append, stalls.append)
 
     tick(TICK_S)
-    assert (monitor.lag_s, ticks, standstills) == (0.0, [clock.now], [])
+    assert (monitor.lag_s, ticks, stalls) == (0.0, [clock.now], [])
     tick(TICK_S + 0.5)
-    assert (monitor.lag_s, standstills) == (0.5, [])
+    assert (monitor.lag_s, stalls) == (0.5, [])
     before = clock.now
-    tick(STANDSTILL_S + 1.0)
-    assert standstills == [before]
+    tick(STALL_S + 1.0)
+    assert stalls == [before]
     for _ in range(40):
         tick(TICK_S)
     assert monitor.lag_s == 0.0

@@ -87,7 +87,7 @@ class Admission:
         if self._marks and self._marks.find(job.id, job.run) is not None:
             return Refused(job, cancelled(self._marks, job))
         if h.OVERLAP in job.headers and await self._overlaps(attempt, job):
-            return Refused(job, Cancelled("schedule", "an earlier run of the schedule has not ended"))
+            return Refused(job, Cancelled("schedule", "an earlier tick of the schedule has not ended"))
         return Admitted(job, task, arguments, body)
 
     async def refuse(self, attempt: Attempt) -> Refused:
@@ -126,9 +126,9 @@ class Admission:
         return body if attempt.owned() else Abandoned(ack=False)
 
     async def _overlaps(self, attempt: Attempt, job: Job) -> bool:
-        """Whether an earlier run of the job's schedule has not ended.
+        """Whether an earlier tick of the job's schedule has not ended.
 
-        A run that has started loses the header when it is moved, so it is not checked again. A run whose worker
+        A tick that has started loses the header when it is moved, so it is not checked again. A tick whose worker
         crashed keeps the header: it may not have started, and two must not run at once.
         """
         return job.attempt == 1 and await attempt.retry_while_owned(lambda: self._ticks.earlier(job))

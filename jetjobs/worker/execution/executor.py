@@ -14,7 +14,6 @@ from jetjobs.define.dependencies import Scope
 from jetjobs.define.middleware import Middleware, compose
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
-from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import JobTimeout, UnstorableValue
@@ -47,8 +46,8 @@ class Executor:
 
     def __init__(
         self,
-        jetstream: JetStreamClient,
         registry: Router,
+        services: WorkerServices,
         limits: TimeLimits,
         observe: Observer,
         config: ExecutorConfig,
@@ -59,7 +58,7 @@ class Executor:
         self._config = config
         self._middlewares = tuple(config.middlewares)
         self._children = ProcessPool(config.slots, registry, config.classifiers)
-        self._services = WorkerServices(jetstream.checkpoints, config.worker)
+        self._services = services
         self._scope = Scope()
         """Dependencies that live as long as the worker."""
         self.threads = ThreadPool(config.slots, observe)

@@ -69,7 +69,7 @@ class Settlement:
                 await self._delete_checkpoint(attempt)
             return outcome
         if attempt.started_at and h.OVERLAP in job.headers:
-            # A run that has started is not checked for overlap again, wherever it is moved.
+            # A tick that has started is not checked for overlap again, wherever it is moved.
             job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.OVERLAP})
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)

@@ -14,7 +14,7 @@ from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.execution.quarantine import Quarantine
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.lease_table import LeaseTable
-from jetjobs.worker.leases.loop_monitor import STANDSTILL_S, LoopMonitor
+from jetjobs.worker.leases.loop_monitor import STALL_S, LoopMonitor
 
 WEIGHTS: Mapping[str, int] = {"returned": 64, "high": 8, "normal": 3, "low": 1}
 """Lane `returned` holds few jobs, and they have waited once already."""
@@ -197,7 +197,7 @@ class Dispatcher:
         """Hold the delivery. None if its lease has run out, or if this worker holds it already."""
         now = self._clock.monotonic()
         received_at = puller.stale_since or now
-        if now - self._monitor.ticked_at > STANDSTILL_S:
+        if now - self._monitor.ticked_at > STALL_S:
             received_at = self._monitor.ticked_at
         if delivery.delivered > 1:
             self._observe(Redelivered(puller.queue, puller.lane, delivery.sequence, delivery.delivered))
@@ -205,7 +205,7 @@ class Dispatcher:
                 return None
         attempt = Attempt(delivery, puller.queue, puller.lane, received_at, self._leases.lease_s, self._clock)
         if now >= attempt.leased_until:
-            # The delivery lay in the socket while the process stood still. The server may have delivered it to
+            # The delivery lay in the socket while the process was stalled. The server may have delivered it to
             # another worker since, so this one must neither run nor settle it.
             return None
         if puller.lane == n.RETURNED:

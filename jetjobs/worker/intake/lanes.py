@@ -91,8 +91,8 @@ class Lanes:
         for puller in self._pullers:
             self._spawn(puller.reset())
 
-    def on_standstill(self, since: float) -> None:
-        """Handle a standstill of the process: unread deliveries may have been sent at any time after `since`.
+    def on_stall(self, since: float) -> None:
+        """Handle a stall of the process: unread deliveries may have been sent at any time after `since`.
         ADR 10."""
         for puller in self._pullers:
             puller.mark_stale(since)

@@ -34,11 +34,15 @@ class OverdueRequest:
     def __init__(self, jetstream: JetStreamClient) -> None:
         self._jetstream = jetstream
         self._next_at = 0.0
-        self.was_full = False
+        self._was_full = False
+
+    def on_full(self) -> None:
+        """Storage was full: the server could not fire jobs that became due."""
+        self._was_full = True
 
     def tick(self) -> None:
-        if self.was_full and time.monotonic() >= self._next_at:
-            self.was_full, self._next_at = False, time.monotonic() + REQUEST_EVERY_S
+        if self._was_full and time.monotonic() >= self._next_at:
+            self._was_full, self._next_at = False, time.monotonic() + REQUEST_EVERY_S
             self._jetstream.connection.post(self._jetstream.names.control(OVERDUE), b"")
 
 

@@ -10,7 +10,7 @@ from jetjobs.model.clock import SYSTEM_CLOCK, Clock
 
 TICK_S = 0.25
 LAG_WINDOW_S = 10.0
-STANDSTILL_S = 1.0
+STALL_S = 1.0
 """Without a tick for this long the event loop was blocked or the process frozen."""
 
 
@@ -28,27 +28,27 @@ class LoopMonitor:
         self,
         interval_s: Callable[[], float],
         on_tick: Callable[[float], None],
-        on_standstill: Callable[[float], None],
+        on_stall: Callable[[float], None],
     ) -> None:
-        """Call `on_tick` with the time after every interval, until cancelled. After a standstill, call
-        `on_standstill` first with the time of the tick before it."""
-        self.ticked_at = self._clock.monotonic()  # a slow start is not a standstill: no job was pulled yet
+        """Call `on_tick` with the time after every interval, until cancelled. After a stall, call
+        `on_stall` first with the time of the tick before it."""
+        self.ticked_at = self._clock.monotonic()  # a slow start is not a stall: no job was pulled yet
         self._ticking = True
         try:
             while True:
                 pause = interval_s()
                 await asyncio.sleep(pause)
-                self.tick(pause, on_tick, on_standstill)
+                self.tick(pause, on_tick, on_stall)
         finally:
             self._ticking = False
 
-    def tick(self, pause: float, on_tick: Callable[[float], None], on_standstill: Callable[[float], None]) -> None:
+    def tick(self, pause: float, on_tick: Callable[[float], None], on_stall: Callable[[float], None]) -> None:
         """One tick, `pause` seconds after the last one if the event loop is not late."""
         now = self._clock.monotonic()
         since, self.ticked_at = self.ticked_at, now
         self._lags.append(max(0.0, now - since - pause))
-        if now - since > STANDSTILL_S:
-            on_standstill(since)
+        if now - since > STALL_S:
+            on_stall(since)
         on_tick(now)
 
     @property
