@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: a journal and the app whose tasks write to it, a folder and a shell in it."""
+"""Fixtures of the end-to-end tests: a journal, the app that writes to it, a folder, and a shell in it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """With the tasks that the test's module has in TASKS."""
+    """A folder with the tasks in TASKS of the test's module."""
     (tmp_path / "tasks.py").write_text(request.module.TASKS)
     return tmp_path
 

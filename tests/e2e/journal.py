@@ -1,4 +1,4 @@
-"""Worker processes of the journal's app, and what they wrote."""
+"""Worker processes of the journal's app, and the entries they wrote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lines(journal: Path, kind: str) -> list[list[str]]:
 
 
 def entries(journal: Path, *kinds: str) -> list[Entry]:
-    """In the order they were written."""
+    """The entries in the order in which they were written."""
     found = (line.split() for line in journal.read_text().splitlines())
     return [
         Entry(kind, int(n), job_id, int(attempt), int(delivery), int(pid), float(at))

@@ -13,7 +13,7 @@ app = JetJobs("journal")
 
 
 def note(kind: str, n: int) -> None:
-    """One atomic append: many processes write at once."""
+    """Append one line atomically: many processes write concurrently."""
     job = current_job()
     line = f"{kind} {n} {job.id} {job.attempt} {job.delivery} {os.getpid()} {time.time():.6f}\n"
     descriptor = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -77,7 +77,7 @@ def hang(n: int) -> None:
 
 @app.task
 async def once_stuck(n: int) -> int:
-    """Would run for ever the first time it is delivered."""
+    """Hang on the first delivery."""
     note("begin", n)
     if current_job().delivery == 1:
         await asyncio.sleep(600)
@@ -92,7 +92,7 @@ async def blocks(n: int, seconds: float) -> None:
 
 @app.task
 async def interruptible(n: int, seconds: float) -> int:
-    """Tells when it began and when it was cut short."""
+    """Record when it started and when it was cancelled."""
     note("begin", n)
     try:
         await asyncio.sleep(seconds)

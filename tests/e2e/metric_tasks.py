@@ -1,4 +1,4 @@
-"""Tasks of the tests of metrics: one for each way an attempt can end."""
+"""Tasks of the metrics tests: one per way in which an attempt can end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def wait(seconds: float) -> None:
 
 @app.task
 async def block(seconds: float) -> None:
-    time.sleep(seconds)  # noqa: ASYNC251 - it blocks the loop on purpose
+    time.sleep(seconds)  # noqa: ASYNC251 - blocking is intended
 
 
 @app.task

@@ -1,4 +1,4 @@
-"""A long job of the end-to-end tests: a thousand steps, each noted in a file, with a checkpoint after each."""
+"""A long job with a thousand steps: each writes a line to a file and a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sum(BaseModel):
 
 
 def journal(line: str) -> None:
-    """One atomic append."""
+    """Append one line atomically."""
     descriptor = os.open(os.environ["JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, f"{line}\n".encode())
@@ -34,7 +34,7 @@ def kills() -> int:
 
 
 def kill_soon(after_s: float) -> None:
-    """End this process as `kill -9` does, at a moment that the task does not choose."""
+    """End this process as `kill -9` does, at a random time."""
 
     def kill() -> None:
         time.sleep(after_s)
@@ -46,7 +46,7 @@ def kill_soon(after_s: float) -> None:
 
 @app.task
 async def add_up(steps: int, kill_at: list[int], after_s: list[float]) -> int:
-    """The sum of all numbers below `steps`; its worker is killed in or soon after each of the steps `kill_at`."""
+    """Add all numbers below `steps`. The worker is killed during or shortly after each step in `kill_at`."""
     job = current_job()
     state = await job.resume(Sum) or Sum()
     killed = kills()

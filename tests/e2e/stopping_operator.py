@@ -1,6 +1,6 @@
-"""`python -m tests.e2e.stopping_operator ID PRIORITY STEP`: change the priority of a job, and stop after a step.
+"""Change the priority of a job and stop after a step: `python -m tests.e2e.stopping_operator ID PRIORITY STEP`.
 
-The process prints `stopped` and stops itself by SIGSTOP; a test kills it, or lets it go on and reads its answer.
+The process prints `stopped` and sends SIGSTOP to itself. A test kills it, or continues it and reads its answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A minute of faults against real workers: nothing lost, and every invariant holds."""
+"""A minute of fault injection with real workers: no job is lost, and every invariant holds."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.patient
 
 
 @pytest.mark.timeout(240)
-def test_nothing_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
-    # A process of its own: what the faults leave behind in it must not reach other tests.
+def test_no_job_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
+    # In its own process, so that the effects of the faults do not reach other tests.
     command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--seconds", str(SECONDS)]
     command += ["--keep", str(tmp_path), "--report", str(tmp_path / "report.md")]
     done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=230)

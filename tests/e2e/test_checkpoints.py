@@ -1,4 +1,4 @@
-"""A long job whose worker is killed again and again goes on where it was."""
+"""A long job whose worker is killed repeatedly resumes from its checkpoint."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_job_of_a_thousand_steps_killed_three_times_repeats_at_most_one_
         "JETJOBS_QUEUES__LEASE": "5s",
         "JETJOBS_QUEUES__MAX_CRASHES": "10",
     }
-    # Somewhere in each third, at any moment of a step: before, in or after its checkpoint.
+    # Once in each third, at any time within a step: before, during or after its checkpoint.
     kill_at = [random.randrange(begin, begin + 250) for begin in (50, 350, 650)]
     after_s = [random.uniform(0, 0.01) for _ in kill_at]
     async with provisioned(stepping_tasks.app):
@@ -60,7 +60,7 @@ async def test_a_job_of_a_thousand_steps_killed_three_times_repeats_at_most_one_
 
 
 def check(lines: list[str], kill_at: list[int]) -> None:
-    """Each step was done; after a crash the job went on with the step that was done last, or the one after it."""
+    """Assert that each step ran, and that the job resumed with the last step or the next one after a crash."""
     resumes, following = 0, 0
     times: Counter[int] = Counter()
     for line in lines:

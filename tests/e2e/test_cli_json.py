@@ -43,7 +43,7 @@ async def hold() -> None:
 
 
 def sections() -> dict[str, Any]:
-    """The shape under each heading of the page."""
+    """The documented shape under each heading of the page."""
     found = {}
     for heading, block in re.findall(r"^##+ `(.+?)`\n.*?```json\n(.*?)```", PAGE.read_text(), re.M | re.S):
         assert heading not in found

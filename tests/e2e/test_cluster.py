@@ -1,4 +1,4 @@
-"""Three replicas: the same promises when a leader dies."""
+"""Three replicas: the same guarantees when a leader dies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 @pytest.mark.timeout(120)
-async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_leaders_death(
+async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_death_of_the_leader(
     cluster: Cluster,
 ) -> None:
     settings = build_settings({"nats": {"url": cluster.url}, "queues": {"lease": "5s"}})
@@ -77,7 +77,9 @@ async def test_jobs_keys_and_batches_work_on_three_replicas_and_survive_the_lead
 
 
 @pytest.mark.timeout(180)
-async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leaders_death(cluster: Cluster) -> None:
+async def test_an_object_is_readable_at_once_from_every_node_and_survives_the_death_of_its_leader(
+    cluster: Cluster,
+) -> None:
     app = JetJobs("test", settings=build_settings({"nats": {"url": cluster.url}}))
     labels = {"queue": "default", "task": "work", "id": "u1", "run": "r1"}
 
@@ -111,14 +113,14 @@ async def test_an_object_is_read_at_once_from_every_node_and_outlasts_its_leader
         async with running(worker):
             await eventually(ready, timeout=30)
             sending = asyncio.create_task(work.enqueue(text))
-            await asyncio.sleep(0.05)  # in the middle of it, or before, or after: all must do
+            await asyncio.sleep(0.05)  # during, before or after it: all must work
             leader.kill()
             handle = await sending
             assert await handle.result(timedelta(seconds=90)) == text
 
 
 @pytest.mark.timeout(120)
-async def test_a_worker_goes_on_when_the_leader_of_its_lane_dies_with_a_job_in_hand(cluster: Cluster) -> None:
+async def test_a_worker_continues_when_the_leader_of_its_lane_dies_while_it_holds_a_job(cluster: Cluster) -> None:
     settings = build_settings({"nats": {"url": cluster.url}, "queues": {"lease": "10s"}})
     app = JetJobs("test", settings=settings)
     probe = Probe()
@@ -143,13 +145,13 @@ async def test_a_worker_goes_on_when_the_leader_of_its_lane_dies_with_a_job_in_h
             leader = cluster.named((await truth.consumer())["cluster"]["leader"])
             await truth.close()
             leader.kill()
-            # The open pull requests died with the leader: jobs come again all the same.
+            # The open pull requests were lost with the leader: jobs must be delivered again nevertheless.
             handles = [await work.enqueue(n) for n in range(20)]
             assert await asyncio.gather(*(h.result(SOON) for h in handles)) == list(range(20))
             go_on.set()
             assert await held.result(SOON) == "held"
             leader.start()
-        assert len(probe.of(JobStarted, lambda e: e.task == "hold")) <= 2  # delivered once more at the most
+        assert len(probe.of(JobStarted, lambda e: e.task == "hold")) <= 2  # redelivered at most once
         survivor = next(node for node in cluster.nodes if node is not leader)
         truth = await Truth.connect(survivor.url)
 

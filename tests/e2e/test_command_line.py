@@ -42,7 +42,7 @@ async def slow(seconds: float) -> str:
 # The first five minutes
 
 
-def test_dev_starts_everything_is_found_by_other_terminals_reloads_and_leaves_nothing_behind(folder: Path) -> None:
+def test_dev_starts_everything_is_found_by_other_terminals_reloads_and_cleans_up(folder: Path) -> None:
     with Process(["dev"], folder) as dev:
         dev.wait_for("worker ready")
         assert re.search(
@@ -68,7 +68,7 @@ def test_dev_starts_everything_is_found_by_other_terminals_reloads_and_leaves_no
         os.kill(server["pid"], 0)
 
 
-def test_dev_keeps_queued_jobs_from_one_start_to_the_next(folder: Path) -> None:
+def test_dev_keeps_queued_jobs_across_restarts(folder: Path) -> None:
     with Process(["dev"], folder) as dev:
         dev.wait_for("worker ready")
         stored = run(["enqueue", "greet", "name=Ada", "--delay", "1h", "--id", "kept-one", "--json"], folder)
@@ -106,7 +106,7 @@ def test_dev_waits_for_a_change_when_the_app_is_broken(folder: Path) -> None:
         assert dev.end(signal.SIGINT) == 0
 
 
-def test_without_the_binary_the_line_that_installs_it_is_given(folder: Path, tmp_path: Path) -> None:
+def test_without_the_binary_the_error_shows_how_to_install_it(folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys, sysconfig; sysconfig.get_path = lambda name: '/nowhere';"
         "from jetjobs.cli.command_tree import run; sys.exit(run(['dev']))"
@@ -169,7 +169,7 @@ def test_no_server_is_one_line_a_hint_and_exit_code_3(folder: Path) -> None:
         assert json.loads(as_json.stderr.splitlines()[-1])["error"]["code"] == 3
 
 
-def test_an_app_that_cannot_be_imported_shows_the_users_frames_only(folder: Path) -> None:
+def test_an_app_that_cannot_be_imported_shows_only_frames_of_the_user(folder: Path) -> None:
     (folder / "tasks.py").write_text("import helper\n")
     (folder / "helper.py").write_text("def f():\n    raise RuntimeError('broken helper')\nf()\n")
     done = run(["worker"], folder)
@@ -201,7 +201,7 @@ def test_an_app_that_cannot_be_imported_shows_the_users_frames_only(folder: Path
         ),
     ],
 )
-def test_what_is_wrong_with_an_app_is_said_in_one_line(
+def test_a_problem_with_an_app_is_reported_in_one_line(
     tmp_path: Path, source: str | None, target: str | None, code: int, text: str
 ) -> None:
     if source is not None:
@@ -213,7 +213,7 @@ def test_what_is_wrong_with_an_app_is_said_in_one_line(
 
 
 @pytest.mark.parametrize("options", [["--slots", "-1"], ["--queues", "mail:x"]], ids=" ".join)
-def test_a_number_that_cannot_be_is_wrong_usage(folder: Path, options: list[str]) -> None:
+def test_an_invalid_number_is_a_usage_error(folder: Path, options: list[str]) -> None:
     refused = run(["worker", *options], folder)
     assert (refused.returncode, options[0].strip("-") in refused.stderr) == (2, True), refused.stderr
 
@@ -233,7 +233,7 @@ def test_config_show_gives_each_value_its_source_and_masks_secrets(folder: Path)
     assert "topsecret" not in done.stdout
 
 
-def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(shell: Shell) -> None:
+def test_setup_shows_a_plan_and_verify_reports_a_missing_stream(shell: Shell) -> None:
     assert "not on the server" in shell.error("worker", "--provision", "verify", code=6)
     assert "+ work stream jobs-work-default" in shell("setup", "plan").stdout.splitlines()
     shell("setup", "apply", "--queue", "extra")
@@ -245,7 +245,7 @@ def test_setup_shows_a_plan_and_verify_refuses_a_missing_stream(shell: Shell) ->
 
 
 @pytest.mark.timeout(240)
-def test_a_command_of_every_kind_has_all_it_needs_from_the_start(folder: Path, server: EmbeddedServer) -> None:
+def test_a_command_of_every_kind_runs_in_a_new_interpreter(folder: Path, server: EmbeddedServer) -> None:
     for words in (
         ("setup", "apply"),
         ("enqueue", "greet", "name=Ada", "--id", "one"),

@@ -71,7 +71,7 @@ async def test_a_replay_with_other_arguments_succeeds(
     assert await truth.dead() == {}
 
 
-async def test_lists_are_filtered_paged_grouped_and_never_cut_in_a_pipe(app: JetJobs, dead: Shell) -> None:
+async def test_lists_are_filtered_paged_grouped_and_not_truncated_in_a_pipe(app: JetJobs, dead: Shell) -> None:
     await bury(app, "work", bodies(3))
     (long_id,) = await bury(app, "a_task_with_a_long_name_" + "x" * 30, [b"{}"], queue="other", ids=["y" * 100])
     first = dead.json("list", "--limit", "3")
@@ -105,7 +105,7 @@ async def test_lists_are_filtered_paged_grouped_and_never_cut_in_a_pipe(app: Jet
     assert dead.error("list", "--since", "yesterday", code=2).startswith("error: --since:")
 
 
-async def test_headers_and_crashes_are_shown_and_quietly_only_the_ids_of_what_was_done(
+async def test_headers_and_crashes_are_shown_and_quiet_output_has_only_the_changed_ids(
     app: JetJobs, dead: Shell, truth: Truth
 ) -> None:
     one, two, three = await bury(app, "work", bodies(3))
@@ -121,7 +121,7 @@ async def test_headers_and_crashes_are_shown_and_quietly_only_the_ids_of_what_wa
     assert set(await truth.dead()) == {unknown}
 
 
-async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead: Shell, truth: Truth) -> None:
+async def test_unknown_and_ambiguous_ids_change_nothing(app: JetJobs, dead: Shell, truth: Truth) -> None:
     (one,) = await bury(app, "work", bodies(1))
     for queue in ("default", "other"):
         await bury(app, "work", bodies(1), queue=queue, ids=["twice"])
@@ -164,7 +164,7 @@ async def test_what_is_not_there_or_not_clear_changes_nothing(app: JetJobs, dead
     assert len(await truth.jobs("other")) == 1
 
 
-async def test_a_dry_run_says_what_would_happen(app: JetJobs, dead: Shell, truth: Truth) -> None:
+async def test_a_dry_run_shows_what_would_happen(app: JetJobs, dead: Shell, truth: Truth) -> None:
     ids = await bury(app, "work", bodies(8))
     await bury(app, "unknown_task", [b"{}"], ids=["orphan"])
     dry = dead("replay", "--all", "--dry-run")
@@ -180,7 +180,7 @@ async def test_a_dry_run_says_what_would_happen(app: JetJobs, dead: Shell, truth
     await truth.until_empty()
 
 
-async def test_on_a_terminal_many_are_asked_about_and_their_progress_is_shown(
+async def test_on_a_terminal_many_letters_need_confirmation_and_progress_is_shown(
     app: JetJobs, dead: Shell, truth: Truth
 ) -> None:
     await bury(app, "work", bodies(60))
@@ -203,7 +203,7 @@ async def test_on_a_terminal_many_are_asked_about_and_their_progress_is_shown(
     assert await truth.dead() == {}
 
 
-async def test_ctrl_c_in_the_middle_says_what_is_done_and_the_rest_can_follow(
+async def test_ctrl_c_reports_what_is_done_and_the_rest_can_be_replayed_later(
     app: JetJobs, dead: Shell, truth: Truth
 ) -> None:
     await bury(app, "work", bodies(200))
@@ -224,7 +224,7 @@ async def test_ctrl_c_in_the_middle_says_what_is_done_and_the_rest_can_follow(
     assert len(await truth.jobs()) == 200
 
 
-async def test_letters_go_to_a_file_and_back(app: JetJobs, dead: Shell, truth: Truth) -> None:
+async def test_letters_are_exported_to_a_file_and_imported_again(app: JetJobs, dead: Shell, truth: Truth) -> None:
     ids = await bury(app, "work", bodies(3))
     before = await truth.dead()
     folder = dead.folder
@@ -252,7 +252,7 @@ async def test_letters_go_to_a_file_and_back(app: JetJobs, dead: Shell, truth: T
     assert len(await truth.dead()) == 3
 
 
-async def test_a_server_that_was_never_set_up_is_said_so(dead: Shell) -> None:
+async def test_a_server_without_streams_is_reported(dead: Shell) -> None:
     for arguments in (["list"], ["list", "--group"], ["show", "x"], ["replay", "--all", "--yes"], ["delete", "x"]):
         done = dead(*arguments, code=6)
         assert done.stdout == ""

@@ -39,7 +39,7 @@ async def hold() -> None:
     await asyncio.sleep(600)
 """
 HOUR = timedelta(hours=1)
-pytestmark = pytest.mark.timeout(240)  # a dozen processes, one after the other
+pytestmark = pytest.mark.timeout(240)  # a dozen processes in sequence
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_jobs_are_listed_by_state(app: JetJobs, jobs: Shell) -> None:
     assert more.stderr.startswith("more: --cursor ")
 
 
-async def test_a_list_that_cannot_be_is_refused_with_a_reason(app: JetJobs, jobs: Shell) -> None:
+async def test_an_invalid_list_is_refused_with_a_reason(app: JetJobs, jobs: Shell) -> None:
     for number in range(2):
         await enqueue(app, f"now-{number}")
     cursor = jobs.json("list", "--limit", "1")["cursor"]
@@ -142,7 +142,7 @@ async def test_the_queue_selects_one_of_two_jobs_with_the_same_id(app: JetJobs, 
 # Reschedule
 
 
-async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Shell, truth: Truth) -> None:
+async def test_waiting_jobs_are_moved(app: JetJobs, jobs: Shell, truth: Truth) -> None:
     await enqueue(app, "later", delay=HOUR)
     await enqueue(app, "now")
     due = jobs.json("show", "later")["due_at"]
@@ -178,7 +178,7 @@ async def test_jobs_that_wait_are_moved(app: JetJobs, jobs: Shell, truth: Truth)
 # Wait and cancel
 
 
-async def test_waiting_has_a_code_for_each_end(app: JetJobs, jobs: Shell, worker: Process) -> None:
+async def test_waiting_has_an_exit_code_for_each_outcome(app: JetJobs, jobs: Shell, worker: Process) -> None:
     await enqueue(app, "good")
     await enqueue(app, "far", delay=HOUR)
     await bury(app, "greet", [b"{}"], ids=["gone"])
@@ -198,7 +198,7 @@ async def test_waiting_has_a_code_for_each_end(app: JetJobs, jobs: Shell, worker
     assert "LookupError" in shown
 
 
-async def test_cancelling_says_what_became_of_each(
+async def test_cancelling_reports_the_outcome_of_each_job(
     app: JetJobs, shell: Shell, jobs: Shell, worker: Process, truth: Truth
 ) -> None:
     await enqueue(app, "far", delay=HOUR)
@@ -233,7 +233,7 @@ async def test_cancelling_says_what_became_of_each(
 # Terminals and files
 
 
-async def test_a_terminal_of_40_columns_is_enough(app: JetJobs, jobs: Shell) -> None:
+async def test_a_terminal_of_40_columns_is_wide_enough(app: JetJobs, jobs: Shell) -> None:
     await app.find("greet").options(delay=HOUR).enqueue("Ada")
     (letter,) = await bury(app, "a_task_with_a_long_name", [b"{}"])
     for words in (["jobs", "list"], ["queues", "list"], ["workers", "list"], ["config", "show"], ["dead", "list"]):
@@ -244,7 +244,7 @@ async def test_a_terminal_of_40_columns_is_enough(app: JetJobs, jobs: Shell) -> 
     assert table[1].startswith(f"{letter}  ")  # not cut: the next command needs it
 
 
-def test_a_dev_file_of_a_pid_that_is_another_process_by_now_is_named(folder: Path) -> None:
+def test_a_dev_file_with_a_reused_pid_is_named_in_the_error(folder: Path) -> None:
     (folder / ".jetjobs").mkdir()
     with Process(["-c", "import time; time.sleep(600)"], folder, program=()) as other:
         left = {"url": "nats://127.0.0.1:1", "pid": other.popen.pid}

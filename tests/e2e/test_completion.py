@@ -71,7 +71,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-async def test_names_come_from_the_server(shell: Shell, server: EmbeddedServer) -> None:
+async def test_completed_names_come_from_the_server(shell: Shell, server: EmbeddedServer) -> None:
     s = f"-s {server.url}"
     app = JetJobs("test", settings=build_settings({"nats": {"url": server.url}}))
 
@@ -106,7 +106,9 @@ def hanging() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("spoil", ["nothing listens", "it hangs", "settings", "no queues"])
-def test_failure_is_silent(shell: Shell, server: EmbeddedServer, hanging: str, spoil: str) -> None:
+def test_a_failed_completion_prints_nothing(
+    shell: Shell, server: EmbeddedServer, hanging: str, spoil: str
+) -> None:
     url = {"nothing listens": "nats://127.0.0.1:1", "it hangs": hanging}.get(spoil, server.url)
     if spoil == "settings":
         (shell.folder / "jetjobs.toml").write_text("[nonsense")
@@ -115,7 +117,7 @@ def test_failure_is_silent(shell: Shell, server: EmbeddedServer, hanging: str, s
 
 
 @pytest.mark.alone
-def test_no_answer_is_waited_for_longer_than_300_ms(shell: Shell, hanging: str) -> None:
+def test_completion_waits_at_most_300_ms(shell: Shell, hanging: str) -> None:
     code = (
         "import time, jetjobs.app\n"
         "from jetjobs.cli.completion import _query\n"
@@ -131,7 +133,7 @@ def test_no_answer_is_waited_for_longer_than_300_ms(shell: Shell, hanging: str) 
     assert 0.3 <= float(done.stdout) < 1.5  # not the 5 s of a connection attempt
 
 
-def test_words_that_are_always_the_same_need_no_server(shell: Shell) -> None:
+def test_static_completions_need_no_server(shell: Shell) -> None:
     assert shell("jetjobs jobs list --state s") == ["scheduled", "succeeded"]
     assert shell("jetjobs jobs priority some-id ") == ["high", "normal", "low"]
     assert "queues" in shell("jetjobs q")

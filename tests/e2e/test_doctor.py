@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedServer) -> None:
+def test_text_output_json_output_and_exit_codes(folder: Path, server: EmbeddedServer) -> None:
     there = ("-s", server.url, "--timeout", "30s")
 
     bare = run(["doctor", *there], folder, timeout=50)
@@ -79,7 +79,7 @@ def test_the_output_the_json_and_the_exit_codes(folder: Path, server: EmbeddedSe
     ]
 
 
-def test_an_app_that_cannot_be_imported_or_is_not_there(folder: Path, server: EmbeddedServer) -> None:
+def test_an_app_that_cannot_be_imported_or_does_not_exist(folder: Path, server: EmbeddedServer) -> None:
     there = ("-s", server.url, "--timeout", "30s", "--only", "app")
     (folder / "broken.py").write_text("1 / 0\n")
     broken = run(["doctor", "broken:app", *there], folder, timeout=50)
@@ -109,7 +109,7 @@ def bad(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 async def set_up(app: JetJobs) -> None:
-    """A cluster that has just begun, on a machine that is busy, may not answer yet."""
+    """A new cluster on a busy machine may not answer yet."""
 
     async def done() -> bool:
         with contextlib.suppress(BrokerError):
@@ -120,7 +120,7 @@ async def set_up(app: JetJobs) -> None:
     await eventually(done, 90)
 
 
-async def test_copies_are_looked_at_in_a_cluster(tmp_path: Path) -> None:
+async def test_replicas_are_checked_in_a_cluster(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
 
         def app_of(**queues: object) -> JetJobs:
@@ -138,7 +138,7 @@ async def test_copies_are_looked_at_in_a_cluster(tmp_path: Path) -> None:
             async def well() -> bool:
                 return bad(await app.doctor(only=["nats", "topology"])) == []
 
-            await eventually(well, 60)  # a cluster that has just begun may still elect leaders
+            await eventually(well, 60)  # a new cluster may still elect leaders
             async with app_of(namespace="single", replicas=1) as single:
                 await set_up(single)
             found = await app_of(namespace="single").doctor(only=["topology"])

@@ -1,4 +1,4 @@
-"""The examples, the demo and the README's quick start run as they stand."""
+"""The examples, the demo and the README's quick start run unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import Process, clean_environment, run
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_demo_shows_every_kind_of_end_and_leaves_no_process_behind() -> None:
+def test_the_demo_shows_every_outcome_and_leaves_no_process_behind() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
         cwd=ROOT,
@@ -43,7 +43,7 @@ def test_the_demo_shows_every_kind_of_end_and_leaves_no_process_behind() -> None
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
-def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> None:
+def test_the_quick_start_of_the_readme_works_as_pasted(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     tasks = re.search(r"cat > tasks.py <<'END'\n(.*?)\nEND\n", readme, re.DOTALL)
     assert tasks is not None, "the README makes tasks.py with a heredoc"
@@ -59,7 +59,7 @@ def test_the_quick_start_of_the_readme_works_as_it_is_pasted(tmp_path: Path) -> 
         assert dev.end(signal.SIGINT) == 0
 
 
-def test_the_page_on_schedules_does_what_it_says(tmp_path: Path) -> None:
+def test_the_code_of_the_page_on_schedules_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "schedules.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "page.py").write_text("\n\n".join([*blocks, "import asyncio", "asyncio.run(main())"]))
@@ -90,7 +90,7 @@ async def greet(name: str) -> str:
 """
 
 
-def test_the_page_on_dead_letters_does_what_it_says(tmp_path: Path) -> None:
+def test_the_code_of_the_page_on_dead_letters_works(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "dead-letters.md").read_text()
     (tmp_path / "tasks.py").write_text(DEAD_TASKS)
     (tmp_path / "page.py").write_text("\n\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
@@ -112,4 +112,4 @@ def test_the_page_on_dead_letters_does_what_it_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for fact in ("hello-1 exhausted no Eve", "2 greet exhausted ValueError", '{"name":"Eve"}', "replayed"):
         assert fact in done.stdout, done.stdout
-    assert done.stdout.endswith("\n0 0\n"), done.stdout  # all were replayed before the files
+    assert done.stdout.endswith("\n0 0\n"), done.stdout  # all were replayed before the export

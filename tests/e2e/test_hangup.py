@@ -36,7 +36,7 @@ def worker(server: EmbeddedServer, journal: Path, how: str, *options: str) -> Pr
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_a_worker_lets_its_job_finish_however_often_the_hangup_comes(
+async def test_a_worker_finishes_its_job_after_any_number_of_hangups(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth, processes: str
 ) -> None:
     with worker(server, journal, "SIG_DFL", "--processes", processes) as process:
@@ -51,7 +51,7 @@ async def test_a_worker_lets_its_job_finish_however_often_the_hangup_comes(
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_under_nohup_a_worker_lives_on(
+async def test_under_nohup_a_worker_keeps_running(
     server: EmbeddedServer, app: JetJobs, journal: Path, processes: str
 ) -> None:
     with worker(server, journal, "SIG_IGN", "--processes", processes) as process:
@@ -63,7 +63,7 @@ async def test_under_nohup_a_worker_lives_on(
         assert await asyncio.to_thread(process.end, signal.SIGTERM, 60) == 0
 
 
-async def test_a_worker_without_slots_gives_up_the_lead_when_its_terminal_is_closed(
+async def test_a_worker_without_slots_releases_the_leader_lock_when_its_terminal_is_closed(
     server: EmbeddedServer, tmp_path: Path, truth: Truth
 ) -> None:
     with Terminal(["worker", "--slots", "0", "-s", server.url, "--name", "first"], tmp_path, {}) as terminal:

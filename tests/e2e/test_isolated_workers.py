@@ -1,4 +1,4 @@
-"""Isolation in real workers: the worker outlives its children, children never outlive the worker."""
+"""Isolation in real workers: a worker survives its children, and no child survives its worker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def until(process: Process, text: str, count: int = 1) -> str:
     return await asyncio.to_thread(process.wait_for, text, count, 40)
 
 
-async def test_children_that_exit_or_crash_leave_the_worker_its_pid_and_other_jobs_finish(
+async def test_a_worker_survives_children_that_exit_or_crash_and_other_jobs_finish(
     server: EmbeddedServer, app: JetJobs, truth: Truth
 ) -> None:
     with worker(server) as process:
@@ -64,10 +64,10 @@ async def test_children_that_exit_or_crash_leave_the_worker_its_pid_and_other_jo
     assert sum("SIGSEGV" in text for text in texts) == 2
     assert set(await truth.dead()) == {handle.id for handle in dying}
     await truth.until_empty()
-    assert all(is_gone(pid) for pid in children)  # it does not end before them
+    assert all(is_gone(pid) for pid in children)  # the worker ends after them
 
 
-async def test_a_cancelled_job_that_ignores_it_is_killed_and_does_not_run_after_a_restart(
+async def test_a_job_that_ignores_its_cancel_is_killed_and_does_not_run_after_a_restart(
     server: EmbeddedServer, app: JetJobs, truth: Truth, tmp_path: Path
 ) -> None:
     marker = tmp_path / "stubborn"
@@ -75,7 +75,7 @@ async def test_a_cancelled_job_that_ignores_it_is_killed_and_does_not_run_after_
         await until(process, "worker.ready")
         handle = await tasks.stubborn.enqueue(str(marker))
         (child,) = await pids_in(marker)
-        await eventually(app.workers.list, 40)  # whoever is registered is waited for
+        await eventually(app.workers.list, 40)  # a cancel waits for registered workers
         answer = await app.jobs.cancel(handle.id, by="ada", reason="enough", timeout=SOON)
         assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
         assert answer.detail == "it did not stop; its child process was killed"
@@ -87,7 +87,7 @@ async def test_a_cancelled_job_that_ignores_it_is_killed_and_does_not_run_after_
         assert (record["state"], record["how"]) == ("cancelled", "killed")
         assert (record["by"], record["reason"]) == ("ada", "enough")
         await truth.until_empty()
-        # The worker is the same, and goes on.
+        # The same worker continues.
         assert (await (await tasks.who.enqueue()).result(SOON))["parent"] == process.popen.pid
         assert process.popen.poll() is None
         assert await asyncio.to_thread(process.end) == 0
@@ -123,9 +123,7 @@ async def test_kill_9_of_the_worker_leaves_no_children(
             await gone(pid)
 
 
-async def test_prints_and_log_lines_of_children_appear_with_their_job(
-    server: EmbeddedServer, app: JetJobs
-) -> None:
+async def test_output_and_log_lines_of_children_carry_their_job(server: EmbeddedServer, app: JetJobs) -> None:
     with worker(server) as process:
         await until(process, "worker.ready")
         await (await tasks.talk.enqueue("one")).result(SOON)
@@ -138,7 +136,7 @@ async def test_prints_and_log_lines_of_children_appear_with_their_job(
         assert line["job_id"] == handle.id
         failed = json.loads(await until(process, '"it failed"'))
         assert "ValueError: caught" in failed["exception"]
-        assert not any("nobody wants this" in line for line in process.lines)
+        assert not any("not wanted" in line for line in process.lines)
 
 
 PROGRAM = """
@@ -185,7 +183,7 @@ async def test_tasks_of_the_main_program_run_in_children(
         assert await asyncio.to_thread(process.popen.wait, 40) == 0
 
 
-async def test_a_program_without_a_guard_is_told_so(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_a_program_without_a_main_guard_gets_a_clear_error(server: EmbeddedServer, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM.replace("GUARD", "if True"))
     with Process([], tmp_path, {"SERVER": server.url}, program=["program.py"]) as process:
         await until(process, "importing the modules of the app started a worker")
@@ -213,7 +211,7 @@ async def who() -> int:
 """
 
 
-async def test_threads_that_do_not_end_are_told_of_and_recycle_the_worker(
+async def test_threads_that_do_not_end_are_reported_and_recycle_the_worker(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     (tmp_path / "tasks.py").write_text(STUCK + "worker.MAX_STUCK_THREADS = 2\n")
@@ -222,7 +220,7 @@ async def test_threads_that_do_not_end_are_told_of_and_recycle_the_worker(
         await until(process, "worker.ready")
         for _ in range(2):
             await asyncio.to_thread(run, ["enqueue", "hang"], tmp_path, env=env)
-        told = json.loads(await until(process, "worker.thread_stuck", 2))
-        assert (told["task"], told["level"], told["stuck"]) == ("hang", "warning", 2)
+        entry = json.loads(await until(process, "worker.thread_stuck", 2))
+        assert (entry["task"], entry["level"], entry["stuck"]) == ("hang", "warning", 2)
         await until(process, "worker.recycling")
         assert await asyncio.to_thread(process.popen.wait, 40) == 8

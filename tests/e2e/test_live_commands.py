@@ -70,7 +70,7 @@ def until_published(shell: Shell, events: Process) -> list[dict[str, Any]]:
     raise AssertionError(events.lines)
 
 
-def test_events_are_json_lines_in_a_pipe_and_outlive_the_server(
+def test_events_are_json_lines_in_a_pipe_and_continue_after_a_server_restart(
     shell: Shell, worker: Process, server: EmbeddedServer
 ) -> None:
     with shell.process("events", "--kind", "job.*") as events:
@@ -87,7 +87,7 @@ def test_events_are_json_lines_in_a_pipe_and_outlive_the_server(
         assert not [line for line in events.lines if "Traceback" in line]
 
 
-def test_events_are_lines_on_a_terminal(shell: Shell, worker: Process) -> None:
+def test_events_are_text_lines_on_a_terminal(shell: Shell, worker: Process) -> None:
     with shell.terminal("events", columns=40) as terminal:
         terminal.wait_for("press Ctrl-C to stop", 60)
         give_up = time.monotonic() + 70
@@ -104,7 +104,7 @@ def test_events_are_lines_on_a_terminal(shell: Shell, worker: Process) -> None:
         assert "Traceback" not in terminal.text
 
 
-def test_top_shows_queues_jobs_and_workers_and_hears_keys(shell: Shell, worker: Process) -> None:
+def test_top_shows_queues_jobs_and_workers_and_reacts_to_keys(shell: Shell, worker: Process) -> None:
     go_on = shell.folder / "go"
     job_id = enqueue(shell, "count", f"until={go_on}")
     with shell.terminal("top", "--refresh", "500ms", columns=130) as terminal:
@@ -141,7 +141,7 @@ def test_top_fits_a_terminal_of_40_columns_and_ctrl_c_leaves_it(shell: Shell, wo
         assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= 40
 
 
-def test_top_in_a_pipe_is_one_look(shell: Shell, worker: Process) -> None:
+def test_top_prints_one_snapshot_in_a_pipe(shell: Shell, worker: Process) -> None:
     piped = shell("top")
     assert piped.stderr == ""
     assert "\x1b" not in piped.stdout
@@ -154,7 +154,7 @@ def test_top_in_a_pipe_is_one_look(shell: Shell, worker: Process) -> None:
     assert found["workers"][0]["name"] == "w1"
 
 
-def test_watching_jobs_ends_with_them_and_says_how(shell: Shell, worker: Process) -> None:
+def test_watching_ends_with_the_jobs_and_shows_their_outcome(shell: Shell, worker: Process) -> None:
     good, bad = enqueue(shell, "greet", "name=Ada"), enqueue(shell, "fail")
     both = shell("jobs", "watch", good, bad, code=1)
     last = {status["id"]: status["state"] for status in objects(both.stdout.splitlines())}

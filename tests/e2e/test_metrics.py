@@ -1,4 +1,4 @@
-"""The page and the probes of real workers: every series, right numbers, one port for several processes."""
+"""Metrics and probes of real workers: every series, correct values, one port for several processes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def until(process: Process, text: str, count: int = 1) -> str:
 
 
 async def ended(port: Port, count: int) -> Page:
-    """The first page on which so many attempts have ended. A job that found no slot in time does not count."""
+    """The first page with that many ended attempts. A job that found no slot in time does not count."""
 
     async def reached() -> Page | None:
         page = await port.page()
@@ -90,7 +90,7 @@ async def ended(port: Port, count: int) -> Page:
 
 @pytest.mark.alone
 @pytest.mark.timeout(240)
-async def test_under_load_every_series_is_there_and_agrees_with_the_streams(
+async def test_under_load_every_series_exists_and_agrees_with_the_streams(
     server: EmbeddedServer, app: JetJobs, truth: Truth, port: Port
 ) -> None:
     counts = {"succeed": 2_000, "retry": 30, "exhaust": 40, "reject": 20, "snooze": 10}
@@ -110,7 +110,7 @@ async def test_under_load_every_series_is_there_and_agrees_with_the_streams(
         total = sum(counts.values()) + 10_000 + 2
         page = await ended(port, total)
 
-        # Attempts, by what stands where.
+        # Attempts, compared with the streams.
         done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")
         assert page.total("jetjobs_attempts_total", outcome="succeeded") == len(done) == 2_000
         waiting = await truth.jobs(lane="retry")
@@ -124,7 +124,7 @@ async def test_under_load_every_series_is_there_and_agrees_with_the_streams(
         assert page.total("jetjobs_attempt_duration_seconds_count") == sum(counts.values())
         assert page.total("jetjobs_queue_wait_seconds_count") == sum(counts.values())
 
-        # Queues, as the leader has counted them since.
+        # Queues, as counted by the leader.
         page = await port.until_page("jetjobs_queue_jobs", 10_062, queue="default", state="dead")
         await port.until_page("jetjobs_workers", 1, queue="default")
         page = await port.until_page("jetjobs_queue_jobs", 0, queue="default", state="running")
@@ -138,7 +138,7 @@ async def test_under_load_every_series_is_there_and_agrees_with_the_streams(
         assert page.value("jetjobs_slots", queue="default") == 50
         assert page.value("jetjobs_running_jobs", queue="default") == 0
 
-        # Every series, closed labels, and Prometheus' own word.
+        # Every series, only known label values, and a page that promtool accepts.
         a_producers = {"jetjobs_jobs_enqueued_total", "jetjobs_enqueue_duration_seconds_bucket"}
         assert FROM_EACH_PROCESS - a_producers | FROM_THE_LEADER <= page.names
         assert page.labels("task") <= {*TASKS, "unknown"}
@@ -148,7 +148,7 @@ async def test_under_load_every_series_is_there_and_agrees_with_the_streams(
         check_metrics(page.text)
 
 
-async def test_a_producer_counts_what_it_stores_and_what_it_cannot(app: JetJobs, truth: Truth) -> None:
+async def test_a_producer_counts_stored_and_failed_enqueues(app: JetJobs, truth: Truth) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
@@ -180,7 +180,7 @@ async def test_a_producer_counts_what_it_stores_and_what_it_cannot(app: JetJobs,
     check_metrics(text)
 
 
-async def test_processes_have_one_port_and_each_its_label(
+async def test_processes_share_one_port_and_each_has_its_label(
     server: EmbeddedServer, app: JetJobs, port: Port
 ) -> None:
     name, succeeded = "jetjobs_attempts_total", {"queue": "default", "task": "succeed", "outcome": "succeeded"}
@@ -234,7 +234,7 @@ async def test_a_frozen_process_is_not_ready_and_not_on_the_page(
         assert await asyncio.to_thread(process.end) == 0
 
 
-async def test_a_taken_port_ends_the_supervisor_with_a_clear_word(
+async def test_a_port_in_use_ends_the_supervisor_with_a_clear_error(
     server: EmbeddedServer, app: JetJobs, port: Port
 ) -> None:
     with worker(server, port) as first:
@@ -244,7 +244,7 @@ async def test_a_taken_port_ends_the_supervisor_with_a_clear_word(
             await until(second, "cannot serve HTTP on")
 
 
-async def test_a_blocked_loop_is_seen_on_the_page_while_it_is_blocked(
+async def test_a_blocked_loop_is_visible_on_the_page_while_it_is_blocked(
     server: EmbeddedServer, app: JetJobs, port: Port
 ) -> None:
     with worker(server, port) as process:

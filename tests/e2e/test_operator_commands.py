@@ -60,9 +60,7 @@ async def record_of(app: JetJobs, name: str, where: Any) -> WorkerRecord:
         ("> /dev/full", 1, "error: cannot write the output: No space left on device\n"),
     ],
 )
-def test_files_that_are_closed_or_full_end_no_command_with_a_crash(
-    shell: Shell, files: str, code: int, said: str
-) -> None:
+def test_closed_or_full_standard_files_crash_no_command(shell: Shell, files: str, code: int, said: str) -> None:
     line = f"{shlex.quote(sys.executable)} -m jetjobs workers list --json -s {shell.url} {files}"
     done = subprocess.run(
         line, shell=True, cwd=shell.folder, env=clean_environment(), capture_output=True, text=True
@@ -113,7 +111,7 @@ def test_workers_are_listed_shown_quieted_and_stopped(shell: Shell) -> None:
         assert two.popen.wait(30) == 0
 
 
-def test_a_worker_that_is_not_there_is_code_5(shell: Shell) -> None:
+def test_an_unknown_worker_is_exit_code_5(shell: Shell) -> None:
     for words in (("show", "x"), ("quiet", "x"), ("stop", "x")):
         assert "no running worker 'x'" in shell("workers", *words, code=5).stderr
     shell("workers", "quiet", code=2)
@@ -122,7 +120,7 @@ def test_a_worker_that_is_not_there_is_code_5(shell: Shell) -> None:
 
 
 @pytest.mark.patient
-async def test_a_killed_worker_is_gone_within_three_beats(shell: Shell, make_app: MakeApp) -> None:
+async def test_a_killed_worker_leaves_the_registry_within_three_beats(shell: Shell, make_app: MakeApp) -> None:
     async with make_app() as app:
         with shell.process("worker", "--name", "doomed") as process:
             await asyncio.to_thread(process.wait_for, "worker ready")
@@ -138,7 +136,9 @@ async def test_a_killed_worker_is_gone_within_three_beats(shell: Shell, make_app
             assert time.monotonic() - killed_at < 3 * BEAT_S + 1
 
 
-async def test_a_blocked_loop_shows_as_lag_and_not_as_death(shell: Shell, make_app: MakeApp) -> None:
+async def test_a_worker_with_a_blocked_loop_is_shown_as_lagging_and_not_as_dead(
+    shell: Shell, make_app: MakeApp
+) -> None:
     async with make_app() as app:
         with shell.process("worker", "--name", "stuck") as process:
             await asyncio.to_thread(process.wait_for, "worker ready")
@@ -193,7 +193,7 @@ async def test_purge_needs_confirmation(shell: Shell, truth: Truth) -> None:
     assert purge("purge", "default", "-y", "--quiet").stdout == "default\n"
 
 
-async def test_wrong_queues_and_times_have_their_codes(shell: Shell, truth: Truth) -> None:
+async def test_invalid_queues_and_times_have_their_exit_codes(shell: Shell, truth: Truth) -> None:
     shell("setup", "apply")
     queues = shell.of("queues")
     for verb, *options in (["show"], ["pause"], ["resume"], ["purge", "--yes"]):

@@ -1,4 +1,4 @@
-"""The priority of queued jobs is changed while operators and workers are killed, and while a worker takes them."""
+"""Change the priority of queued jobs while operators and workers are killed and while a worker takes jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ OPERATOR = ("-m", "tests.e2e.stopping_operator")
 
 
 @pytest.mark.timeout(120)
-async def test_nothing_is_lost_when_operators_are_killed_after_any_step_and_workers_that_hold_the_jobs(
+async def test_no_job_is_lost_when_operators_and_the_workers_that_hold_the_jobs_are_killed_after_any_step(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
-    """Of two jobs for each step one has its operator killed after it; the other's goes on, much later."""
-    # The copies wait: only the originals are delivered until their operators have ended.
+    """Two jobs per step: the operator of one is killed after the step, that of the other continues much later."""
+    # The copies are held back: only originals are delivered until their operators have ended.
     await truth.api("CONSUMER.PAUSE.jobs-work-default.high", {"pause_until": "2100-01-01T00:00:00Z"})
     cases = [(step, kind) for step in range(1, len(STEPS) + 1) for kind in ("killed", "goes on")]
     handles = [await journal_tasks.wait.enqueue(n, 0.5) for n in range(len(cases))]
@@ -51,7 +51,7 @@ async def test_nothing_is_lost_when_operators_are_killed_after_any_step_and_work
             assert victim.end(signal.SIGKILL) == -signal.SIGKILL
         assert {entry.n for entry in entries(journal, "begin")} == still_there
         with worker(server, journal, "--slots", "20", lease="2s"):
-            # Their second deliveries run: a copy is no reason to ack, for its operator may delete it.
+            # Their second deliveries run: a worker must not ack because of a copy that may still be deleted.
             await eventually(originals_gone, 30)
             answers = {}
             for operator, (step, kind) in zip(operators, cases, strict=True):
@@ -73,7 +73,7 @@ async def test_nothing_is_lost_when_operators_are_killed_after_any_step_and_work
 
 
 @pytest.mark.timeout(120)
-async def test_of_a_backlog_that_is_worked_on_nothing_is_lost_and_what_runs_twice_was_announced(
+async def test_no_job_of_an_active_backlog_is_lost_and_jobs_that_run_twice_were_announced(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     handles = [await journal_tasks.interruptible.enqueue(n, 0.04) for n in range(1000)]
@@ -83,7 +83,7 @@ async def test_of_a_backlog_that_is_worked_on_nothing_is_lost_and_what_runs_twic
 
     with worker(server, journal, "--slots", "4"):
         await until_journal(journal, "begin", 20)
-        # From the front, where the worker is.
+        # From the front, where the worker takes jobs.
         answers = [await app.jobs.set_priority(handle.id, "high") for handle in handles[:800]]
         assert len(await truth.jobs(lane="normal")) > 0
         await eventually(all_gone, 60)

@@ -1,4 +1,4 @@
-"""Workers as processes: signals, crashes, supervision, restarts in the middle of work."""
+"""Workers as processes: signals, crashes, supervision, and restarts under load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_sigterm_lets_the_running_job_finish_and_exits_0(
     await truth.until_empty()
 
 
-async def test_past_the_stop_timeout_jobs_are_given_back_at_once_and_the_exit_code_is_1(
+async def test_after_the_stop_timeout_jobs_are_released_at_once_and_the_exit_code_is_1(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     with worker(server, journal, "--stop-timeout", "300ms") as process:
@@ -67,7 +67,7 @@ async def test_a_child_that_cannot_start_ends_the_supervisor_with_its_exit_code(
         assert await asyncio.to_thread(process.popen.wait, 20) == 4
 
 
-async def test_health_and_metrics_are_served_and_readiness_goes_when_the_server_does(
+async def test_health_and_metrics_are_served_and_readiness_ends_with_the_server(
     server: EmbeddedServer, app: JetJobs, journal: Path, unused_tcp_port: int
 ) -> None:
     port = Port(unused_tcp_port)
@@ -105,7 +105,7 @@ async def test_ten_thousand_jobs_due_in_the_same_second_all_run_once(
 
 
 @pytest.mark.timeout(120)
-async def test_nothing_is_lost_when_worker_and_server_are_killed_in_the_middle_of_a_drain(
+async def test_no_job_is_lost_when_worker_and_server_are_killed_during_a_drain(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     total = 20_000
@@ -139,7 +139,7 @@ async def test_nothing_is_lost_when_worker_and_server_are_killed_in_the_middle_o
     assert sum(ran.values()) - total <= 3 * 50 + 50
 
 
-async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_log_lines_of_a_task_carry_the_job_in_json_logs(server: EmbeddedServer, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(
         "import logging\nfrom jetjobs import JetJobs\napp = JetJobs('a')\n\n"
         "@app.task\nasync def talk(secret: str) -> None:\n    logging.getLogger('mine').warning('hello')\n"
@@ -160,7 +160,7 @@ async def test_user_lines_inside_a_task_carry_the_job_in_json_logs(server: Embed
 
 
 @pytest.mark.parametrize("task", [journal_tasks.stubborn, journal_tasks.hang])
-async def test_a_task_that_will_not_end_does_not_keep_the_process(
+async def test_a_task_that_does_not_end_does_not_keep_the_process_alive(
     server: EmbeddedServer, app: JetJobs, journal: Path, task: Task[[int], None]
 ) -> None:
     with worker(server, journal, "--stop-timeout", "200ms") as process:

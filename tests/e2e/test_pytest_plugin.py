@@ -1,4 +1,4 @@
-"""The pytest plugin in runs of pytest of their own, as a user's project has them."""
+"""The pytest plugin in separate pytest runs, as in a user's project."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def send(to: str) -> None:
 
 
 def entry_point(folder: Path) -> Path:
-    """The entry point of pyproject.toml as an installed distribution: this environment's may be older than it."""
+    """Install the entry point of pyproject.toml: the one of this environment may be older."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
     info = folder / "jetjobs_entry_point-0.dist-info"
     info.mkdir(parents=True)
@@ -45,7 +45,7 @@ def entry_point(folder: Path) -> Path:
 def project(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
-    """A folder with tasks.py, where the plugin is installed."""
+    """A folder with tasks.py and the plugin installed."""
     site = entry_point(tmp_path_factory.mktemp("site"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
     for name in [name for name in os.environ if name.startswith(("JETJOBS_", "NATS_"))]:
@@ -55,9 +55,10 @@ def project(
 
 
 def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """`pytest ARGUMENTS` in a process of its own; every warning is an error, but for one that pytest-asyncio has
-    for those who do not configure it. Without hypothesis, which takes as long to load as all else; the test of the
-    examples has it."""
+    """Run `pytest ARGUMENTS` in its own process. Warnings are errors, except one for unconfigured pytest-asyncio.
+
+    The plugin of hypothesis is off, because it doubles the start time; the test of the examples has it on.
+    """
     warnings = ["-W", "error", "-W", "ignore:The configuration option:pytest.PytestDeprecationWarning"]
     return project.runpytest_subprocess(
         "-p", "no:cacheprovider", "-p", "no:hypothesispytest", *warnings, *arguments, timeout=150
@@ -82,7 +83,7 @@ ASYNC_TESTS = """
         assert jetjobs_clock.advance("1h") == 1
         assert len((await drain(app)).succeeded) == 1
 
-    async def test_second_has_a_server_of_its_own(jetjobs_app):
+    async def test_second_has_its_own_server(jetjobs_app):
         refute_enqueued(jetjobs_app)
         await greet.enqueue("Ada")
 
@@ -120,7 +121,7 @@ def test_fixtures_work_in_async_tests(project: pytest.Pytester, mark: str, optio
     run(project, *options).assert_outcomes(passed=3)
 
 
-def test_an_async_test_on_trio_is_skipped_and_one_that_nobody_runs_fails(project: pytest.Pytester) -> None:
+def test_an_async_test_on_trio_is_skipped_and_one_without_a_runner_fails(project: pytest.Pytester) -> None:
     project.makepyfile("""
         import pytest
 
@@ -129,7 +130,7 @@ def test_an_async_test_on_trio_is_skipped_and_one_that_nobody_runs_fails(project
         async def test_on_trio(jetjobs_app):
             raise AssertionError("run")
 
-        async def test_by_nobody(jetjobs_app):
+        async def test_without_runner(jetjobs_app):
             raise AssertionError("run")
     """)
     result = run(project, "-p", "no:asyncio", "-rs")
@@ -188,7 +189,7 @@ def test_plain_tests_have_the_app_with_its_queues_but_not_open(project: pytest.P
     result.stdout.fnmatch_lines(["*jetjobs_worker needs an async test*"])
 
 
-def test_a_failing_helper_fails_the_test_and_its_own_code_is_not_shown(project: pytest.Pytester) -> None:
+def test_a_failing_helper_fails_the_test_without_showing_its_own_code(project: pytest.Pytester) -> None:
     project.makepyfile("""
         import pytest
         from jetjobs.testing import assert_enqueued, drain, refute_enqueued
@@ -204,7 +205,7 @@ def test_a_failing_helper_fails_the_test_and_its_own_code_is_not_shown(project: 
             refute_enqueued(jetjobs_app, greet)
 
         async def test_drain(jetjobs_app):
-            await send.enqueue("nobody")
+            await send.enqueue("unknown")
             await drain(jetjobs_app)
     """)
     result = run(project)
@@ -222,7 +223,7 @@ def test_a_failing_helper_fails_the_test_and_its_own_code_is_not_shown(project: 
     result.stdout.no_fnmatch_line("*def refute_enqueued*")
 
 
-def test_the_app_is_named_in_the_configuration_or_made_by_a_fixture(project: pytest.Pytester) -> None:
+def test_the_app_comes_from_the_configuration_or_from_a_fixture(project: pytest.Pytester) -> None:
     project.makepyfile(shop="from jetjobs import JetJobs\none = JetJobs('one')\ntwo = JetJobs('two')\n")
     test = "def test_it(jetjobs_app):\n    assert jetjobs_app.name == '{}'\n"
     project.makepyfile(test_ini=test.format("two"))
@@ -246,7 +247,7 @@ def test_an_app_that_cannot_be_found_is_a_clear_error(project: pytest.Pytester) 
     )
 
 
-def test_without_a_server_tests_are_skipped_with_the_reason_or_fail_on_demand(project: pytest.Pytester) -> None:
+def test_without_a_server_tests_are_skipped_with_a_reason_or_fail_on_demand(project: pytest.Pytester) -> None:
     project.makeconftest("""
         import pytest
         from jetjobs import dev_server as devserver
@@ -266,7 +267,7 @@ def test_without_a_server_tests_are_skipped_with_the_reason_or_fail_on_demand(pr
     result.stdout.fnmatch_lines(['*nats-server is not installed: pip install "jetjobs?dev?"'])
 
 
-def test_no_server_is_left_behind_and_the_settings_are_put_back(project: pytest.Pytester) -> None:
+def test_no_server_is_left_behind_and_the_settings_are_restored(project: pytest.Pytester) -> None:
     project.makepyfile("""
         import pytest
         from pathlib import Path

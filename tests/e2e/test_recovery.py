@@ -1,4 +1,4 @@
-"""Workers killed, frozen, blocked or restarted in the middle of work: who runs their jobs then, and when."""
+"""Workers that are killed, frozen, blocked or restarted under load: their jobs run elsewhere in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOON = timedelta(seconds=30)
 
 
 async def until_done(truth: Truth, count: int, timeout: float = 30) -> None:
-    """Until so many records are in the done bucket."""
+    """Wait until the done bucket has that many records."""
 
     async def all_there() -> bool:
         return len(await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")) >= count
@@ -47,7 +47,7 @@ async def emptied(truth: Truth) -> None:
 
 
 @pytest.mark.alone
-async def test_fifty_jobs_of_a_killed_worker_are_done_once_within_a_lease_and_two_seconds(
+async def test_fifty_jobs_of_a_killed_worker_finish_once_within_a_lease_and_two_seconds(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     lease_s = 2.0
@@ -75,7 +75,7 @@ async def test_fifty_jobs_of_a_killed_worker_are_done_once_within_a_lease_and_tw
     assert await truth.dead() == {}
 
 
-async def test_a_job_whose_workers_are_killed_again_and_again_is_buried_once_and_not_run_any_more(
+async def test_a_job_whose_workers_are_killed_repeatedly_is_dead_lettered_once_and_does_not_run_again(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     handle = await journal_tasks.wait.enqueue(1, 600.0)
@@ -92,7 +92,7 @@ async def test_a_job_whose_workers_are_killed_again_and_again_is_buried_once_and
 
 
 @pytest.mark.timeout(240)
-async def test_of_a_fleet_that_jobs_end_again_and_again_only_those_jobs_are_dead(
+async def test_when_jobs_kill_a_fleet_repeatedly_only_those_jobs_are_dead_lettered(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     with worker(server, journal, "--processes", "2", "--slots", "8", lease="2s") as fleet:
@@ -115,12 +115,12 @@ async def test_of_a_fleet_that_jobs_end_again_and_again_only_those_jobs_are_dead
     assert {job_id: letter["reason"] for job_id, letter in letters.items()} == {
         killer.id: "crashed" for killer in killers
     }
-    # Three deliveries each. In one of them it may have died before it could run, by the hand of the other.
+    # Three deliveries each. In one of them the other job may have killed the worker before this one ran.
     runs = Counter(entry.n for entry in entries(journal, "die"))
     assert runs.keys() == {1, 2}
     assert max(runs.values()) <= 3
     assert {entry.job_id for entry in entries(journal, "end")} == {handle.id for handle in innocent}
-    assert {entry.attempt for entry in entries(journal, "begin")} == {1}  # a crash spends no attempt
+    assert {entry.attempt for entry in entries(journal, "begin")} == {1}  # a crash does not use up an attempt
     assert sum("worker.stopped" in line for line in fleet.lines) == 2
 
 
@@ -145,7 +145,7 @@ async def test_a_task_that_blocks_its_worker_for_three_leases_runs_once_and_the_
 
 
 @pytest.mark.alone
-async def test_a_worker_frozen_for_three_leases_sends_nothing_for_the_jobs_it_held_and_they_ran_elsewhere(
+async def test_a_worker_frozen_for_three_leases_sends_nothing_for_its_jobs_which_ran_elsewhere(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     lease_s = 1.0
@@ -180,7 +180,7 @@ async def test_a_worker_frozen_for_three_leases_sends_nothing_for_the_jobs_it_he
             await truth.nc.flush()
             after = await truth.api("STREAM.INFO.jobs-work-default")
             assert await asyncio.to_thread(other.end) == 0
-    assert after["state"]["last_seq"] == before["state"]["last_seq"]  # no retry of a job that is not its own
+    assert after["state"]["last_seq"] == before["state"]["last_seq"]  # no retry of a job that it no longer owns
     # $JS.ACK.<stream>.<lane>.<delivery>.<sequence>...: the first deliveries were the frozen worker's.
     assert [subject for subject in heard if subject.split(".")[4] == "1"] == []
     elsewhere = {entry.n for entry in entries(journal, "begin") if entry.pid == other.popen.pid}
@@ -190,10 +190,10 @@ async def test_a_worker_frozen_for_three_leases_sends_nothing_for_the_jobs_it_he
 
 
 @pytest.mark.alone
-async def test_a_delivery_that_reached_a_frozen_worker_and_was_done_elsewhere_is_not_run_after_it_wakes(
+async def test_a_delivery_to_a_frozen_worker_that_was_done_elsewhere_does_not_run_when_it_resumes(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
-    """It lies in the socket while the worker is frozen; read afterwards it looks like new."""
+    """The delivery stays in the socket while the worker is frozen and looks new when it is read."""
     with worker(server, journal, lease="1s") as frozen:
         await until(frozen, "worker.ready")
 
@@ -239,7 +239,7 @@ class Fleet:
         await until(member, "worker.ready")
 
     async def roll(self) -> None:
-        """SIGTERM to one, a new one in its place, then the next."""
+        """Stop one by SIGTERM, start its replacement, then continue with the next."""
         for _ in range(len(self.members)):
             await asyncio.to_thread(self.members.pop(0).end)
             await self.start()
@@ -256,7 +256,7 @@ def fleet_of(server: EmbeddedServer, journal: Path, slots: int) -> Iterator[Flee
 
 
 def waits_after_a_cut(journal: Path) -> list[float]:
-    """Seconds from each cut of a job to its next beginning, wherever that was."""
+    """Seconds from each cancellation of a job to its next start on any worker."""
     cut: dict[str, float] = {}
     waits = []
     for entry in sorted(entries(journal, "begin", "cut"), key=lambda entry: entry.at):
@@ -270,7 +270,7 @@ def waits_after_a_cut(journal: Path) -> list[float]:
 
 @pytest.mark.alone
 @pytest.mark.timeout(120)
-async def test_a_rolling_restart_under_load_loses_nothing_and_lets_no_job_wait_for_two_seconds(
+async def test_a_rolling_restart_under_load_loses_no_job_and_delays_none_by_two_seconds(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     chance = random.Random(6)
@@ -303,20 +303,20 @@ async def test_a_rolling_restart_under_load_loses_nothing_and_lets_no_job_wait_f
     first: dict[str, float] = {}
     for entry in entries(journal, "begin"):
         first.setdefault(entry.job_id, entry.at)
-        assert (entry.attempt, entry.delivery) == (1, 1)  # given back, not left to its lease
+        assert (entry.attempt, entry.delivery) == (1, 1)  # released, not left to its lease
     assert max(first[job_id] - at for job_id, at in stored.items()) <= 2
 
 
 @pytest.mark.alone
 @pytest.mark.timeout(120)
-async def test_jobs_given_back_in_a_rolling_restart_go_before_a_backlog(
+async def test_jobs_released_in_a_rolling_restart_run_before_a_backlog(
     server: EmbeddedServer, app: JetJobs, journal: Path, truth: Truth
 ) -> None:
     stored = 12
     over = asyncio.Event()
 
     async def keep_a_backlog() -> None:
-        """At least 300 jobs wait, all the time: two seconds' work and more for 16 slots."""
+        """Keep at least 300 jobs waiting: more than two seconds of work for 16 slots."""
         nonlocal stored
         while not over.is_set():
             if (await truth.consumer())["num_pending"] < 600:

@@ -1,4 +1,4 @@
-"""Ten thousand dead letters: one command, killed half-way and repeated, beside a worker. Each job runs once."""
+"""Replay ten thousand dead letters with a command that is killed and repeated: each job runs once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMAND = ["dead", "replay", "--all", "--yes", "--json", "--app", APP, "--reason
 
 
 def ran(journal: Path) -> Counter[str]:
-    """How often each job ran, by id."""
+    """The number of runs per job id."""
     return Counter(line.split()[2] for line in journal.read_text().splitlines() if line.startswith("effect "))
 
 
@@ -37,7 +37,7 @@ async def left(truth: Truth) -> int:
 
 
 def check_past(past: dict[str, Any], reasons: set[str]) -> None:
-    """Who, when, why, how often, and what it had died of."""
+    """The replays of a job: by whom, when, why, how often, and the cause of its death."""
     assert past["number"] == 1
     (entry,) = past["replays"]
     assert entry["by"]
@@ -79,7 +79,7 @@ async def test_ten_thousand_letters_replayed_through_a_kill_9_run_once_each(
             assert counts.get("already replayed", 0) <= IN_FLIGHT
             await eventually(all_ran, 60)
 
-            # What dies again says so in its next letter; nothing else is left to replay.
+            # Jobs that died again have a new letter that says so; no other letter is left.
             (again,) = await bury(app, "fail", [b'{"n":1}'])
             third = await asyncio.to_thread(run, [*COMMAND, "third"], ROOT, 60, env)
             assert json.loads(third.stdout)["counts"] == {"replayed": 1}

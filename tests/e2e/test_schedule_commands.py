@@ -203,7 +203,7 @@ BAD = [
 ]
 
 
-def test_bad_input_has_its_code_and_stores_nothing(schedules: Shell) -> None:
+def test_invalid_input_has_its_exit_code_and_stores_nothing(schedules: Shell) -> None:
     for code, text, line in BAD:
         assert text in schedules("put", "x", "greet", "name=A", *line.split(), code=code).stderr, line
     assert "name: Field required" in schedules("put", "x", "greet", "--every", "1h", code=2).stderr
@@ -221,7 +221,7 @@ def test_secret_arguments_are_masked(schedules: Shell) -> None:
     assert schedules.json("show", "s")["args"]["user"] == "ada"
 
 
-def test_a_narrow_terminal_keeps_what_matters(schedules: Shell) -> None:
+def test_a_narrow_terminal_keeps_the_important_columns(schedules: Shell) -> None:
     name = "a-schedule-with-quite-a-long-name"
     schedules("put", name, "greet", "name=A", "--cron", "0,15,30,45 9-17 * * 1-5", "--tz", "Europe/Berlin")
     for columns, shown, named in ((80, "NAME STATE NEXT RULE LAST", name), (40, "NAME STATE NEXT", name[:19])):
@@ -237,7 +237,7 @@ def test_a_narrow_terminal_keeps_what_matters(schedules: Shell) -> None:
     assert max(len(line) for line in terminal.lines) <= 40, terminal.text
 
 
-async def test_what_cannot_be_read_is_named_and_can_be_deleted(schedules: Shell, truth: Truth) -> None:
+async def test_unreadable_schedules_are_named_and_can_be_deleted(schedules: Shell, truth: Truth) -> None:
     for name in ("broken", "H.12", "y" * 3000):
         await truth.js.publish(f"$KV.jobs-schedules.{name}", b"no JSON")
     listed = schedules("list", "--json")
@@ -250,7 +250,7 @@ async def test_what_cannot_be_read_is_named_and_can_be_deleted(schedules: Shell,
     assert "no schedules; declare one" in schedules("list").stderr
 
 
-def test_none_or_all_of_several_are_changed_and_delete_asks_on_a_terminal(schedules: Shell) -> None:
+def test_all_or_none_of_several_schedules_are_changed_and_delete_asks_on_a_terminal(schedules: Shell) -> None:
     schedules("put", "a", "greet", "name=A", "--every", "1h")
     schedules("pause", "a", "b", code=5)
     assert schedules.json("show", "a")["state"] == "on"
@@ -274,7 +274,7 @@ async def times_done(truth: Truth) -> set[str]:
 
 
 async def holder(truth: Truth) -> str | None:
-    """Who holds the leader lock."""
+    """The holder of the leader lock."""
     subjects = await truth.subjects("KV_jobs-locks", "$KV.jobs-locks.leader")
     if not subjects:
         return None
@@ -282,7 +282,7 @@ async def holder(truth: Truth) -> str | None:
     return str(json.loads(message.data)["holder"]) if message.data else None
 
 
-async def test_a_worker_without_slots_plans_and_hands_over_when_it_stops(
+async def test_a_worker_without_slots_plans_schedules_and_hands_over_when_it_stops(
     declared: Path, shell: Shell, truth: Truth, port: Port
 ) -> None:
     with shell.process("worker", "--no-schedules", "--name", "w", "--log-format", "console") as worker:

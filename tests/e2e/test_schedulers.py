@@ -1,9 +1,9 @@
-"""Three schedulers whose leader is killed, frozen and thawed, and a server restart: one job per scheduled time.
+"""Three schedulers whose leader is killed and frozen, and a server restart: one job per scheduled time.
 
-Twenty schedules are left alone; six more are edited, moved between two queues, paused, resumed, deleted and put
-again all the time. Nobody runs the jobs, so every tick that the server has fired is still in its lane, and the
-checker can compare them with the calendar. In CI it lasts as long as the faults take; `make soak` lets it run
-three minutes and adds a time without any scheduler, after which the misfire policies must give what they promise.
+Twenty schedules stay unchanged; six more are edited, moved between two queues, paused, resumed, deleted and put
+again throughout. No worker runs the jobs, so every tick that the server has fired is still in its lane, and the
+checker can compare them with the expected times. In CI the test ends with the faults; `make soak` runs it for
+three minutes and adds a period without any scheduler, after which the misfire policies are checked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LATE_S = 2.0
 SETTLE_S = 3.0
 EDITED = 6
 TAKEOVER_S = 60.0
-"""The lock's TTL and a look for it are twenty seconds; a loaded machine may take longer."""
+"""The TTL of the lock and one poll take twenty seconds; a busy machine may take longer."""
 
 TASKS = """
 from datetime import timedelta
@@ -62,7 +62,7 @@ for number in range(20):
 
 
 class Fleet:
-    """The schedulers, by name, and the server they plan on."""
+    """The schedulers by name, and their server."""
 
     def __init__(self, server: EmbeddedServer, truth: Truth, folder: Path) -> None:
         self.server = server
@@ -71,7 +71,7 @@ class Fleet:
         self.processes: dict[str, Process] = {}
         self.ended = contextlib.ExitStack()
         self.unled: list[tuple[float, float]] = []
-        """From when to when nobody may have led, by this machine's clock."""
+        """Periods in which there may have been no leader, by this machine's clock."""
 
     def start(self, name: str) -> None:
         arguments = ["worker", "--slots", "0", "--name", name, "--log-format", "json"]
@@ -127,7 +127,7 @@ async def fleet_of(count: int, folder: Path, tasks: str = TASKS) -> AsyncIterato
 
 
 async def fired(app: JetJobs, queues: tuple[str, ...] = ("default",)) -> dict[str, list[Fired]]:
-    """By schedule: each tick in its lane, with the server's time of storing it."""
+    """The ticks in their lanes by schedule, with the time at which the server stored them."""
     found: dict[str, list[Fired]] = defaultdict(list)
     names = app.jetstream.names
     for queue in queues:
@@ -148,7 +148,7 @@ async def edit_for_ever(editor: Editor) -> None:
 
 @pytest.mark.patient
 @pytest.mark.timeout(600 if SOAK else 240)
-async def test_every_slot_has_one_job_whatever_happens_to_leaders_and_server(tmp_path: Path) -> None:
+async def test_every_scheduled_time_has_one_job_through_failures_of_leaders_and_server(tmp_path: Path) -> None:
     async with fleet_of(3, tmp_path) as (fleet, app):
 
         @app.task
@@ -171,7 +171,7 @@ async def test_every_slot_has_one_job_whatever_happens_to_leaders_and_server(tmp
         if editing.done():
             editing.result()
         editing.cancel()
-        # What was planned for beyond this moment may not have fired yet.
+        # Ticks planned for later may not have fired yet.
         until = await app.jetstream.server_clock.now()
         await asyncio.sleep(2.0)
         ticks = await fired(app, ("default", "other"))
@@ -190,19 +190,19 @@ async def break_everything(fleet: Fleet, first: str) -> None:
     fleet.processes[second].send(signal.SIGSTOP)
     await fleet.led_by_another_than(second)
     await asyncio.sleep(SETTLE_S)
-    fleet.processes[second].send(signal.SIGCONT)  # and it believes for a moment that it still leads
+    fleet.processes[second].send(signal.SIGCONT)  # for a moment it believes that it is still the leader
     await asyncio.sleep(SETTLE_S)
 
     await fleet.bounce_server()
     await asyncio.sleep(SETTLE_S)
-    last = await fleet.led_by_another_than("nobody")
-    fleet.processes[last].send(signal.SIGTERM)  # in order: another takes over at once
+    last = await fleet.led_by_another_than("")
+    fleet.processes[last].send(signal.SIGTERM)  # gracefully: another takes over at once
     await fleet.led_by_another_than(last)
 
 
 @pytest.mark.patient
 @pytest.mark.timeout(180)
-async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_streams_leader_dies(
+async def test_two_leaders_on_three_replicas_place_every_tick_once_when_the_leader_of_the_stream_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 60.0)
@@ -217,7 +217,7 @@ async def test_two_leaders_on_three_replicas_place_every_slot_once_when_the_stre
         async with provisioned(apps[0]), apps[1]:
             for number in range(1, 6):
                 await apps[0].schedules.put(f"s{number}", "tick", every=number * SECOND, misfire="all")
-            # Both believe that they lead.
+            # Both believe that they are the leader.
             planning = [asyncio.create_task(Planner(app.jetstream, lambda: 1).run()) for app in apps]
             try:
 
@@ -262,11 +262,11 @@ for policy in ("last", "all", "skip"):
     tick.every(timedelta(seconds=5), name=policy, misfire=policy)
 """
 
-if SOAK:  # no skipped test: it is not there otherwise
+if SOAK:  # defined only here, so that no test is skipped
 
     @pytest.mark.alone
     @pytest.mark.timeout(600)
-    async def test_after_a_time_without_schedulers_each_policy_gives_what_it_promises(tmp_path: Path) -> None:
+    async def test_after_a_period_without_schedulers_each_misfire_policy_has_its_effect(tmp_path: Path) -> None:
         async with fleet_of(1, tmp_path, MISFIRES) as (fleet, app):
             schedules = {info.schedule.name: info.schedule for info in await app.schedules.list()}
             await fleet.led_by_another_than(None)
@@ -288,7 +288,7 @@ if SOAK:  # no skipped test: it is not there otherwise
                 slots = sorted(tick.scheduled_time for tick in ticks[name] if tick.scheduled_time <= until)
                 assert len(set(slots)) == len(slots)
                 before = [scheduled_time for scheduled_time in slots if scheduled_time <= until_then]
-                assert before == between(schedule, schedule.since, until_then)  # fired with nobody there
+                assert before == between(schedule, schedule.since, until_then)  # fired without a scheduler
                 after = [scheduled_time for scheduled_time in slots if scheduled_time > until_then]
                 assert after == between(schedule, after[0] - SECOND, until)  # one gap, then none
                 gap = (back - after[0]).total_seconds()
