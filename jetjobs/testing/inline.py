@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 from jetjobs.app import JetJobs
 from jetjobs.define.checkpoint import encode
-from jetjobs.define.context import AttemptServices, Context, enter_job
-from jetjobs.define.dependencies import Scope
+from jetjobs.define.context import Context
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task, TaskCall
-from jetjobs.model.errors import DefinitionError, JobTimeout
+from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.events import Event
 from jetjobs.model.job import Job
+from jetjobs.model.outcome import Succeeded
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire.ids import new_run, new_uid
 from jetjobs.model.wire.lenient_json import read_json
-from jetjobs.worker.execution.executor import call
-from jetjobs.worker.execution.executor import encode as encode_result
-from jetjobs.worker.execution.thread_pool import ThreadPool
+from jetjobs.worker.attempt import Attempt
+from jetjobs.worker.execution.admission import Admitted
+from jetjobs.worker.execution.executor import Executor, ExecutorConfig, call
+from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.time_limits import TimeLimits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +66,16 @@ class _MemoryServices:
         return self.value
 
 
+class _InlineExecutor(Executor):
+    """Runs isolated tasks in a thread, and takes the dependencies in `given` as they are."""
+
+    given: Mapping[str, Any] = {}
+
+    def _invoke(self, attempt: Attempt, context: Context, admitted: Admitted) -> Awaitable[Any]:
+        _, task, arguments, _ = admitted
+        return call(context, task, arguments, self._middlewares, self.threads, self._scope, self.given)
+
+
 @public("jetjobs.testing")
 class Inline:
     """`run_inline` with options: `await Inline(attempt=2).run(charge, order)`.
@@ -93,8 +109,29 @@ class Inline:
         body = whole.request(options, args, sent).body
         job = self._job(whole, options, body)
         # In its own asyncio task: the job's context variable ends with it.
-        attempt = _attempt(app, whole, job, self._delivery, self._services, given)
-        return cast(R, await asyncio.create_task(attempt))
+        return cast(R, await asyncio.create_task(self._execute(app, whole, job, given)))
+
+    async def _execute(self, app: JetJobs, task: Task[Any, Any], job: Job, given: Mapping[str, Any]) -> Any:
+        delivery = cast(Delivery, SimpleNamespace(sequence=1, fence=1, delivered=self._delivery))
+        attempt = Attempt(delivery, job.queue, job.lane, time.monotonic(), math.inf)
+        attempt.asyncio_task = asyncio.current_task()
+        leases = LeaseTable(math.inf, _ignore)
+        leases.add(attempt)
+        limits = TimeLimits(leases)
+        timeout_s = Settings().worker.timeout.total_seconds()
+        config = ExecutorConfig("inline", 1, timeout_s, app.middlewares, {})
+        executor = _InlineExecutor(app, self._services, limits, _ignore, config)
+        executor.given = given
+        arguments = task.signature.decode(job.body)
+        try:
+            ended = await executor.execute(attempt, Admitted(job, task, arguments, job.body))
+        finally:
+            limits.close()
+            await executor.close()
+        if isinstance(ended, BaseException):
+            raise ended
+        assert isinstance(ended, Succeeded)
+        return None if ended.result is None else task.signature.decode_result(ended.result)
 
     def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
         return Job(
@@ -124,28 +161,4 @@ def _app_of(task: Task[Any, Any]) -> JetJobs:
     return apps[0]
 
 
-async def _attempt(
-    app: JetJobs,
-    task: Task[Any, Any],
-    job: Job,
-    delivery: int,
-    services: AttemptServices,
-    given: Mapping[str, Any],
-) -> Any:
-    limit_s = (task.timeout or Settings().worker.timeout).total_seconds()
-    if job.deadline:
-        limit_s = min(limit_s, job.deadline - time.time())
-    context = Context(job, "inline", 1, delivery, time.monotonic() + limit_s, services)
-    enter_job(context)
-    arguments = task.signature.decode(job.body)
-    threads = ThreadPool(1, lambda event: None)
-    try:
-        async with asyncio.timeout(limit_s) as limit, Scope() as of_worker:
-            value = await call(context, task, arguments, app.middlewares, threads, of_worker, given)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s") from None
-    finally:
-        threads.close()
-    return task.signature.decode_result(encode_result(task, value)) if task.store_result else None
+def _ignore(event: Event) -> None: ...

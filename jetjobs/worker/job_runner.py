@@ -64,8 +64,8 @@ class JobRunner:
         self._limits = TimeLimits(self.leases)
         timeout_s = settings.worker.timeout.total_seconds()
         config = ExecutorConfig(name, options.slots, timeout_s, options.middlewares, options.classifiers)
-        services = WorkerServices(jetstream.checkpoints, name)
-        self.executor = Executor(registry, services, self._limits, observe, config)
+        self._services = WorkerServices(jetstream.checkpoints, name)
+        self.executor = Executor(registry, self._services, self._limits, observe, config)
         admission = Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes))
         settlement = Settlement(jetstream, registry, name, max(lease_s, MIN_SETTLE_S), self._on_settle_event)
         self.pipeline = Pipeline(
@@ -89,6 +89,7 @@ class JobRunner:
         """Start to receive jobs, until the stack closes."""
         await self.lanes.read_lease()
         self.pipeline.open(self.dispatcher.on_end, self._on_stuck)
+        self._services.open()
         stack.push_async_callback(self.executor.close)
         await self.executor.open(self._options.queues)
         for lifespan in self._options.lifespans:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jetjobs.define.context import Context, enter_job
+from jetjobs.define.context import AttemptServices, Context, enter_job
 from jetjobs.define.dependencies import Scope
 from jetjobs.define.middleware import Middleware, compose
 from jetjobs.define.router import Router
@@ -21,7 +21,6 @@ from jetjobs.model.events import JobStarted, Observer
 from jetjobs.model.outcome import Outcome, Succeeded
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.execution.admission import Admitted, Refused
-from jetjobs.worker.execution.attempt_services import WorkerServices
 from jetjobs.worker.execution.thread_pool import ThreadPool
 from jetjobs.worker.isolation.pool import EncodedResult, ProcessPool
 from jetjobs.worker.isolation.rpc import handle_request
@@ -47,7 +46,7 @@ class Executor:
     def __init__(
         self,
         registry: Router,
-        services: WorkerServices,
+        services: AttemptServices,
         limits: TimeLimits,
         observe: Observer,
         config: ExecutorConfig,
@@ -65,7 +64,6 @@ class Executor:
 
     async def open(self, queues: Collection[str]) -> None:
         """Start the first child process if a task of these queues needs one. DefinitionError if that fails."""
-        self._services.open()
         if any(task.isolated and task.queue in queues for task in self._tasks.values()):
             await self._children.check()
 
@@ -80,7 +78,7 @@ class Executor:
         """Run the task. Returns `Succeeded` or what the task raised; of a refused job, its outcome."""
         if isinstance(admitted, Refused):
             return admitted.outcome
-        job, task, arguments, body = admitted
+        job, task, arguments, _ = admitted
         delivery, wall = attempt.delivery, time.time()
         wait_s = max(0.0, wall - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
@@ -97,10 +95,8 @@ class Executor:
         try:
             if task.direct and not self._middlewares:
                 value = await task.function(**arguments)  # the usual case, without layers in between
-            elif task.isolated:
-                value = await self._in_child(attempt, context, task, body)
             else:
-                value = await call(context, task, arguments, self._middlewares, self.threads, self._scope)
+                value = await self._invoke(attempt, context, admitted)
         except asyncio.CancelledError as cancelled:
             _uncancel()
             if attempt.interrupt is Interrupt.TIMEOUT:
@@ -118,6 +114,13 @@ class Executor:
             return Succeeded(encode(task, value))
         except Exception as error:
             return error
+
+    def _invoke(self, attempt: Attempt, context: Context, admitted: Admitted) -> Awaitable[Any]:
+        """Call the task inside its dependencies and the middleware."""
+        _, task, arguments, body = admitted
+        if task.isolated:
+            return self._in_child(attempt, context, task, body)
+        return call(context, task, arguments, self._middlewares, self.threads, self._scope)
 
     async def _in_child(self, attempt: Attempt, context: Context, task: Task[Any, Any], body: bytes) -> Any:
         """Run the task in a child process. Middleware runs in the worker and sees the decoded value; unless it
