@@ -18,7 +18,7 @@ from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.public import public
 from jetjobs.model.wire.headers import OF_SCHEDULE, SCHEDULED_TIME
-from jetjobs.model.wire.lenient_json import as_time
+from jetjobs.model.wire.lenient_json import as_time, read_iso_time
 
 T = TypeVar("T")
 
@@ -123,13 +123,9 @@ class Context:
     @property
     def schedule(self) -> ScheduledRun | None:
         """The schedule and the scheduled time of this job; None if no schedule produced it."""
-        name, scheduled_time = self.job.headers.get(OF_SCHEDULE), self.job.headers.get(SCHEDULED_TIME)
-        if not name or not scheduled_time:
-            return None
-        try:
-            return ScheduledRun(name, datetime.fromisoformat(scheduled_time))
-        except ValueError:
-            return None  # not written by jetjobs
+        name = self.job.headers.get(OF_SCHEDULE)
+        scheduled_time = read_iso_time(self.job.headers.get(SCHEDULED_TIME))
+        return ScheduledRun(name, scheduled_time) if name and scheduled_time else None
 
     @property
     def deadline(self) -> datetime:

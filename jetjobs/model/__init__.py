@@ -1,1 +1,1 @@
-"""What a job is: pure values and decisions. No I/O, no clock reads, nothing of NATS."""
+"""Values and decisions about jobs. No I/O, no clock, no NATS."""

@@ -1,4 +1,4 @@
-"""Durations as people write them: `10s`, `5m`, `2h`, `1d`, `250ms`."""
+"""Parse and format durations such as `10s`, `5m`, `2h`, `1d`, `250ms`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> timedelta:
-    """ValueError when `text` is no duration. A bare number is seconds.
+    """The duration; a bare number is in seconds. ValueError for an invalid one.
 
     >>> parse_duration("1h30m").total_seconds()
     5400.0
@@ -20,20 +20,20 @@ def parse_duration(text: str) -> timedelta:
     whole = text + "s" if _NUMBER.fullmatch(text) else text
     parts = _PART.findall(whole)
     if not parts or "".join(n + unit for n, unit in parts) != whole:
-        raise ValueError(f"{text!r} is no duration: write 10s, 5m, 2h, 1d or 250ms")
+        raise ValueError(f"invalid duration {text!r}: use 10s, 5m, 2h, 1d or 250ms")
     try:
         return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
     except OverflowError:
-        raise ValueError(f"{text!r} is too long a duration") from None
+        raise ValueError(f"invalid duration {text!r}: too long") from None
 
 
 def show_duration(seconds: float) -> str:
-    """Short form for people.
+    """A short text for people.
 
     >>> [show_duration(s) for s in (0.0031, 0.25, 2, 90, 3900, 90000)]
     ['3 ms', '250 ms', '2.0 s', '1m30s', '1h05m', '1d1h']
     """
-    # Each unit is chosen by what it would show: 0.9996 is 1.0 s, not 1000 ms.
+    # The unit depends on the rounded value: 0.9996 is 1.0 s, not 1000 ms.
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"
     if round(seconds, 1) < 60:

@@ -1,4 +1,4 @@
-"""What an error means for a job: worth another try, never, or after a time the other side named."""
+"""Classify errors: transient, permanent, or to be retried after a time that the other side named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @public("jetjobs.errors")
 class Verdict(NamedTuple):
-    """`after_s` replaces the policy's backoff where the other side named a time."""
+    """Whether an error is worth a retry. `after_s`, if set, replaces the backoff of the policy."""
 
     transient: bool
     after_s: float | None = None
@@ -25,23 +25,23 @@ TRANSIENT = Verdict(True)
 PERMANENT = Verdict(False)
 
 Classifier = Callable[[Any], Verdict | None]
-"""Given the error; None when it has no opinion."""
+"""Gets the error; returns None for no opinion."""
 
 
 def classify(error: BaseException, classifiers: Mapping[type[BaseException], Classifier]) -> Verdict:
-    """The app's own word for the nearest class of the error, else what HTTP says, else transient."""
+    """The verdict of the app for the nearest class of the error, else by HTTP status, else transient."""
     if isinstance(error, ChildRaised):
-        return Verdict(error.transient, error.after_s)  # the child has asked, with the error itself at hand
+        return Verdict(error.transient, error.after_s)  # classified in the child, which has the error itself
     for kind in type(error).__mro__:
         classifier = classifiers.get(kind)
-        verdict = _ask(classifier, error) if classifier is not None else None
+        verdict = _opinion(classifier, error) if classifier is not None else None
         if verdict is not None:
             return verdict
     return http_verdict(error) or TRANSIENT
 
 
-def _ask(classifier: Classifier, error: BaseException) -> Verdict | None:
-    """A classifier that fails, or answers with something else, has no opinion: it must not cost the job."""
+def _opinion(classifier: Classifier, error: BaseException) -> Verdict | None:
+    """The verdict of a classifier. None if it raises or returns something else: that must not lose the job."""
     try:
         verdict = classifier(error)
     except Exception:
@@ -50,7 +50,7 @@ def _ask(classifier: Classifier, error: BaseException) -> Verdict | None:
 
 
 def http_verdict(error: BaseException, now: datetime | None = None) -> Verdict | None:
-    """The verdict on an HTTP error of httpx, requests or aiohttp, known by its shape and not by its class."""
+    """The verdict on an HTTP error of httpx, requests or aiohttp, recognised by its attributes."""
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None) or getattr(error, "status", None)
     if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status < 600:
@@ -62,7 +62,7 @@ def http_verdict(error: BaseException, now: datetime | None = None) -> Verdict |
 
 
 def retry_after_s(text: str | None, now: datetime) -> float | None:
-    """Seconds in a Retry-After header: a number or a date; None for anything else.
+    """The seconds of a Retry-After header, a number or a date; None for anything else.
 
     >>> retry_after_s("120", datetime(2027, 1, 1, tzinfo=UTC))
     120.0

@@ -1,46 +1,46 @@
-"""The error tree. Imports nothing, so that every layer may raise from it.
+"""Every error and signal that jetjobs raises.
 
 JetJobsError
-  ConfigError             bad settings, found when they are built
-  DefinitionError         bad task, name, signature or dependency, found at declaration
-  BrokerError             the server refused or is gone; `__cause__` is the nats error
-    BrokerUnavailable       no server, or it went away
-    AccessDenied            wrong credentials, or no permission on a subject
-    UnsupportedServer       too old, or JetStream is off
-    TopologyMissing         a stream, lane or bucket that must be there is not
-    TopologyConflict        a stream, lane or bucket is not as wanted and cannot be made so
-    StorageFull             JetStream has no room left
-  EnqueueError            the job is not stored (except EnqueueUnconfirmed: not known)
+  ConfigError             invalid settings, found when they are built
+  DefinitionError         invalid task, name, signature or dependency, found at declaration
+  BrokerError             the server refused or is unreachable; `__cause__` is the nats error
+    BrokerUnavailable       no server answers
+    AccessDenied            wrong credentials, or no permission for a subject
+    UnsupportedServer       the server is too old, or JetStream is off
+    TopologyMissing         a required stream, lane or bucket does not exist
+    TopologyConflict        a stream, lane or bucket differs and cannot be changed
+    StorageFull             JetStream has no space left
+  EnqueueError            the job is not stored (EnqueueUnconfirmed: unknown)
     EnqueueUnconfirmed      no confirmation came; the job may or may not be stored
-    QueueNotFound           there is no such queue or lane
+    QueueNotFound           the queue or lane does not exist
     JobTooLarge             arguments over 64 MiB, or headers over their limit
     InvalidArguments        also a DeliveryError
-  DeliveryError           what arrived cannot run; always ends as a dead letter
+  DeliveryError           a delivered job cannot run; it becomes a dead letter
     MalformedJob            the body, a header or the subject cannot be read
-    UnknownTask             no task of that name in this app
-    InvalidArguments        the arguments do not fit the task's signature
-  AttemptError            how a run broke
+    UnknownTask             the app has no task of that name
+    InvalidArguments        the arguments do not fit the signature of the task
+  AttemptError            an attempt failed for another reason than an exception of the task
     JobTimeout              the task ran longer than its timeout
-    LeaseLost               the lease ran out under the running task
-    ChildDied               the child process that ran the task is gone, or would not start
-    UnstorableValue         a result or checkpoint that JSON cannot hold, or that is over its limit
-  ResultError             the result cannot be had
-    ResultNotReady          the job has not ended within the time given
-    ResultExpired           the job has ended and its record is gone, or was never kept
-    JobFailed               the job is dead; remote type, text and traceback as strings
-    JobCancelled            somebody has cancelled the job
-  JobNotFound             no job or dead letter is found by that id, or its record has expired
-  JobAmbiguous            several have that id, in different queues or tasks
-  CheckpointError         a checkpoint that does not fit the type it is asked for
-  ScheduleNotFound        there is no schedule of that name
-  ScheduleConflict        somebody else has changed the schedule meanwhile
-  WorkerNotFound          there is no live worker of that name
-  WorkerSilent            it is registered, and did not answer
+    LeaseLost               the lease expired while the task was running
+    ChildDied               the child process of the task died or did not start
+    UnstorableValue         a result or checkpoint has no JSON form or exceeds its limit
+  ResultError             the result is not available
+    ResultNotReady          the job has not ended within the timeout
+    ResultExpired           the job has ended, and its record has expired or was never stored
+    JobFailed               the job is dead; type, text and traceback of the error as strings
+    JobCancelled            the job was cancelled
+  JobNotFound             no job or dead letter has that id, or its record has expired
+  JobAmbiguous            several jobs have that id, in different queues or tasks
+  CheckpointError         a checkpoint does not fit the requested type
+  ScheduleNotFound        no schedule has that name
+  ScheduleConflict        another process has changed the schedule
+  WorkerNotFound          no running worker has that name
+  WorkerSilent            the worker is registered, but did not answer
 
-Signal                    no error: raised by a task to say what is to follow
-  Retry                     this attempt failed; the next one after the time given
-  Snooze                    not now; spends no attempt
-  Reject                    never; the job is dead
+Signal                    not an error: raised by a task to control what follows
+  Retry                     this attempt failed; try again after the given time
+  Snooze                    run again later; does not use up an attempt
+  Reject                    never run again; the job becomes a dead letter
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from jetjobs.model.public import public
 
 
 class JetJobsError(Exception):
-    """Base of every error jetjobs raises. `hint` says what to do about it, where that is known."""
+    """Base of all errors of jetjobs. `hint` says what to do about it, if that is known."""
 
     hint: str | None = None
 
@@ -62,15 +62,15 @@ class JetJobsError(Exception):
 
 
 class ConfigError(JetJobsError):
-    """Settings that cannot be used."""
+    """Invalid settings."""
 
 
 class DefinitionError(JetJobsError):
-    """A declaration that cannot work: found when the module is imported, not when a job runs."""
+    """An invalid declaration, found when the module is imported, not when a job runs."""
 
 
 class BrokerError(JetJobsError):
-    """The server refused, or is gone."""
+    """The server refused a request or is unreachable."""
 
     def __init__(self, message: str, *, hint: str | None = None, code: int = 0) -> None:
         super().__init__(message, hint=hint)
@@ -83,23 +83,23 @@ class BrokerUnavailable(BrokerError):
 
 
 class AccessDenied(BrokerError):
-    """The server knows us and says no."""
+    """The server rejected the credentials, or denied access to a subject."""
 
 
 class UnsupportedServer(BrokerError):
-    """The server is too old, or has JetStream off."""
+    """The server is too old, or JetStream is off."""
 
 
 class TopologyMissing(BrokerError):
-    """A stream, lane or bucket that must be there is not."""
+    """A required stream, lane or bucket does not exist."""
 
 
 class TopologyConflict(BrokerError):
-    """A stream, lane or bucket is not as wanted and cannot be made so."""
+    """A stream, lane or bucket differs from the required configuration and cannot be changed."""
 
 
 class StorageFull(BrokerError):
-    """JetStream has no room left; nothing was stored."""
+    """JetStream has no space left; nothing was stored."""
 
 
 class EnqueueError(JetJobsError):
@@ -107,7 +107,7 @@ class EnqueueError(JetJobsError):
 
 
 class EnqueueUnconfirmed(EnqueueError):
-    """No confirmation came in time: the job may or may not be stored."""
+    """The server did not confirm in time: the job may or may not be stored."""
 
     def __init__(self, message: str, *, job_id: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -115,11 +115,11 @@ class EnqueueUnconfirmed(EnqueueError):
 
 
 class QueueNotFound(EnqueueError):
-    """There is no such queue, or it has no such lane."""
+    """The queue does not exist, or does not have the lane."""
 
 
 class JobTooLarge(EnqueueError):
-    """The arguments are over 64 MiB, or the headers over their limit."""
+    """The arguments exceed 64 MiB, or the headers exceed their limit."""
 
     def __init__(self, message: str, *, size: int, limit: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -128,7 +128,7 @@ class JobTooLarge(EnqueueError):
 
 
 class DeliveryError(JetJobsError):
-    """What arrived cannot run. Ends as a dead letter, never in silence."""
+    """A delivered job cannot run. It becomes a dead letter."""
 
 
 class MalformedJob(DeliveryError):
@@ -136,11 +136,11 @@ class MalformedJob(DeliveryError):
 
 
 class UnknownTask(DeliveryError):
-    """No task of that name in this app."""
+    """The app has no task of that name."""
 
 
 class InvalidArguments(EnqueueError, DeliveryError):
-    """Arguments that do not fit the task's signature. `problems` pairs each argument with what is wrong."""
+    """The arguments do not fit the signature of the task. `problems` has pairs of argument and message."""
 
     def __init__(self, message: str, *, task: str, problems: list[tuple[str, str]]) -> None:
         super().__init__(message)
@@ -149,10 +149,10 @@ class InvalidArguments(EnqueueError, DeliveryError):
 
 
 class AttemptError(JetJobsError):
-    """How a run broke, when the task itself did not raise."""
+    """An attempt failed for another reason than an exception of the task."""
 
     child_error: object = None
-    """What a child process said of the error, where it was raised there."""
+    """The error as the child process described it, if it was raised there."""
 
 
 class JobTimeout(AttemptError):
@@ -160,15 +160,15 @@ class JobTimeout(AttemptError):
 
 
 class LeaseLost(AttemptError):
-    """The lease ran out under the running task: somebody else may be running the job now."""
+    """The lease expired while the task was running: another worker may be running the job now."""
 
 
 class ChildDied(AttemptError):
-    """The child process that ran the task is gone: a segfault, `os._exit`, want of memory. Or it did not start."""
+    """The child process of the task died (segfault, `os._exit`, out of memory), or it did not start."""
 
 
 class ChildRaised(AttemptError):
-    """Internal: the task raised in its child process, where its class is known and it was judged."""
+    """Internal: the task raised in its child process, which has also classified the error."""
 
     def __init__(self, message: str, *, child_error: object, transient: bool, after_s: float | None) -> None:
         super().__init__(message)
@@ -178,23 +178,23 @@ class ChildRaised(AttemptError):
 
 
 class UnstorableValue(AttemptError):
-    """A result or a checkpoint that JSON cannot hold, or that is over its limit. Not worth another attempt."""
+    """A result or checkpoint has no JSON form or exceeds its limit. The job is not retried."""
 
 
 class ResultError(JetJobsError):
-    """The result of a job cannot be had."""
+    """The result of a job is not available."""
 
 
 class ResultNotReady(ResultError):
-    """The job has not ended within the time given."""
+    """The job has not ended within the timeout."""
 
 
 class ResultExpired(ResultError):
-    """The job has ended and its record is gone, or was never kept."""
+    """The job has ended, and its record has expired or was never stored."""
 
 
 class JobFailed(ResultError):
-    """The job is dead. The remote error comes as text: exceptions never cross processes as objects."""
+    """The job is dead. The error of the worker is given as text; exceptions are never sent as objects."""
 
     def __init__(self, message: str, *, reason: str, error_type: str, text: str, traceback: str) -> None:
         super().__init__(message)
@@ -209,11 +209,11 @@ class JobCancelled(ResultError):
 
 
 class JobNotFound(JetJobsError):
-    """No job of that id is anywhere, or no dead letter where one is asked for."""
+    """No job, or no dead letter, has that id."""
 
 
 class JobAmbiguous(JetJobsError):
-    """Callers chose the same id in different queues or tasks. `places` names them."""
+    """Several jobs have that id, in different queues or tasks. `places` lists them."""
 
     def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -221,36 +221,36 @@ class JobAmbiguous(JetJobsError):
 
 
 class CheckpointError(JetJobsError):
-    """A checkpoint that does not fit the type it is asked for."""
+    """A checkpoint does not fit the requested type."""
 
 
 class ScheduleNotFound(JetJobsError):
-    """There is no schedule of that name."""
+    """No schedule has that name."""
 
 
 class ScheduleConflict(JetJobsError):
-    """The schedule is not as the caller knew it: somebody else has changed it meanwhile."""
+    """Another process has changed the schedule since the caller read it."""
 
 
 class WorkerNotFound(JetJobsError):
-    """There is no live worker of that name."""
+    """No running worker has that name."""
 
 
 class WorkerSilent(JetJobsError):
-    """The worker is registered and has not answered in time: its event loop is blocked, or it has just died."""
+    """The worker is registered, but did not answer in time: its event loop is blocked, or it has just died."""
 
 
 class Signal(Exception):
-    """Raised by a task to say what is to follow. Not an error: it is not caught by `except JetJobsError`."""
+    """Raised by a task to control what follows. It is not an error: `except JetJobsError` does not catch it."""
 
     child_error: object = None
-    """What a child process said of the signal, where it was raised there."""
+    """The signal as the child process described it, if it was raised there."""
 
 
 class Retry(Signal):
-    """This attempt failed; make the next one `after` so long. Without a time, the task's policy decides."""
+    """This attempt failed; try again `after` this time. Without a time, the retry policy decides."""
 
-    def __init__(self, after: timedelta | None = None, reason: str = "retry asked for") -> None:
+    def __init__(self, after: timedelta | None = None, reason: str = "retry requested") -> None:
         super().__init__(reason)
         if after is not None and after < timedelta(0):
             raise DefinitionError("Retry(after) must not be negative")
@@ -258,14 +258,14 @@ class Retry(Signal):
 
 
 class Snooze(Signal):
-    """Not now: call again `after` so long, or at `until`. Spends no attempt, however often."""
+    """Run the job again `after` this time, or at `until`. This never uses up an attempt."""
 
     def __init__(
         self, after: timedelta | None = None, *, until: datetime | None = None, reason: str = "snoozed"
     ) -> None:
         super().__init__(reason)
         if (after is None) == (until is None):
-            raise DefinitionError("Snooze takes `after` or `until`")
+            raise DefinitionError("Snooze takes either `after` or `until`")
         if after is not None and after < timedelta(0):
             raise DefinitionError("Snooze(after) must not be negative")
         if until is not None and until.tzinfo is None:
@@ -275,7 +275,7 @@ class Snooze(Signal):
 
 
 class Reject(Signal):
-    """Never: the job is dead with reason `permanent`, and this text as its cause."""
+    """Do not run the job again: it becomes a dead letter with reason `permanent` and this text."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

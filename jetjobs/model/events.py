@@ -1,4 +1,4 @@
-"""What happened, as values. An observer is told; it must not block and must not raise."""
+"""The events that observers receive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jetjobs.model.public import public
 
 @public("jetjobs.events")
 class JobEnqueued(NamedTuple):
-    """A job was stored, or found to be there already."""
+    """A job was stored, or already existed."""
 
     queue: str
     task: str
     job_id: str
     duplicate: bool
     took_s: float
-    """How long the call took. Of jobs stored together, the first of each queue says it and the others say 0."""
+    """How long the call took. Of jobs stored together, only the first of each queue has it; the others have 0."""
 
 
 @public("jetjobs.events")
 class EnqueueFailed(NamedTuple):
-    """A job could not be stored, or was not confirmed. `took_s` as with `JobEnqueued`."""
+    """A job could not be stored, or was not confirmed. `took_s` is as in `JobEnqueued`."""
 
     queue: str
     task: str
@@ -34,7 +34,7 @@ class EnqueueFailed(NamedTuple):
 
 @public("jetjobs.events")
 class JobStarted(NamedTuple):
-    """An attempt begins. `wait_s` counts from the moment the job was due."""
+    """An attempt starts. `wait_s` is the time since the job was due."""
 
     queue: str
     task: str
@@ -46,7 +46,7 @@ class JobStarted(NamedTuple):
 
 @public("jetjobs.events")
 class JobFinished(NamedTuple):
-    """An attempt has ended and the job stands in its next place."""
+    """An attempt has ended, and its outcome is stored."""
 
     queue: str
     task: str
@@ -59,19 +59,21 @@ class JobFinished(NamedTuple):
     retry_in_s: float = 0.0
     error: ErrorInfo | None = None
     delivery: int = 1
-    """0 for a job that the server had stopped delivering: the leader has dead-lettered it."""
+    """0 for a job that the server no longer delivered and that the leader has dead-lettered."""
     sequence: int = 0
-    """Of the message in the work stream."""
+    """Sequence of the message in the work stream."""
     root_id: str = ""
-    """The first job of the line it descends from; empty where no other job enqueued it."""
+    """The first job in the chain of parents; empty if no other job enqueued this one."""
     max_attempts: int = 0
-    """How many it may have; told of one that has failed."""
+    """How many attempts the job may have; set for a failed attempt."""
 
 
 @public("jetjobs.events")
 class Redelivered(NamedTuple):
-    """A message came that was handed out before and never settled: a lease ran out, or a worker died. Jobs that
-    are given back or retried come as new messages, so this is always unexpected."""
+    """A message was delivered again because its lease expired or its worker died.
+
+    Released and retried jobs come as new messages, so that a redelivery is always unexpected.
+    """
 
     queue: str
     lane: str
@@ -81,7 +83,7 @@ class Redelivered(NamedTuple):
 
 @public("jetjobs.events")
 class LeaseLostEvent(NamedTuple):
-    """A lease ran out under a job; nothing was touched on the server."""
+    """The lease of a running job expired. Nothing was changed on the server."""
 
     queue: str
     task: str
@@ -90,27 +92,28 @@ class LeaseLostEvent(NamedTuple):
 
 @public("jetjobs.events")
 class SettleFailed(NamedTuple):
-    """What a job's end writes could not be stored."""
+    """The outcome of a job could not be stored."""
 
     queue: str
     task: str
     job_id: str
     error: str
     kind: Literal["outcome", "record"] = "outcome"
-    """outcome: the delivery is not acked, and the job comes again. record: storage was full, so a job that has
-    succeeded was acked without a record."""
+    """outcome: the delivery is not acked, and the job is delivered again. record: storage was full, and a job that
+    succeeded was acked without a record.
+    """
 
 
 @public("jetjobs.events")
 class ConnectionLost(NamedTuple):
-    """The connection is gone; we are reconnecting."""
+    """The connection is lost; the client reconnects."""
 
     error: str
 
 
 @public("jetjobs.events")
 class ConnectionRestored(NamedTuple):
-    """The connection is back."""
+    """The connection is restored."""
 
     outage_s: float
     server: str
@@ -118,7 +121,7 @@ class ConnectionRestored(NamedTuple):
 
 @public("jetjobs.events")
 class WorkerChanged(NamedTuple):
-    """The worker went to another phase: started, ready, recycling, quiet, stopped."""
+    """The worker entered another phase: started, ready, recycling, quiet, stopped."""
 
     phase: str
     detail: str = ""
@@ -126,7 +129,7 @@ class WorkerChanged(NamedTuple):
 
 @public("jetjobs.events")
 class LaneTrouble(NamedTuple):
-    """A lane cannot be pulled from right now, and why."""
+    """Workers cannot pull from a lane at the moment."""
 
     queue: str
     lane: str
@@ -135,7 +138,7 @@ class LaneTrouble(NamedTuple):
 
 @public("jetjobs.events")
 class ThreadStuck(NamedTuple):
-    """A thread still runs a task that was given up, and cannot be stopped; `stuck` of them by now."""
+    """A thread still runs a task that has timed out and cannot be stopped. `stuck` counts such threads."""
 
     queue: str
     task: str

@@ -1,4 +1,4 @@
-"""What a job is, which states it may be in, and which moves there are. Values only."""
+"""Jobs, their states, and the transitions between states."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from jetjobs.model.wire.lenient_json import as_time
 
 @public("jetjobs")
 class JobState(StrEnum):
-    """Where a job stands. Only the final states are ever written down; the others are places."""
+    """The state of a job. Only final states are stored; the others follow from where the message is."""
 
     SCHEDULED = "scheduled"
-    """In lane `later`, waiting for its first attempt. The server's clock moves it on to queued."""
+    """In lane `later`, waiting for its first attempt. The server moves it to its lane when it is due."""
     QUEUED = "queued"
-    """In its lane, for the next worker with a free scheduled time."""
+    """In its lane, waiting for a worker with a free slot."""
     RUNNING = "running"
     """Delivered to a worker that holds the lease; still in its lane."""
     RETRYING = "retrying"
-    """In lane `later` after a failed attempt, waiting for the backoff to pass."""
+    """In lane `retry`, waiting for its next attempt."""
     SUCCEEDED = "succeeded"
-    """In the queue's `done` bucket until its TTL passes."""
+    """In the `done` bucket of the queue until its TTL expires."""
     DEAD = "dead"
-    """In the dead stream with its cause. Only a replay moves it."""
+    """In the dead stream with its cause, until it is replayed or deleted."""
     CANCELLED = "cancelled"
-    """In the queue's `done` bucket, marked so."""
+    """In the `done` bucket of the queue, recorded as cancelled."""
 
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.DEAD, JobState.CANCELLED})
@@ -50,9 +50,9 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
 
 @public("jetjobs")
 class Job(NamedTuple):
-    """One request to run a task. A tuple, because one is made for every delivery.
+    """One request to run a task. A tuple for speed: one is created for every delivery.
 
-    Times are seconds since the epoch; 0 stands for "not set".
+    Times are seconds since the epoch; 0 means "not set".
     """
 
     id: str
@@ -61,7 +61,7 @@ class Job(NamedTuple):
     lane: str
     body: bytes
     key: str = NO_KEY
-    """The key token, which is also the beginning of the id of a job that has a key."""
+    """The key token. The id of a job with a key starts with it."""
     run: str = ""
     hop: int = 0
     attempt: int = 1
@@ -72,35 +72,35 @@ class Job(NamedTuple):
     reply: str = ""
     payload: str = ""
     crashes: int = 0
-    """Workers that died with it in hand, as far as earlier messages of it knew; see Delivery.delivered."""
+    """How many workers crashed or lost the lease, according to earlier messages; see Delivery.delivered."""
     headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} {self.task}@{self.queue}>"  # the body may hold secrets
+        return f"<Job {self.id} {self.task}@{self.queue}>"  # the body may contain secrets
 
     @property
     def uid(self) -> str:
-        """What stands behind the key token in the subject."""
+        """The last token of the subject."""
         return self.id if self.key == NO_KEY else self.id[len(self.key) + 1 :]
 
     @property
     def message_id(self) -> str:
-        """The `Nats-Msg-Id` of this hop: never repeats in a job's life, so no move is taken for a duplicate."""
+        """The `Nats-Msg-Id` of this hop. It never repeats, so that the server takes no move for a duplicate."""
         return f"{self.id}.{self.run}.{self.hop}"
 
     @property
     def carried(self) -> dict[str, str]:
-        """Headers of the caller's own, which every move keeps."""
+        """The headers that the caller set. Every move keeps them."""
         return {k: v for k, v in self.headers.items() if not k.lower().startswith(OWN_PREFIXES)}
 
 
 @public("jetjobs")
 class JobStatus(NamedTuple):
-    """What is known of a job at one moment."""
+    """The status of a job at one moment."""
 
     id: str
     state: JobState | None
-    """None: it is not found by this id, or its record has expired or cannot be read."""
+    """None if no job has this id, or its record has expired or cannot be read."""
     queue: str
     task: str
     attempt: int = 0
@@ -113,40 +113,41 @@ class JobStatus(NamedTuple):
     error: str | None = None
     lane: str | None = None
     run: str = ""
-    """Which life of the id this is; empty where that is not known."""
+    """Distinguishes jobs that had the same id; empty if unknown."""
     crashes: int = 0
-    """Deliveries of earlier messages that ended without a word from their worker."""
+    """Deliveries of earlier messages during which the worker crashed or lost its lease."""
     history: tuple[dict[str, Any], ...] = ()
     """The failures so far, oldest first."""
     replays: tuple[dict[str, Any], ...] = ()
     """The replays so far, oldest first."""
     result: Any = None
-    """What the task returned, as JSON; None also where it is kept elsewhere or not at all."""
+    """The result as JSON; None if it is stored elsewhere or not at all."""
     progress: float | None = None
-    """How far a running job says it is, from 0 to 1; None when it says nothing."""
+    """The progress that a running job reported, from 0 to 1; None without a report."""
     message: str | None = None
     schedule: str | None = None
-    """The schedule that it is a tick of."""
+    """The schedule that produced the job."""
     scheduled_time: datetime | None = None
-    """Which of its scheduled times."""
+    """The scheduled time that the job belongs to."""
     priority: str | None = None
-    """The lane it is for; it stands in another while it waits for its time, or was given back."""
+    """The lane that the job belongs to; it is in another lane while it waits for its time or was returned."""
     cancel: dict[str, str] | None = None
-    """Who has asked for its cancelling and why, of a job that was cancelled or is to be."""
+    """Who requested the cancellation of the job and why, if it was or will be cancelled."""
     how: str | None = None
-    """How a cancelled job was ended while it ran: `stopped` or `killed`."""
+    """How a running job was cancelled: `stopped` or `killed`."""
     parent: str | None = None
-    """The job from whose task it was enqueued."""
+    """The job whose task enqueued this one."""
     root: str | None = None
-    """The first job of that line: the parent's parent, and so on."""
+    """The first job in the chain of parents."""
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
 
 
 def lineage_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The job that enqueued the one with these headers, and the first of that line; None twice for most. What is
-    no id counts as none: anybody may write a header."""
+    """The parent of the job with these headers and the first job in the chain of parents; None for a job without a
+    parent. Invalid ids are ignored, because any producer can write headers.
+    """
     parent = headers.get(PARENT)
     if parent is None or not is_id(parent):
         return None, None
@@ -158,7 +159,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def running_status(job_id: str, record: Mapping[str, Any]) -> JobStatus:
-    """What the running record of a job tells, as `read_running` gives it."""
+    """The status in a running record that `read_running` has returned."""
     return JobStatus(
         job_id,
         JobState.RUNNING,

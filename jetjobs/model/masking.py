@@ -1,4 +1,4 @@
-"""Secret fields, for whoever shows arguments: a header of the job names them, and they are masked by it."""
+"""Mask secrets in arguments and results. A header of the job lists their paths."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jetjobs.model.wire.lenient_json import read_json
 MASK = "***"
 MAX_HEADER = 2_000
 _PLAIN = re.compile(r"[\w$@:/-]+")
-"""Aliases are more than identifiers; neither comma nor dot may be in a name, nor what a header cannot hold."""
+"""Aliases need not be identifiers, but contain no comma, no dot and nothing that a header cannot contain."""
 _RESULT = "result"
 Path = tuple[str, ...]
-"""Names from the outermost argument inward; `*` stands for each item of a list or value of a dict."""
+"""Names from the argument inward; `*` matches each item of a list and each value of a dict."""
 
 
 def write_paths(paths: Collection[Path]) -> str:
-    """The header's value: `password,users.*.token`. Where that cannot be written, what is around it is secret too.
+    """The value of the header. If a path cannot be written, the value that contains it is secret.
 
     >>> write_paths([("password",), ("users", "*", "token")])
     'password,users.*.token'
@@ -41,12 +41,12 @@ def read_paths(text: str) -> list[Path]:
 
 
 def write_result_paths(paths: Collection[Path]) -> str:
-    """What a done record says of its result: `result.token`, or `result` when all of it is secret."""
+    """The secret paths in a done record: `result.token`, or `result` if all of it is secret."""
     return write_paths([(_RESULT, *path) for path in paths])
 
 
 def mask_result(result: Any, text: Any) -> Any:
-    """A copy of a result without its secrets, by what its record says of them.
+    """A copy of a result with the secrets masked that its record lists.
 
     >>> mask_result({"user": "ada", "token": "x"}, "result.token"), mask_result("x", "result")
     ({'user': 'ada', 'token': '***'}, '***')
@@ -55,7 +55,7 @@ def mask_result(result: Any, text: Any) -> Any:
 
 
 def mask(value: Any, paths: Iterable[Path]) -> Any:
-    """A copy of a JSON value without its secrets. Where it has not the form that a path speaks of, more is masked.
+    """A copy of a JSON value with its secrets masked. Where a path does not fit the value, more is masked.
 
     >>> mask({"user": {"name": "Ada", "token": "x"}, "n": 1}, [("user", "token")])
     {'user': {'name': 'Ada', 'token': '***'}, 'n': 1}
@@ -79,18 +79,18 @@ def _mask(value: Any, path: Path) -> Any:
 
 
 def shown_arguments(body: bytes, headers: Mapping[str, str]) -> Any:
-    """A job's arguments for people and lists: JSON with its secrets masked."""
+    """The arguments of a job as JSON, with secrets masked."""
     if payload := headers.get(h.PAYLOAD):
         return f"<in the object store: {payload}>"
     try:
         value = read_json(body)
     except ValueError:
-        return f"<{len(body)} bytes that are no JSON>"
+        return f"<{len(body)} bytes that are not JSON>"
     return mask(value, read_paths(headers.get(h.SECRET, "")))
 
 
 def covers_secret(place: Sequence[str], paths: Iterable[Path]) -> bool:
-    """Whether one of the secrets is at that place, around it or in it.
+    """Whether a secret is at that place, contains it or is contained in it.
 
     >>> covers_secret(["user"], [("user", "token")]), covers_secret(["user", "name"], [("user", "token")])
     (True, False)

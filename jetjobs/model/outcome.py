@@ -1,4 +1,4 @@
-"""Decide what follows an attempt. Pure: the runner reports, this module answers, settlement carries it out."""
+"""Decide the outcome of an attempt: succeed, retry, snooze, or become a dead letter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_WAIT_S = 10 * 365 * 86400.0
 
 
 class DeadReason(StrEnum):
-    """Why a job will not run again by itself. A closed set: also a metric label."""
+    """Why a job is dead. A fixed set, because it is also a metric label."""
 
     EXHAUSTED = "exhausted"
     PERMANENT = "permanent"
@@ -44,7 +44,7 @@ class DeadReason(StrEnum):
 
 @public("jetjobs.events")
 class ErrorInfo(NamedTuple):
-    """An exception as text: it crosses processes, and is never rebuilt."""
+    """An exception as text. It is sent between processes and never turned back into an exception."""
 
     type: str
     text: str
@@ -52,14 +52,14 @@ class ErrorInfo(NamedTuple):
 
 
 class Succeeded(NamedTuple):
-    """The task returned. `result` is JSON, or None where the task keeps no result."""
+    """The task returned. `result` is JSON, or None if the task stores no result."""
 
     result: bytes | None
     name: str = "succeeded"
 
 
 class Retried(NamedTuple):
-    """The attempt failed and another one follows after `delay_s`."""
+    """The attempt failed; another one follows after `delay_s`."""
 
     delay_s: float
     error: ErrorInfo
@@ -67,36 +67,36 @@ class Retried(NamedTuple):
 
 
 class Snoozed(NamedTuple):
-    """The task asks to be called later; the attempt was not spent."""
+    """The task asked to run later. This does not use up an attempt."""
 
     delay_s: float
     name: str = "snoozed"
 
 
 class Released(NamedTuple):
-    """The worker gives the delivery back; the attempt was not spent."""
+    """The worker returned the job to its queue. This does not use up an attempt."""
 
     name: str = "released"
 
 
 class Suspected(NamedTuple):
-    """One crash short of the limit: it goes to lane `back` with its count, to run with nothing new beside it."""
+    """One crash short of the limit: the job goes to lane `returned` and runs while no other job starts."""
 
     name: str = "suspected"
 
 
 class Cancelled(NamedTuple):
-    """Somebody has cancelled the job. It is kept as a record for a while, and does not run again."""
+    """The job was cancelled. A record of it is stored, and it does not run again."""
 
     by: str
     why: str
     how: str = ""
-    """How it was ended while it ran, `stopped` or `killed`; empty for one that did not run."""
+    """How the running job was ended: `stopped` or `killed`; empty if it was not running."""
     name: str = "cancelled"
 
 
 class DeadLettered(NamedTuple):
-    """The job will not run again by itself."""
+    """The job is dead; only a replay runs it again."""
 
     reason: DeadReason
     error: ErrorInfo
@@ -104,7 +104,7 @@ class DeadLettered(NamedTuple):
 
 
 class Abandoned(NamedTuple):
-    """Nothing is published. `ack` when the job already stands in its next place; not when the lease is lost."""
+    """Nothing is published. `ack` if the outcome is already stored, not if the lease is lost."""
 
     ack: bool
     name: str = "let_go"
@@ -114,14 +114,14 @@ Outcome = Succeeded | Retried | Snoozed | Released | Suspected | Cancelled | Dea
 
 
 def refuse(error: DeliveryError) -> DeadLettered:
-    """What follows a delivery that cannot run at all: trying again would not change it."""
+    """The outcome of a job that cannot run at all: a retry would not change that."""
     return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(*describe(error)[:2]))
 
 
 def decide(
     job: Job, error: BaseException, policy: RetryPolicy, verdict: Verdict, now: float, draw: float
 ) -> Retried | Snoozed | DeadLettered:
-    """What follows a failed attempt. `draw` is a random number from 0 to 1 for the jitter."""
+    """The outcome of a failed attempt. `draw` is a random number from 0 to 1 for the jitter."""
     if isinstance(error, Snooze):
         return _snooze(job, error, now)
     info = describe(error)
@@ -141,22 +141,22 @@ def decide(
 
 
 def is_retryable(error: BaseException, policy: RetryPolicy, verdict: Verdict) -> bool:
-    """The task's own lists go before the app's verdict; a task that asks for a retry gets it."""
-    # A result that cannot be kept: another run would do the work twice and return the same.
+    """The `retry_on` and `dead_on` of the task take precedence over the verdict; a Retry is always honoured."""
+    # A retry would do the work twice and return the same unstorable result.
     if isinstance(error, (Reject, UnstorableValue)):
         return False
     if isinstance(error, Retry):
         return True
     if isinstance(error, policy.dead_on):
         return False
-    # What a child process raised was weighed there, lists and all: here its class is not to be had.
+    # The child process has checked both lists already; the class of the error is not known here.
     if policy.retry_on and not isinstance(error, ChildRaised):
         return isinstance(error, policy.retry_on)
     return verdict.transient
 
 
 def _bounded(wait: float) -> float:
-    """No wait is negative, and none ends beyond what a date can say."""
+    """The wait, neither negative nor beyond the range of dates."""
     return min(max(0.0, wait), MAX_WAIT_S)
 
 
@@ -176,7 +176,7 @@ _REASONS: dict[type[BaseException], DeadReason] = {
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """The error as capped text."""
+    """The error as text of limited length."""
     if isinstance(error, AttemptError | Signal) and isinstance(error.child_error, ErrorInfo):
         return error.child_error
     kind = type(error)

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, and when to stop trying. Arithmetic only."""
+"""Retry policies: how often a job is retried, and how long it waits before the next attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jetjobs.model.public import public
 from jetjobs.model.wire.lenient_json import read_json
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
-"""A function is given the number of the attempt that failed, counted from 1."""
+"""A function gets the number of the failed attempt, from 1."""
 
 _KINDS = ("exponential", "linear", "fixed")
 
@@ -22,11 +22,11 @@ _KINDS = ("exponential", "linear", "fixed")
 @public("jetjobs")
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Which failures are tried again, how often, and after how long.
+    """Which failures are retried, how often, and after how long.
 
-    The wait is `base` doubled after each failure (exponential), `base` times the attempt (linear), `base`
-    (fixed), or what a function says; at most `cap`. With jitter (the default) it is then drawn evenly from
-    zero to that, so that jobs which failed together do not come back together.
+    The wait is `base` doubled after each failure (exponential), `base` times the attempt (linear), `base` (fixed),
+    or the result of a function; at most `cap`. With jitter (the default) it is then a random time between zero and
+    that, so that jobs that failed together are not retried together.
     """
 
     max_attempts: int = 5
@@ -35,11 +35,11 @@ class RetryPolicy:
     jitter: bool = True
     backoff: Backoff = "exponential"
     max_age: timedelta | None = None
-    """Counted from the enqueue: an attempt that would begin later than this is not made."""
+    """Since the job was enqueued: no attempt starts later than this."""
     retry_on: tuple[type[BaseException], ...] = ()
-    """If any are named, only these are tried again."""
+    """If not empty, only these exceptions are retried."""
     dead_on: tuple[type[BaseException], ...] = ()
-    """These are never tried again; goes before `retry_on`."""
+    """These exceptions are never retried; takes precedence over `retry_on`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
@@ -63,13 +63,14 @@ class RetryPolicy:
             ):
                 raise DefinitionError(f"{name} must be a tuple of exception classes")
 
-    # Over the wire, for a policy given to one job.
+    # The policy of a single job is sent in a header.
 
     def to_header(self) -> str:
-        """The policy as text. DefinitionError for what only code can say: functions and exception classes."""
+        """The policy as JSON. DefinitionError for functions and exception classes, which have no JSON form."""
         if callable(self.backoff) or self.retry_on or self.dead_on:
             raise DefinitionError(
-                "a job's own policy has no function, retry_on or dead_on: give those to the task"
+                "the retry policy of a single job cannot have a function, retry_on or dead_on",
+                hint="set those on the task",
             )
         values: dict[str, Any] = {
             "max_attempts": self.max_attempts,
@@ -83,10 +84,10 @@ class RetryPolicy:
         return json.dumps(values, separators=(",", ":"))
 
     def with_header(self, text: str) -> Self:
-        """This policy with what a job says of its own; ValueError when that cannot be read."""
+        """This policy, changed by the header of a job. ValueError if the header is invalid."""
         values = read_json(text)
         if not isinstance(values, dict):
-            raise ValueError("no object")
+            raise ValueError("not a JSON object")
         try:
             return type(self)(
                 max_attempts=values.get("max_attempts", self.max_attempts),
@@ -119,19 +120,19 @@ def backoff_s(attempt: int, policy: RetryPolicy) -> float:
     """
     base = policy.base.total_seconds()
     if policy.backoff == "exponential":
-        # The exponent is bounded so that a hand-made attempt number of a million cannot overflow.
+        # The exponent is limited, so that a forged attempt number of a million cannot overflow.
         wait = base * 2.0 ** min(attempt - 1, 64)
     elif policy.backoff == "linear":
         wait = base * min(attempt, 10**9)
     elif policy.backoff == "fixed":
         wait = base
     else:
-        wait = _asked(policy.backoff, attempt, base)
+        wait = _custom_backoff(policy.backoff, attempt, base)
     return min(wait, policy.cap.total_seconds())
 
 
-def _asked(function: Any, attempt: int, default: float) -> float:
-    """What the user's function says. A function that fails must not lose the job: `base` stands in for it."""
+def _custom_backoff(function: Any, attempt: int, default: float) -> float:
+    """The wait from the user's function. If that fails, `default` is used: the job must not get lost."""
     try:
         wait = float(function(attempt).total_seconds())
     except Exception:

@@ -1,4 +1,4 @@
-"""Settings: frozen groups with working defaults, checked together when they are built."""
+"""Settings: immutable groups with defaults, validated when they are built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.public import public
 from jetjobs.model.wire.validation import check_token
 
-# To the last @, for a password may hold one, or a slash; the scheme may be missing.
+# Up to the last @, because a password may contain @ or a slash. The scheme is optional.
 _LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
 
 
@@ -23,42 +23,43 @@ def _duration(value: Any) -> Any:
     if isinstance(value, str):
         return parse_duration(value)
     if isinstance(value, bool):
-        raise ValueError("a duration is no yes or no: write 10s, 5m, 2h, 1d or 250ms")
+        raise ValueError("invalid duration: use 10s, 5m, 2h, 1d or 250ms")
     if not isinstance(value, int | float):
         return value
     try:
         return timedelta(seconds=value)
     except OverflowError:
-        raise ValueError("too long a duration") from None
+        raise ValueError("invalid duration: too long") from None
 
 
 def _lease(value: timedelta) -> timedelta:
     if value < timedelta(seconds=1):
-        raise ValueError("lease must be at least 1s: heartbeats go out at a third of it")
+        raise ValueError("lease must be at least 1s: heartbeats are sent every third of it")
     return value
 
 
 def check_urls(value: str) -> str:
-    """URLs of servers, with commas. ValueError for what none can be reached by; it does not repeat what was given,
-    which may hold a password."""
+    """The URLs of servers, separated by commas. ValueError for an invalid one; the message does not repeat it,
+    because it may contain a password.
+    """
     for one in value.split(","):
         try:
             parts = urlsplit(one.strip() if "://" in one else f"nats://{one.strip()}")
             found = bool(parts.hostname) and (parts.port is None or parts.port >= 0)
-        except ValueError:  # a port that is no number, or an open bracket
+        except ValueError:  # an invalid port, or an unclosed bracket
             found = False
         if not found:
-            raise ValueError("no URL of a server: write nats://HOST:PORT, several with commas")
+            raise ValueError("invalid server URL: use nats://HOST:PORT, several separated by commas")
     return value
 
 
 def show_url(url: str) -> str:
-    """The URL, or several, without user, password and token."""
+    """The URL, or several, without user, password or token."""
     return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
 
 
 def _namespace(value: str) -> str:
-    # pydantic collects ValueError only; any other error would leave without the key's name.
+    # pydantic collects only ValueError; any other error would not name the setting.
     try:
         return check_token("namespace", value)
     except DefinitionError as error:
@@ -75,35 +76,35 @@ class _Group(BaseModel):
 
 @public("jetjobs")
 class NatsSettings(_Group):
-    """How to reach the server."""
+    """How to connect to the server."""
 
     url: Annotated[str, AfterValidator(check_urls)] = "nats://127.0.0.1:4222"
-    """One URL, or several with commas."""
+    """One URL, or several separated by commas."""
     creds: str | None = None
     """Path of a credentials file."""
     user: str | None = None
     password: SecretStr | None = None
     token: SecretStr | None = None
     tls_ca: str | None = None
-    """Path of a CA file; TLS itself is chosen by a tls:// URL or by the server."""
+    """Path of a CA file. TLS is enabled by a tls:// URL or by the server."""
     inbox_prefix: str = "_INBOX"
     connect_timeout: Positive = timedelta(seconds=5)
 
 
 @public("jetjobs")
 class QueueSettings(_Group):
-    """How queues stand on the server."""
+    """How queues are configured on the server."""
 
     namespace: Annotated[str, AfterValidator(_namespace)] = "jobs"
     replicas: int | None = Field(default=None, ge=1, le=5)
-    """None: 3 in a cluster that can hold them, else 1."""
+    """None means 3 in a cluster, else 1."""
     storage: Literal["file", "memory"] = "file"
     lease: Annotated[Positive, AfterValidator(_lease)] = timedelta(seconds=30)
-    """`ack_wait`: how long a delivery is ours without a heartbeat."""
+    """`ack_wait`: how long a worker holds a delivery without sending a heartbeat."""
     max_running: int = Field(default=10_000, ge=1)
-    """`max_ack_pending` of each lane: how many may be held at once by all workers."""
+    """`max_ack_pending` of each lane: how many jobs all workers together may hold at once."""
     max_crashes: int = Field(default=3, ge=1)
-    """Deliveries that ended with no word from the worker before the job is dead-lettered unrun."""
+    """Crashes or lost leases after which the job is dead-lettered without another attempt."""
     dead_max_age: Positive = timedelta(days=30)
 
 
@@ -115,15 +116,15 @@ class WorkerSettings(_Group):
     processes: int = Field(default=1, ge=1, le=256)
     stop_timeout: Duration = timedelta(seconds=30)
     timeout: Positive = timedelta(minutes=5)
-    """Of a task that names none."""
+    """The timeout of tasks that do not set one."""
     provision: Literal["apply", "verify", "off"] = "apply"
     http: str = "off"
-    """HOST:PORT of /livez, /readyz and /metrics, or off."""
+    """HOST:PORT of /livez, /readyz and /metrics, or `off`."""
 
 
 @public("jetjobs")
 class ObserveSettings(_Group):
-    """What is written where."""
+    """Logging."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -131,7 +132,7 @@ class ObserveSettings(_Group):
 
 @public("jetjobs")
 class Settings(_Group):
-    """All settings. `Settings()` works against a server on this machine."""
+    """All settings. `Settings()` connects to a server on this machine."""
 
     app: str | None = None
     """MODULE:NAME of the app, for the command line."""
@@ -143,7 +144,7 @@ class Settings(_Group):
 
 
 def build_settings(values: dict[str, Any], sources: Mapping[str, str] | None = None) -> Settings:
-    """Settings from plain values; ConfigError names each wrong key, and its source where `sources` has one."""
+    """Settings from plain values. ConfigError names each invalid key, and its source if `sources` has it."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -152,4 +153,4 @@ def build_settings(values: dict[str, Any], sources: Mapping[str, str] | None = N
             key = ".".join(map(str, problem["loc"])) or "settings"
             source = (sources or {}).get(key)
             lines.append(f"{key}: {problem['msg']}" + (f" (from {source})" if source else ""))
-        raise ConfigError("bad settings: " + "; ".join(lines)) from None
+        raise ConfigError("invalid settings: " + "; ".join(lines)) from None

@@ -101,9 +101,9 @@ async def test_an_invalid_list_is_refused_with_a_reason(app: JetJobs, jobs: Shel
         await enqueue(app, f"now-{number}")
     cursor = jobs.json("list", "--limit", "1")["cursor"]
     other = jobs("list", "--limit", "1", "--state", "queued", "--cursor", cursor, code=2)
-    assert error_of(other) == "error: the cursor is of another list"
+    assert error_of(other) == "error: the cursor belongs to another list"
     assert "hint: repeat the filters" in other.stderr
-    assert "is no cursor" in jobs.error("list", "--cursor", "nonsense", code=2)
+    assert "invalid cursor" in jobs.error("list", "--cursor", "nonsense", code=2)
     nothing = jobs("list", "--where", "args.colour=red")
     assert nothing.stderr == "none of the 2 jobs scanned has args.colour\n"
     assert len(nothing.stdout.splitlines()) == 1  # the heading

@@ -91,7 +91,7 @@ async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe
 
         with pytest.raises(ConfigError, match="of another list"):
             await app.jobs.page(JobQuery(JobState.DEAD), cursor=(await app.jobs.page(query, limit=1)).cursor)
-        with pytest.raises(ConfigError, match="is no cursor"):
+        with pytest.raises(ConfigError, match="invalid cursor"):
             await app.jobs.page(query, cursor="%%%")
         with pytest.raises(ConfigError, match="only arguments"):
             JobQuery(where=(("user", "7"),))

@@ -211,7 +211,7 @@ async def test_a_deadline_passes_with_the_clock(shop: Shop) -> None:
     ("by", "error", "told"),
     [
         (timedelta(seconds=-1), ValueError, "cannot go back"),
-        ("soon", ValueError, "is no duration"),
+        ("soon", ValueError, "invalid duration"),
         (1.5, TypeError, "a timedelta or text such as '90m'"),
         (None, TypeError, "a timedelta or text such as '90m'"),
     ],

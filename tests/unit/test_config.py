@@ -279,7 +279,8 @@ def test_a_broken_dev_file_is_ignored(content: str, project: Path) -> None:
 def test_what_is_no_url_of_a_server_is_refused_by_its_source_and_not_repeated(url: str, project: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings({"nats.url": url})
-    text = "bad settings: nats.url: Value error, no URL of a server: write nats://HOST:PORT, several with commas"
+    text = "invalid settings: nats.url: Value error, invalid server URL: "
+    text += "use nats://HOST:PORT, several separated by commas"
     assert str(caught.value) == f"{text} (from flag)"
 
 

@@ -266,7 +266,7 @@ def test_a_header_too_long_or_a_name_it_cannot_hold_makes_more_secret() -> None:
 def test_arguments_are_shown_masked_whatever_the_body_is() -> None:
     headers = {"Jetjobs-Secret": "token"}
     assert shown_arguments(b'{"token": "x", "n": 1}', headers) == {"token": "***", "n": 1}
-    assert shown_arguments(b"\xff", headers) == "<1 bytes that are no JSON>"
+    assert shown_arguments(b"\xff", headers) == "<1 bytes that are not JSON>"
     assert shown_arguments(b"", {"Jetjobs-Payload": "u1.r"}) == "<in the object store: u1.r>"
 
 

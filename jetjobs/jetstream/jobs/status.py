@@ -6,7 +6,6 @@ Whatever is odd in a message is left out. Nothing is held or acked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
 from jetjobs.jetstream.jobs.dead_letters import read_cause
@@ -18,7 +17,7 @@ from jetjobs.model.masking import mask, mask_result, read_paths
 from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import as_int, as_time, read_json, read_record, text_or_none
+from jetjobs.model.wire.lenient_json import as_int, as_time, read_iso_time, read_json, read_record, text_or_none
 from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_tokens, kv_stream, kv_subject
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
@@ -58,7 +57,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         progress=shown.get("progress"),
         message=shown.get("message"),
         schedule=live.headers.get(h.OF_SCHEDULE),
-        scheduled_time=scheduled_time_in(live.headers.get(h.SCHEDULED_TIME)),
+        scheduled_time=read_iso_time(live.headers.get(h.SCHEDULED_TIME)),
         priority=_priority(live.headers, lane),
         parent=parent,
         root=root,
@@ -77,7 +76,7 @@ def _priority(headers: Mapping[str, str], lane: str) -> str | None:
 def due_time(headers: Mapping[str, str]) -> float | None:
     """When the server puts it into its lane; None for what has no single time."""
     kind, _, text = headers.get(h.SCHEDULE, "").partition(" ")
-    moment = scheduled_time_in(text) if kind == "@at" else None
+    moment = read_iso_time(text) if kind == "@at" else None
     return moment.timestamp() if moment is not None else None
 
 
@@ -104,7 +103,7 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         replays=tuple(entry for entry in replays if isinstance(entry, dict)),
         result=mask_result(record.get("result"), record.get("secret")),
         schedule=text_or_none(record.get("schedule")),
-        scheduled_time=scheduled_time_in(record.get("scheduled_time")),
+        scheduled_time=read_iso_time(record.get("scheduled_time")),
         cancel=_cancel_in(record) if state is JobState.CANCELLED else None,
         parent=text_or_none(record.get("parent")),
         root=text_or_none(record.get("root")),
@@ -137,21 +136,11 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         history=tuple(read_history(letter.headers)),
         replays=read_replays(letter.headers)[1],
         schedule=letter.headers.get(h.OF_SCHEDULE),
-        scheduled_time=scheduled_time_in(letter.headers.get(h.SCHEDULED_TIME)),
+        scheduled_time=read_iso_time(letter.headers.get(h.SCHEDULED_TIME)),
         priority=_priority(letter.headers, letter.headers.get(h.LANE, "")),
         parent=parent,
         root=root,
     )
-
-
-def scheduled_time_in(text: Any) -> datetime | None:
-    """The scheduled time of a tick; None where there is none, or somebody's hand has written it."""
-    if not text:
-        return None
-    try:
-        return datetime.fromisoformat(str(text)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 Read = Callable[[StoredMessage], JobStatus | None]

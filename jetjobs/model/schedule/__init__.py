@@ -1,1 +1,1 @@
-"""Schedules as values: definition, calendar and plan. No I/O."""
+"""Schedules: definition, cron expressions and planning. No I/O."""

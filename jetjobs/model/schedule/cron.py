@@ -1,7 +1,7 @@
-"""Cron expressions: when a schedule is due, by the wall clock of a time zone. The only user of croniter.
+"""Cron expressions: parse them and compute scheduled times in a time zone.
 
-croniter walks the calendar on wall-clock times without a zone, and zoneinfo turns each of them into an instant.
-Expressions that croniter would read differently from their author are refused (ADR 26).
+croniter, used only here, steps through wall-clock times without a zone, and zoneinfo converts each of them to UTC.
+Expressions that croniter would interpret differently from their author are rejected (ADR 26).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression that has been checked. Two are equal when they are written the same."""
+    """A valid cron expression. Two are equal if their texts are equal."""
 
     expression: str
 
     @classmethod
     def parse(cls, text: str) -> Cron:
-        """DefinitionError, with the reason, for an expression that is invalid or would be misread.
+        """DefinitionError, with the reason, for an invalid or ambiguous expression.
 
         >>> Cron.parse("0  9 * * MON-fri").expression
         '0 9 * * MON-fri'
@@ -61,7 +61,7 @@ class Cron:
         return _before(self.expression, _whole(moment), zone)
 
 
-# Cached, since a step takes about 50 µs and schedules of one expression are asked for the same moments.
+# Cached: a step takes about 50 µs, and schedules with the same expression need the same times.
 @lru_cache(maxsize=4096)
 def _after(expression: str, moment: datetime, zone: ZoneInfo) -> datetime | None:
     best = None
@@ -94,24 +94,24 @@ def _walls(expression: str, start: datetime, *, backwards: bool) -> Iterator[dat
     try:
         while True:
             yield step(datetime)
-    except (ValueError, OverflowError):  # no such date within 50 years, or past the years of datetime
+    except (ValueError, OverflowError):  # no such date within 50 years, or beyond the range of datetime
         return
 
 
 def _instants(expression: str, wall: datetime, zone: ZoneInfo) -> list[datetime]:
-    """When a time on the wall clock is run.
+    """When a wall-clock time is run.
 
-    One that is skipped is run by the clock as it was before the change, and one that is repeated the first time:
-    both are fold=0. Where every hour is meant it is run the second time too: no pause of an hour.
+    At a clock change, a skipped time is run by the clock before the change, and a repeated time is run once, the
+    first time: both are fold=0. An expression for every hour is run both times, to leave no gap of an hour.
     """
     first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
     return [first, second] if second > first and _walker(expression).expanded[1] == ["*"] else [first]
 
 
 def _shown(moment: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """What the clock shows, as two times: all before the first are run by then, and none after the second.
+    """The wall-clock time as two bounds: all times before the first have been run, and none after the second.
 
-    They differ only at a clock change: while a time is repeated, and while skipped times are made up for.
+    They differ only at a clock change: while times are repeated, and while skipped times are caught up on.
     """
     offsets = _offsets(moment.astimezone(zone))
     earlier = (moment - _DAY).astimezone(zone).utcoffset() or timedelta(0)
@@ -123,17 +123,17 @@ def _shown(moment: datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
 
 
 def _offsets(wall: datetime) -> tuple[timedelta, ...]:
-    """Before and after the clock change that skips or repeats this time; otherwise the same twice."""
+    """The offsets before and after the clock change that skips or repeats this time; otherwise twice the same."""
     return tuple(wall.replace(fold=fold).utcoffset() or timedelta(0) for fold in (0, 1))
 
 
 def _whole(moment: datetime) -> datetime:
     if moment.tzinfo is None or not 1900 < moment.year < 9000:
-        raise ValueError("a moment must have a time zone and a year from 1901 to 8999")
+        raise ValueError("the time must have a time zone and a year from 1901 to 8999")
     return moment.astimezone(UTC).replace(microsecond=0)
 
 
-# What is taken, and what is refused
+# Which expressions are accepted
 
 
 class _Field(NamedTuple):
@@ -164,7 +164,7 @@ _SHAPES = (
     (r"(\S+ ){5}\S+", f"{_SHAPE}; for seconds use every()"),
     (r"(\S+ ){6}\S+", f"{_SHAPE}; instead of a year give the schedule a start and an end"),
 )
-"""Texts that do not have five fields, and what to write instead."""
+"""Expressions without five fields, and what to write instead."""
 _FOREIGN = (
     (r"[hr](\(.*|/.*)?|.*~.*", "random values are not supported: write the value, or give the schedule a jitter"),
     (r"\?", "write * instead"),
@@ -173,7 +173,7 @@ _FOREIGN = (
     (rf"({'|'.join((*_DAYS, *_MONTHS))})[a-z]+", "write names with three letters"),
     (r"\w+/\d+", "a step needs a range: write 5-59/15, or */15"),
 )
-"""Items that other programs read, or croniter with another meaning."""
+"""Items that other programs accept, or that croniter interprets differently, and what to write instead."""
 
 
 def _refuse(expression: str, reason: str, hint: str) -> NoReturn:
@@ -191,15 +191,15 @@ def _check(expression: str, text: str) -> None:
     if fields[2] != "*" and fields[4] != "*":
         _refuse(
             expression,
-            "with both a day of month and a day of week, some programs want one of them to match and some both",
+            "with both a day of month and a day of week, programs differ in whether one or both must match",
             "make two schedules, or write mon#1 for the first Monday of the month",
         )
 
 
 @lru_cache(maxsize=1024)
 def _walker(expression: str) -> croniter:
-    """Kept, since reading an expression takes longer than a step. Copy it to walk."""
-    from croniter import CroniterBadDateError, CroniterError, croniter  # slow to import, and rarely needed
+    """Cached, because parsing takes longer than a step. Copy it before use."""
+    from croniter import CroniterBadDateError, CroniterError, croniter  # slow to import and rarely needed
 
     text = expression.lower()
     if text not in _ALIASES:
@@ -208,7 +208,7 @@ def _walker(expression: str) -> croniter:
         walker = croniter(text, 0.0)
         copy.copy(walker).get_next(datetime)
     except CroniterBadDateError:
-        _refuse(expression, "there is never such a day", "write L for the last day of the month")
+        _refuse(expression, "this day never occurs", "write L for the last day of the month")
     except (CroniterError, ValueError, TypeError, LookupError, AssertionError) as error:
         raise DefinitionError(f"invalid cron expression {expression!r}", hint=str(error)[:200]) from None
     return walker
@@ -226,17 +226,17 @@ def _check_item(expression: str, field: _Field, written: str, item: str) -> None
     first, last, step = found.groups()
     low = field.low if first is None else _value(expression, field, first)
     high = field.high if first is None else low if last is None else _value(expression, field, last)
-    start = 0 if low > field.high else low  # 7 is Sunday, as 0 is
+    start = 0 if low > field.high else low  # 7 is Sunday, like 0
     if last is not None and high in (low, start):
-        _refuse(expression, f"{item!r} may be one value or all of them", f"write {first}, or * for all")
+        _refuse(expression, f"{item!r} may mean one value or all values", f"write {first}, or * for all")
     if step is None:
         return
     if start > high:
-        _refuse(expression, f"{item!r} has a step and goes past the end", "write the values, with commas")
+        _refuse(expression, f"{item!r} has a step and wraps around", "write the values, separated by commas")
     if not 1 <= int(step) <= min(high - start, field.high - field.low):
         _refuse(
             expression,
-            f"{item!r} never gets past its first {field.name}, since steps start again each time",
+            f"{item!r} only ever matches its first {field.name}, because steps restart each time",
             f"write one {field.name}, or use every() for an interval",
         )
 
@@ -256,20 +256,20 @@ def _extent(field: _Field) -> str:
 # Time zones
 
 _NO_ZONES = ("localtime", "posixrules", "Factory", "posix", "right")
-"""What machines differ in, and copies of all zones, some of which count leap seconds."""
-_ZONE_HINT = "name a zone of the IANA list, such as Europe/Berlin or UTC"
+"""Names that differ between machines, and copies of all zones, some of them with leap seconds."""
+_ZONE_HINT = "use an IANA name, such as Europe/Berlin or UTC"
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The zone of that IANA name. DefinitionError when there is none."""
+    """The time zone of that IANA name. DefinitionError if there is none."""
     if not isinstance(name, str) or not name:
         raise DefinitionError("a time zone must be a name", hint=_ZONE_HINT)
     try:
         if name.partition("/")[0] not in _NO_ZONES:
             return ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        pass  # a folder such as America is an OSError, and a damaged file a ValueError
-    # Many remember only the city. Reads the head of some 600 files: only when a name was wrong.
+        pass  # a folder such as America raises an OSError, a damaged file a ValueError
+    # Many users give only the city. This reads about 600 files, but only for an unknown name.
     zones = sorted(zoneinfo.available_timezones().difference(_NO_ZONES), key=len, reverse=True)
     known = {zone.rpartition("/")[2].lower(): zone for zone in zones} | {zone.lower(): zone for zone in zones}
     for wanted in (name[:60].lower().replace(" ", "_"), name[:60].lower().rpartition("/")[2]):

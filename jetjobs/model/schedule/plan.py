@@ -1,4 +1,4 @@
-"""What the leader does for a schedule: a pure function of its definition, its marks, its ticks, and the time."""
+"""Plan the ticks of a schedule from its definition, its marks, its placed ticks and the time."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import NamedTuple
 from jetjobs.model.schedule.schedule import EPOCH, Schedule
 
 AHEAD = timedelta(seconds=60)
-"""Ticks are placed this far ahead: the server fires them, whichever worker leads by then."""
+"""Ticks are placed this far ahead: the server fires them even if the leader changes."""
 GRACE = timedelta(seconds=10)
-"""A scheduled time that is planned this late is not missed yet: its tick runs whatever the misfire policy."""
+"""A scheduled time planned up to this late is not missed: its tick runs under any misfire policy."""
 MARGIN = timedelta(seconds=2)
-"""A tick this close to its time may already be firing: it is neither taken back nor placed again."""
+"""A tick this close to its time may already be firing: it is neither removed nor placed again."""
 MAX_CATCH_UP = 100
-"""With misfire="all": the newest scheduled times that were missed, at most this many."""
+"""With misfire="all", at most this many of the newest missed times are caught up on."""
 MAX_COUNTED = 1000
-"""Of the scheduled times that were missed: a schedule of every second may have missed a million."""
+"""Missed times are counted up to this: a schedule of every second may have missed a million."""
 MAX_REMOVED = 900
-"""Ticks that one batch takes back: the server's limit is a thousand messages."""
+"""Ticks that one batch removes: the server accepts a thousand messages per batch."""
 _INSTANT = timedelta(microseconds=1)
 
 
 class Mark(NamedTuple):
-    """How far a schedule is planned in a queue, as the mark in its stream says. `Mark()`: there is none."""
+    """How far a schedule is planned in a queue, as stored in the work stream. `Mark()` means none."""
 
     revision: int = 0
-    """Of the definition that it was written for; 0 also where the mark cannot be read."""
+    """Revision of the definition that it was written for; 0 also if the mark cannot be read."""
     planned_until: datetime | None = None
-    """Slots up to here are settled: placed, or passed over."""
+    """Scheduled times up to this one are placed or skipped."""
     last: datetime | None = None
-    """The newest scheduled time that was placed and had come when the mark was written."""
+    """The newest placed scheduled time that was in the past when the mark was written."""
     missed: int = 0
-    """Slots that were passed over so far, because nobody could plan them in time."""
+    """How many scheduled times were skipped so far because no leader planned them in time."""
     moved_to: str | None = None
-    """Set where nothing is planned any more: the schedule's new queue, or empty for one that is deleted."""
+    """Set if nothing is planned here any more: the new queue of the schedule, or empty if it was deleted."""
 
     sequence: int = 0
-    """What the next mark must expect; 0 for none."""
+    """The sequence that the next mark must replace; 0 for none."""
     written_at: datetime = EPOCH
 
 
 class Tick(NamedTuple):
-    """One scheduled time of a schedule, and when its job is to run."""
+    """One scheduled time of a schedule, and when its job is due."""
 
     scheduled_time: datetime
     due: datetime
@@ -61,22 +61,22 @@ class PlacedTick(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is to be done for one schedule."""
+    """The ticks to place for one schedule."""
 
     ticks: tuple[Tick, ...] = ()
     upto: datetime | None = None
-    """The last scheduled time this plan settles, placed or passed over; None when it settles none."""
+    """The last scheduled time that this plan places or skips; None if it does neither."""
     missed: int = 0
-    """How many are passed over; counted up to a limit."""
+    """How many scheduled times are skipped, counted up to a limit."""
     passed: datetime | None = None
-    """The last scheduled time that is passed over."""
+    """The last scheduled time that is skipped."""
     following: datetime | None = None
-    """The first scheduled time that is not settled; None when there will be none."""
+    """The first scheduled time after this plan; None if there is none."""
     look_at: datetime | None = None
-    """When to plan again; None when there will be no more scheduled times."""
+    """When to plan again; None if there are no more scheduled times."""
 
     def first(self, number: int) -> Plan:
-        """The part of it that settles so many ticks; the rest is to be planned at once."""
+        """The part of the plan with the first `number` ticks. The rest is planned right after it."""
         if len(self.ticks) <= number:
             return self
         last = self.ticks[number - 1].scheduled_time
@@ -86,19 +86,19 @@ class Plan(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one batch does for one schedule in one queue: take ticks back, place others, write the mark."""
+    """What one batch does for one schedule in one queue: remove ticks, place others, write the mark."""
 
     name: str
     mark: Mark
-    """The mark to write, over the one of its sequence."""
+    """The mark to write. It replaces the mark with its sequence."""
     plan: Plan = Plan()
     taken: tuple[PlacedTick, ...] = ()
     schedule: Schedule | None = None
-    """Whose ticks are placed; None where none are."""
+    """The schedule whose ticks are placed; None if none are placed."""
 
 
 def plan(schedule: Schedule, mark: Mark, now: datetime) -> Plan:
-    """All that is due or soon will be, and was not settled before."""
+    """The ticks that are due now or soon and were not planned before."""
     if schedule.paused:
         return Plan()
     base = settled(schedule, mark)
@@ -114,12 +114,12 @@ def plan(schedule: Schedule, mark: Mark, now: datetime) -> Plan:
 
 
 def settled(schedule: Schedule, mark: Mark) -> datetime:
-    """Up to where nothing is left to plan."""
+    """The time up to which everything is planned."""
     return max(schedule.since, mark.planned_until or schedule.since)
 
 
 def step(schedule: Schedule, mark: Mark, todo: Plan, now: datetime) -> Step:
-    """Carry out a plan over the mark that it was made from."""
+    """The step that carries out a plan made from that mark."""
     due = [tick.scheduled_time for tick in todo.ticks if tick.scheduled_time <= now]
     last = due[-1] if due else last_scheduled_time(schedule, mark, now)
     until, missed = todo.upto or mark.planned_until, mark.missed + todo.missed
@@ -137,16 +137,16 @@ def begin(
     others: Iterable[Mark] = (),
     most: int = MAX_COUNTED,
 ) -> Step:
-    """Bring a queue in line with a definition that its mark does not know, `most` ticks at once.
+    """Apply a new definition to a queue, with at most `most` ticks at once.
 
-    `waiting` must have been read after the mark and before `now`, so that none of them has fired unseen. `others`
-    are the marks that it left in other queues: it goes on from there.
+    `waiting` must have been read after the mark and before `now`, so that no tick has fired unnoticed. `others`
+    are the marks of the schedule in other queues: planning continues from the furthest of them.
     """
     if schedule.paused:
         return _stop(schedule.name, mark, waiting, now, mark._replace(revision=revision, moved_to=None), True)
     cut = now + MARGIN
     left = max(others, key=_planned, default=Mark())
-    # It was planned here, but nobody knows how far.
+    # The schedule was planned here, but it is unknown how far.
     lost = mark.planned_until is None and (mark.sequence or (waiting and not left.sequence))
     base = max(schedule.since, cut if lost else min(_planned(mark), cut), _planned(left))
     if _planned(left) > _planned(mark):
@@ -157,11 +157,11 @@ def begin(
 
 
 def to_end(marks: Mapping[str, Mark], home: str) -> dict[str, Mark]:
-    """The marks in other queues that do not say yet that the schedule is in `home` (empty: that it is deleted).
+    """The marks in other queues that do not yet point to `home` (empty if the schedule was deleted).
 
-    First those of queues that it was to move to before: another leader may be about to begin there, over the mark
-    that stands there or none, and only a new mark refuses that. Where there is none, the new one goes on from the
-    mark that names the queue: nothing was planned there.
+    Queues that the schedule was to move to earlier come first: another leader may be about to plan there, and
+    only a new mark prevents that. If such a queue has no mark, nothing was planned there: the new one continues
+    from the mark that names the queue.
     """
     named = [mark for mark in sorted(marks.values(), key=_planned) if mark.moved_to and mark.moved_to != home]
     first = {mark.moved_to: marks.get(mark.moved_to, mark._replace(sequence=0)) for mark in named if mark.moved_to}
@@ -171,8 +171,10 @@ def to_end(marks: Mapping[str, Mark], home: str) -> dict[str, Mark]:
 def end(
     name: str, mark: Mark, waiting: Sequence[PlacedTick], now: datetime, moved_to: str, *, at_once: bool = False
 ) -> Step:
-    """Plan no more in a queue: the schedule has moved to another, or is deleted (empty). `at_once`: ticks are
-    taken back whose scheduled time has come too, while they wait for the end of their jitter."""
+    """Stop planning in a queue: the schedule has moved to another queue, or was deleted (empty).
+
+    With `at_once`, ticks that only wait for the end of their jitter are removed too.
+    """
     return _stop(name, mark, waiting, now, mark._replace(moved_to=moved_to), at_once or not moved_to)
 
 
@@ -180,15 +182,16 @@ def _stop(name: str, mark: Mark, waiting: Sequence[PlacedTick], now: datetime, e
     cut = now + MARGIN
     until = min(mark.planned_until or cut, cut)
     taken = tuple(tick for tick in waiting if (tick.due if at_once else tick.scheduled_time) > cut)
-    if len(taken) > MAX_REMOVED:  # the rest in another batch: until then the mark keeps what it says
+    if len(taken) > MAX_REMOVED:  # the rest follows in another batch; until then the mark stays as it is
         return Step(name, mark._replace(planned_until=until), taken=taken[:MAX_REMOVED])
     return Step(name, ended._replace(planned_until=until), taken=taken)
 
 
 def last_scheduled_time(schedule: Schedule, mark: Mark, now: datetime) -> datetime | None:
-    """Slot of the newest tick that has come; None when there was none. Right after a change of the rule it may be
-    an older one."""
-    # What came after the mark was written, or shortly before, was not passed over.
+    """The scheduled time of the newest tick in the past; None if there is none. Right after a change of the rule
+    it may be an older one.
+    """
+    # A scheduled time after the mark was written, or shortly before, was not skipped.
     scheduled_time = schedule.before(min(now, mark.planned_until)) if mark.planned_until is not None else None
     if scheduled_time is not None and scheduled_time > max(schedule.since, mark.written_at - GRACE):
         return scheduled_time
@@ -200,7 +203,7 @@ def _planned(mark: Mark) -> datetime:
 
 
 class _Overdue(NamedTuple):
-    """The scheduled times that are due and not settled, by the misfire policy."""
+    """The scheduled times that are due and not planned, by the misfire policy."""
 
     kept: list[datetime]
     missed: int = 0
@@ -227,7 +230,7 @@ class _Overdue(NamedTuple):
 
 
 def _newest(schedule: Schedule, base: datetime, now: datetime, most: int) -> list[datetime]:
-    """Up to `most` scheduled times after `base`, the newest by `now`, oldest first."""
+    """The newest scheduled times after `base` and up to `now`, at most `most`, oldest first."""
     found: list[datetime] = []
     scheduled_time = schedule.before(now)
     while scheduled_time is not None and scheduled_time > base and len(found) < most:
@@ -244,5 +247,5 @@ def _times_between(schedule: Schedule, base: datetime, upto: datetime) -> Iterat
 
 
 def _share(name: str) -> float:
-    """From 0 to 1, by the name: so that not all schedules are looked at in the same moment."""
+    """A number from 0 to 1 derived from the name, so that schedules are not all planned at the same moment."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32

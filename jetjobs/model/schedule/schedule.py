@@ -1,4 +1,4 @@
-"""A schedule: which task, with what, by which rule of the calendar. Values and their checks; no clock is read."""
+"""Schedules: their definition, validation and scheduled times."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Overlap = Literal["allow", "skip"]
 
 def _duration(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("is no duration: give a timedelta")  # pydantic would take True for one second
-    # ISO 8601 is how pydantic writes one, the short form how people do.
+        raise ValueError("invalid duration: use a timedelta")  # pydantic would take True for one second
+    # pydantic writes durations in ISO 8601, people write the short form.
     if isinstance(value, str) and not value.startswith(("P", "-P")):
         return parse_duration(value)
     return value
@@ -66,17 +66,17 @@ Moment = Annotated[datetime, AfterValidator(_moment)]
 
 
 class Rule(Protocol):
-    """Tells the scheduled times of a schedule: whole seconds in UTC, each one later than the one before."""
+    """Computes scheduled times: whole seconds in UTC, strictly increasing."""
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first scheduled time after the moment."""
+        """The first scheduled time after `moment`."""
 
     def before(self, moment: datetime) -> datetime | None:
-        """The last scheduled time at the moment or before it."""
+        """The last scheduled time at or before `moment`."""
 
 
 class Calendar(NamedTuple):
-    """By the wall clock of a time zone."""
+    """A cron expression in a time zone."""
 
     cron: Cron
     zone: ZoneInfo
@@ -89,7 +89,7 @@ class Calendar(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Every so often, counted from 1970. By elapsed time: clock changes do not matter."""
+    """A fixed interval, counted from 1970. Clock changes do not affect it."""
 
     every: timedelta
 
@@ -108,63 +108,63 @@ class Interval(NamedTuple):
 
 @public("jetjobs")
 class Schedule(BaseModel):
-    """A rule that enqueues a task. Made by `task.cron`, `task.every` or `app.schedules.put`."""
+    """Enqueues a task by a rule. Made by `task.cron`, `task.every` or `app.schedules.put`."""
 
-    # A newer version may have stored more. Built when it is first used: most commands know no schedule.
+    # Unknown fields may come from a newer version. The validator is built on first use: most commands need none.
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     name: Annotated[str, AfterValidator(check_schedule_name)]
     task: Annotated[str, AfterValidator(lambda token: check_token("task", token))]
     queue: Annotated[str, AfterValidator(lambda token: check_token("queue", token))] = "default"
     args: dict[str, Any] = Field(default={}, repr=False)
-    """The task's arguments, as JSON."""
+    """The arguments of the task, as JSON."""
     priority: Literal["high", "normal", "low"] = "normal"
     cron: str | None = None
     every: Duration | None = None
     tz: str = "UTC"
-    """IANA name of the time zone that `cron` speaks of."""
+    """IANA name of the time zone of `cron`."""
     start: Moment | None = None
-    """No scheduled time before this."""
+    """Scheduled times start here."""
     end: Moment | None = None
-    """No scheduled time after this."""
+    """Scheduled times end here."""
     jitter: Duration = timedelta(0)
-    """Each tick is due up to so much after its slot: the same for the same scheduled time."""
+    """Each tick is due up to this long after its scheduled time, always the same for one scheduled time."""
     misfire: Misfire = "last"
-    """Of scheduled times that nobody could plan in time: only the last, the newest hundred, or none."""
+    """Missed scheduled times to catch up on: only the last, the newest 100 (`all`), or none (`skip`)."""
     overlap: Overlap = "allow"
-    """skip: a tick that comes to run while an earlier one of the schedule is alive is cancelled."""
+    """`skip` cancels a tick while an earlier one of the schedule is live."""
     paused: bool = False
 
-    # Kept by jetjobs
+    # Maintained by jetjobs
     takes_scheduled_time: bool = False
-    """Whether the task has an argument `scheduled_time` that is to be filled in."""
+    """Whether the argument `scheduled_time` of the task is filled in."""
     secret: Annotated[str, Field(max_length=2_000, pattern=r"^[ -~]*$")] = ""
-    """Which of the arguments are secret."""
+    """The paths of secret arguments."""
     declared_by: str = ""
-    """The app whose code declares it; empty for one that was made at run time."""
+    """The app that declares it in code; empty if it was created at run time."""
     since: Moment = _FIRST
-    """When it was created, last resumed, or got its rule: nothing scheduled before that is planned or missed."""
+    """When it was created, last resumed, or got its rule. Earlier scheduled times are neither run nor missed."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         of = f"schedule {self.name!r}: "
         if (self.cron is None) == (self.every is None):
-            raise DefinitionError(f"{of}give either cron or every")
+            raise DefinitionError(f"{of}set either cron or every")
         if self.cron is not None:
             _named(of, Cron.parse, self.cron)
         _named(of, zone_of, self.tz)
         if self.every is not None:
             _check_every(of, self.every)
             if self.tz != "UTC":
-                raise DefinitionError(f"{of}tz goes with cron, not with every")
+                raise DefinitionError(f"{of}tz needs cron; every does not use it")
         if not timedelta(0) <= self.jitter <= MAX_JITTER:
-            raise DefinitionError(f"{of}jitter must be from nothing to one hour")
+            raise DefinitionError(f"{of}jitter must be between zero and one hour")
         if self.start is not None and self.end is not None and self.end < self.start:
-            raise DefinitionError(f"{of}it ends before it starts")
+            raise DefinitionError(f"{of}end is before start")
         if self.start is not None and self.end is not None and self.after(self.start - _INSTANT) is None:
-            raise DefinitionError(f"{of}it would never run: no scheduled time between its start and its end")
+            raise DefinitionError(f"{of}it would never run: no scheduled time is between start and end")
         if len(json.dumps(self.args, ensure_ascii=False).encode(errors="surrogatepass")) > MAX_ARGUMENTS:
-            raise DefinitionError(f"{of}the arguments are over {MAX_ARGUMENTS:,} bytes")
+            raise DefinitionError(f"{of}the arguments exceed {MAX_ARGUMENTS:,} bytes")
         return self
 
     @cached_property
@@ -179,7 +179,7 @@ class Schedule(BaseModel):
         return schedule_key(self.name)
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first scheduled time after the moment, within start and end."""
+        """The first scheduled time after `moment`, within start and end."""
         if self.start is not None and moment < self.start:
             moment = self.start - _INSTANT
         scheduled_time = self.rule.after(moment)
@@ -190,7 +190,7 @@ class Schedule(BaseModel):
         )
 
     def before(self, moment: datetime) -> datetime | None:
-        """The last scheduled time at the moment or before it, within start and end."""
+        """The last scheduled time at or before `moment`, within start and end."""
         scheduled_time = self.rule.before(moment if self.end is None else min(moment, self.end))
         return (
             scheduled_time
@@ -199,7 +199,7 @@ class Schedule(BaseModel):
         )
 
     def due(self, scheduled_time: datetime) -> datetime:
-        """When the tick of a scheduled time is to run."""
+        """When the tick of a scheduled time is due."""
         if not self.jitter:
             return scheduled_time
         digest = hashlib.sha256(f"{self.name} {time_token(scheduled_time)}".encode()).digest()
@@ -207,29 +207,29 @@ class Schedule(BaseModel):
 
     @property
     def rule_text(self) -> str:
-        """The rule as one short text."""
+        """The rule as a short text."""
         if self.every is not None:
             return f"every {_short(self.every)}"
         return f"{self.cron}" if self.tz == "UTC" else f"{self.cron} {self.tz}"
 
     def same_as(self, other: Schedule) -> bool:
-        """Whether both say the same, but for what only the server's copy knows."""
-        return self._said() == other._said()
+        """Whether both definitions are equal, apart from fields that only the stored copy has."""
+        return self._definition() == other._definition()
 
-    def _said(self) -> dict[str, Any]:
+    def _definition(self) -> dict[str, Any]:
         return self.model_dump(exclude={"paused", "since"})
 
     def over(self, before: Schedule | None, now: datetime) -> Schedule:
-        """As it is stored over `before`. It goes on from there, unless it is resumed or its rule is another."""
-        goes_on = before is not None and before._rule() == self._rule() and (self.paused or not before.paused)
-        return self.model_copy(update={"since": before.since if goes_on and before is not None else now})
+        """This schedule as it replaces `before`: it keeps `since`, unless it is resumed or has a new rule."""
+        continues = before is not None and before._rule() == self._rule() and (self.paused or not before.paused)
+        return self.model_copy(update={"since": before.since if continues and before is not None else now})
 
     def _rule(self) -> tuple[object, ...]:
         return self.cron, self.every, self.tz, self.start, self.end
 
 
 def make_schedule(values: dict[str, Any]) -> Schedule:
-    """DefinitionError names what is wrong."""
+    """A schedule from plain values. DefinitionError names the invalid field."""
     try:
         return Schedule.model_validate(values)
     except ValidationError as error:
@@ -240,7 +240,7 @@ def make_schedule(values: dict[str, Any]) -> Schedule:
 
 
 def read_schedule(data: bytes) -> Schedule | None:
-    """A stored definition; None for what is none, or cannot be used any more. Each of ours says since when."""
+    """A stored definition; None if it is invalid. Those written by jetjobs always have `since`."""
     try:
         schedule = Schedule.model_validate_json(data)
     except (ValidationError, DefinitionError, RecursionError):
@@ -249,12 +249,12 @@ def read_schedule(data: bytes) -> Schedule | None:
 
 
 def schedule_key(name: str) -> str:
-    """The key token of a schedule's ticks. Callers' keys cannot hold a NUL, so none of them is the same."""
+    """The key token of the ticks of a schedule. It differs from the keys of callers, which cannot contain NUL."""
     return key_token(f"schedule\0{name}")
 
 
 def time_token(scheduled_time: datetime) -> str:
-    """A scheduled time as the second part of a job's id: sorts by time.
+    """A scheduled time as the second part of a job id. The tokens sort by time.
 
     >>> time_token(datetime(2026, 3, 29, 1, 30, tzinfo=UTC))
     '20260329T013000Z'
@@ -263,7 +263,7 @@ def time_token(scheduled_time: datetime) -> str:
 
 
 def time_of_token(token: str) -> datetime | None:
-    """The other way round; None for what is no such token."""
+    """The scheduled time of such a token; None for any other text."""
     try:
         return datetime.strptime(token, _TIME_TOKEN).replace(tzinfo=UTC)
     except ValueError:

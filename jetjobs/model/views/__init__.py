@@ -1,1 +1,1 @@
-"""What operators see: dead letters, job queries, queues, workers and live events. No I/O."""
+"""Values for operators: dead letters, job queries, queues, workers and live events. No I/O."""

@@ -1,4 +1,4 @@
-"""A dead letter as a value, filters over letters, and a replay: what was asked for, what became of it. Pure."""
+"""Dead letters, filters over them, and the options and outcome of a replay."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jetjobs.model.wire.validation import check_token
 
 MAX_REPLAYS_KEPT = 5
 MAX_REPLAYS_BYTES = 8 * 1024
-MAX_WORDS = 500
-"""Of `by` and of `reason`: they travel with the job."""
+MAX_NOTE = 500
+"""Characters of `by` and `reason`, which are stored with the job."""
 
 
 @public("jetjobs.admin")
 class DeadLetter(NamedTuple):
-    """A job that will not run again by itself."""
+    """A dead job. Only a replay runs it again."""
 
     id: str
     queue: str
@@ -40,23 +40,23 @@ class DeadLetter(NamedTuple):
     body: bytes
     history: tuple[dict[str, Any], ...]
     replays: tuple[dict[str, Any], ...]
-    """Earlier replays of this job, oldest first: who, when, why, and what it had died of."""
+    """Earlier replays of this job, oldest first: who, when, why, and the cause of death."""
     run: str
     sequence: int
-    """Its place in the dead stream: tells this letter from a later one of the same job."""
+    """Sequence in the dead stream. It distinguishes this letter from a later one of the same job."""
     payload: str
-    """Name of its body in the object store, where it was too large for a message."""
+    """Name of its body in the object store, if it was too large for a message."""
     headers: dict[str, str]
     replay_count: int = 0
-    """How often it has been replayed, also where `replays` no longer has them all."""
+    """How often the job has been replayed. `replays` has only the last few."""
 
     @property
     def arguments(self) -> Any:
-        """For people and lists: the body as JSON, its secrets masked. `body` has them all."""
+        """The body as JSON with secrets masked. `body` has the secrets."""
         return shown_arguments(self.body, self.headers)
 
     def summary(self) -> dict[str, Any]:
-        """For lists and JSON: all but the body, the traceback and the raw headers."""
+        """As JSON, without the body, the traceback and the headers."""
         return {
             "id": self.id,
             "queue": self.queue,
@@ -77,7 +77,7 @@ class DeadLetter(NamedTuple):
 @public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Letters that died of the same: how many, and when the first and the last of them."""
+    """Dead letters with the same cause: their number, and when the first and the last died."""
 
     queue: str
     task: str
@@ -91,7 +91,7 @@ class DeadLetterGroup:
 @public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which letters are meant. What is not given matches all."""
+    """Selects dead letters. A field that is None matches all."""
 
     queue: str | None = None
     task: str | None = None
@@ -100,7 +100,7 @@ class DeadLetterFilter:
     since: datetime | None = None
 
     def matches(self, letter: DeadLetter) -> bool:
-        """An error type may be given with or without its module."""
+        """Whether the letter matches. The error type may be given with or without its module."""
         if self.error_type is not None and self.error_type not in (
             letter.error_type,
             letter.error_type.rpartition(".")[2],
@@ -117,22 +117,22 @@ class DeadLetterFilter:
 
 @public("jetjobs.admin")
 class ReplayOutcome(StrEnum):
-    """What became of one replay."""
+    """The outcome of one replay."""
 
     REPLAYED = "replayed"
     ALREADY = "already replayed"
-    """An earlier replay of this very letter had got through; only the letter was left."""
+    """An earlier replay had stored the job already; only the letter was left to delete."""
     GONE = "gone"
-    """The letter is not there any more: replayed, deleted, or written over since it was read."""
+    """The letter was replayed, deleted or replaced since it was read."""
     ALIVE = "alive"
-    """A live job holds its id or key; nothing was changed."""
+    """A live job has its id or key; nothing was changed."""
     REFUSED = "refused"
-    """It could not run now either; nothing was changed."""
+    """The job still could not run; nothing was changed."""
 
 
 @public("jetjobs.admin")
 class ReplayAnswer(NamedTuple):
-    """The outcome of one replay, with the reason where nothing was done."""
+    """The outcome of one replay, with the reason if nothing was done."""
 
     letter: DeadLetter
     outcome: ReplayOutcome
@@ -141,7 +141,7 @@ class ReplayAnswer(NamedTuple):
 
 @public("jetjobs.admin")
 class ReplayOptions(NamedTuple):
-    """How to replay: who asks and why, on another queue, with other arguments."""
+    """How to replay: who requests it and why, and optionally another queue or other arguments."""
 
     by: str = ""
     reason: str = ""
@@ -149,27 +149,25 @@ class ReplayOptions(NamedTuple):
     arguments: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        """DefinitionError for what cannot be kept or cannot be a queue."""
+        """DefinitionError for texts that are too long and for an invalid queue."""
         for what, text in (("by", self.by), ("reason", self.reason)):
-            if len(text) > MAX_WORDS:
-                raise DefinitionError(
-                    f"{what} has {len(text):,} characters; at most {MAX_WORDS} are kept with the job"
-                )
+            if len(text) > MAX_NOTE:
+                raise DefinitionError(f"{what} has {len(text):,} characters; the limit is {MAX_NOTE}")
         if self.to_queue is not None:
             check_token("queue", self.to_queue)
 
 
 def run_of(letter: DeadLetter) -> str:
-    """The run of the life that a replay of this letter begins: always the same for one letter."""
+    """The run of the job that a replay of this letter stores: always the same for one letter."""
     return "r" + hashlib.sha256(f"{letter.run}:{letter.sequence}".encode()).hexdigest()[:12]
 
 
-def provenance(letter: DeadLetter, order: ReplayOptions, now: float) -> str:
-    """The header that says who replayed the job, when, why, how often, what it had died of, and in which life."""
+def provenance(letter: DeadLetter, options: ReplayOptions, now: float) -> str:
+    """The value of the replay header: who replayed the job, when, why, how often, and the cause of death."""
     entry = {
-        "by": order.by,
+        "by": options.by,
         "at": round(now, 3),
-        "why": order.reason,
+        "why": options.reason,
         "died_of": f"{letter.reason}: {letter.error_type}: {letter.text}"[:200],
         "attempts": letter.attempts,
         "run": letter.run,

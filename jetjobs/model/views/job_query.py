@@ -1,4 +1,4 @@
-"""What a list of jobs asks for, where it goes on, and which of its jobs match. Values and decisions only."""
+"""Queries for jobs, pages of their results, and cursors between pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LIMIT = 10_000
 
 @public("jetjobs.admin")
 class ListedJob(NamedTuple):
-    """One job of a list: its status, and its arguments where they stand in the message."""
+    """One job of a list: its status, and its arguments if they are in the message."""
 
     status: JobStatus
     arguments: dict[str, Any] | None
@@ -29,52 +29,52 @@ class ListedJob(NamedTuple):
 
 @public("jetjobs.admin")
 class JobPage(NamedTuple):
-    """A part of a list."""
+    """One page of a list of jobs."""
 
     items: list[ListedJob]
     cursor: str | None
-    """Where the list goes on; None at its end."""
+    """Cursor of the next page; None at the end of the list."""
     scanned: int
-    """How many messages were looked at for this page."""
+    """How many messages were read for this page."""
     unknown: tuple[str, ...] = ()
-    """Arguments asked for that none of those looked at had."""
+    """Arguments in `where` that no job read for this page had."""
     secret: tuple[str, ...] = ()
-    """Arguments asked for that are secret in some of them: those are not compared, and not listed."""
+    """Arguments in `where` that are secret in some of these jobs: such jobs are not compared and not listed."""
 
 
 @public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """Which jobs are meant. What is not given matches all; no state stands for all that live."""
+    """Selects jobs. A field that is None matches all; without a state, all live jobs match."""
 
     state: JobState | None = None
     queue: str | None = None
     task: str | None = None
     since: datetime | None = None
-    """Stored since then, in the place where they stand."""
+    """Only jobs whose current message was stored since then."""
     where: tuple[tuple[str, str], ...] = ()
-    """Pairs such as ("args.user.id", "7")."""
+    """Pairs of argument path and value, such as ("args.user.id", "7")."""
 
     def __post_init__(self) -> None:
         if self.state is not None:
             try:
-                object.__setattr__(self, "state", JobState(self.state))  # its text will do
+                object.__setattr__(self, "state", JobState(self.state))  # text is accepted too
             except ValueError:
-                raise ConfigError(f"state {self.state!r} is none of {', '.join(JobState)}") from None
+                raise ConfigError(f"invalid state {self.state!r}: use one of {', '.join(JobState)}") from None
         object.__setattr__(self, "where", tuple(map(_pair, self.where)))
 
     @property
     def fingerprint(self) -> str:
-        # Not the moment itself: `--since 1h` names another one at each call.
+        # Without the time itself: `--since 1h` is another time at each call.
         text = repr((self.state, self.queue, self.task, self.since is not None, self.where))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def matches(self, arguments: dict[str, Any] | None) -> bool:
-        """Whether the arguments are as asked for: compared as JSON, or else as text."""
+        """Whether the arguments match `where`, compared as JSON or else as text."""
         return all(_equal(_at(arguments, path), value) for path, value in self.where)
 
     def hidden(self, secret: str) -> set[str]:
-        """The arguments asked for that are secret in a job, by the header that says which are."""
+        """The arguments in `where` that are secret in a job with that header."""
         return (
             {path for path, _ in self.where if covers_secret(path.split(".")[1:], read_paths(secret))}
             if secret
@@ -82,7 +82,7 @@ class JobQuery:
         )
 
     def missing(self, arguments: dict[str, Any] | None) -> set[str]:
-        """The arguments asked for that are not there."""
+        """The arguments in `where` that the job does not have."""
         return {path for path, _ in self.where if _at(arguments, path) is _NOTHING}
 
 
@@ -90,7 +90,7 @@ _NOTHING = object()
 
 
 def _pair(given: Any) -> tuple[str, str]:
-    """One of `where`, made sure of."""
+    """A checked pair of `where`."""
     try:
         path, value = given
         if isinstance(given, str) or not isinstance(path, str) or not isinstance(value, str):
@@ -98,7 +98,7 @@ def _pair(given: Any) -> tuple[str, str]:
     except (TypeError, ValueError):
         raise ConfigError(f"where takes pairs such as ('args.user.id', '7'), not {given!r}") from None
     if not path.startswith("args.") or not all(path.split(".")):
-        raise ConfigError(f"where {path!r}: only arguments can be asked for, as args.NAME")
+        raise ConfigError(f"invalid where {path!r}: use the path of an argument, such as args.NAME")
     return path, value
 
 
@@ -114,7 +114,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 def _equal(found: Any, wanted: str) -> bool:
-    """Whether it is that text, or that JSON: true is not 1, and 1.0 is not 1."""
+    """Whether the value equals the text or its JSON: true is not 1, and 1.0 is not 1."""
     if found is _NOTHING or found == wanted:
         return found is not _NOTHING
     try:
@@ -124,7 +124,7 @@ def _equal(found: Any, wanted: str) -> bool:
 
 
 class Position(NamedTuple):
-    """Where a list stands: on which source, and before which sequence of it."""
+    """Where the next page starts: in which source, and before which sequence."""
 
     source: str
     sequence: int
@@ -136,15 +136,15 @@ def write_cursor(query: JobQuery, position: Position) -> str:
 
 
 def read_cursor(query: JobQuery, cursor: str) -> Position:
-    """ConfigError when it is none, or one of another list."""
+    """ConfigError for an invalid cursor, or one of another list."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         mark, source, sequence = read_json(base64.urlsafe_b64decode(padded.encode("ascii")))
         if type(sequence) is not int or not 0 < sequence < 2**63:
-            raise ValueError("no sequence of a stream")
+            raise ValueError("invalid sequence")
         position = Position(str(source), sequence)
     except (ValueError, TypeError, UnicodeEncodeError):
-        raise ConfigError(f"{cursor[:40]!r} is no cursor", hint="use the one the last page gave") from None
+        raise ConfigError(f"invalid cursor {cursor[:40]!r}", hint="use the cursor of the previous page") from None
     if mark != query.fingerprint:
-        raise ConfigError("the cursor is of another list", hint="repeat the filters that it came with")
+        raise ConfigError("the cursor belongs to another list", hint="repeat the filters of the previous page")
     return position

@@ -1,4 +1,4 @@
-"""What is told of jobs and workers while it happens, as it goes over the wire, and on which subjects."""
+"""Live events of jobs and workers: their wire form and their subjects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
 from jetjobs.model.public import public
 from jetjobs.model.views.worker_info import iso
-from jetjobs.model.wire.lenient_json import as_float, as_int, as_seconds, read_json
+from jetjobs.model.wire.lenient_json import as_fraction, as_int, as_seconds, read_json
 from jetjobs.model.wire.subjects import PROGRESS, Names
 from jetjobs.model.wire.validation import check_token
 
@@ -21,11 +21,11 @@ KINDS = (
     "worker.started", "worker.ready", "worker.quiet", "worker.recycling", "worker.stopped",
 )  # fmt: skip
 WATCH = "watch"
-"""The control word by which a watcher announces itself."""
+"""The control request with which a watcher announces itself."""
 ANNOUNCE_S = 2.0
 WATCHED_S = 10.0
-"""Workers tell of jobs for so long after an announcement."""
-_MOST_TEXT = 300
+"""Workers publish events of jobs for this long after an announcement."""
+_MAX_TEXT = 300
 _TEXTS = ("worker", "queue", "task", "job_id", "reason", "error_type", "error", "message", "detail")
 _SPANS = ("wait_s", "run_s", "retry_in_s")
 
@@ -35,9 +35,9 @@ class LiveEvent(NamedTuple):
     """Something that has just happened to a job or a worker."""
 
     kind: str
-    """One of KINDS; a newer worker may tell others."""
+    """One of KINDS; a newer worker may publish others."""
     at: float
-    """When, by the worker's clock."""
+    """When it happened, by the clock of the worker."""
     worker: str
     queue: str = ""
     task: str = ""
@@ -53,23 +53,23 @@ class LiveEvent(NamedTuple):
     message: str = ""
     detail: str = ""
     skipped: int = 0
-    """So many events of this kind and task were left out before this one: there were too many a second."""
+    """How many events of this kind and task were left out before this one, because of the rate limit."""
 
     def to_wire(self) -> bytes:
-        """What has its default is left out, and the kind stands in the subject."""
+        """As JSON, without fields that have their default and without the kind, which is in the subject."""
         defaults = self._field_defaults
-        told = {k: v for k, v in self._asdict().items() if k != "kind" and v != defaults.get(k, ())}
-        return json.dumps(told).encode()
+        fields = {k: v for k, v in self._asdict().items() if k != "kind" and v != defaults.get(k, ())}
+        return json.dumps(fields).encode()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON lines: every key is always there."""
+        """For JSON lines: always with all keys."""
         return {**self._asdict(), "at": iso(self.at)}
 
 
 def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Sequence[str] | str) -> list[str]:
-    """What a watcher subscribes to. With a queue or a task it hears of jobs only.
+    """The subjects that a watcher subscribes to. With a queue or a task, these are only those of jobs.
 
-    ConfigError for a pattern that matches no kind, DefinitionError for a name that is none.
+    ConfigError for a pattern that matches no kind, DefinitionError for an invalid name.
     """
     for what, token in (("queue", queue), ("task", task)):
         if token is not None:
@@ -78,7 +78,7 @@ def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Seq
     for pattern in (kinds,) if isinstance(kinds, str) else kinds:
         matching = {kind for kind in KINDS if fnmatchcase(kind, pattern)}
         if not matching:
-            raise ConfigError(f"no kind of event matches {pattern!r}", hint=f"there are {', '.join(KINDS)}")
+            raise ConfigError(f"no kind of event matches {pattern!r}", hint=f"known kinds: {', '.join(KINDS)}")
         wanted |= matching
     words = [kind.split(".") for kind in sorted(wanted)]
     jobs = [names.job_event(word, queue or "*", task or "*", "*") for of, word in words if of == "job"]
@@ -88,14 +88,14 @@ def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Seq
 
 
 def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
-    """What watchers are told of an event; None for those they are not."""
+    """The live event of an event; None if watchers do not get it."""
     if isinstance(event, JobFinished):
         error = event.error
         return LiveEvent(
             f"job.{event.outcome}", at, worker, event.queue, event.task, event.job_id, event.attempt,
             round(event.wait_s, 6), round(event.run_s, 6),
             round(event.retry_in_s, 3) if event.outcome in ("retried", "snoozed") else None,
-            event.reason, error.type if error else "", error.text[:_MOST_TEXT] if error else "",
+            event.reason, error.type if error else "", error.text[:_MAX_TEXT] if error else "",
         )  # fmt: skip
     if isinstance(event, JobStarted):
         where = (event.queue, event.task, event.job_id)
@@ -108,18 +108,17 @@ def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
 
 
 def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
-    """An event as it came, perhaps from a newer worker. None for what cannot be read."""
+    """An event from a worker, perhaps a newer one. None if it cannot be read."""
     try:
-        told = read_json(data)
+        record = read_json(data)
     except ValueError:
         return None
-    if not isinstance(told, dict):
+    if not isinstance(record, dict):
         return None
     if kind == f"job.{PROGRESS}":
-        told["job_id"] = told.get("id")
-    fields: dict[str, Any] = {key: str(told[key]) for key in _TEXTS if told.get(key) is not None}
-    fields |= {key: as_seconds(told[key]) for key in _SPANS if told.get(key) is not None}
-    fraction = as_float(told.get("progress"), -1.0)
-    fields["progress"] = fraction if 0.0 <= fraction <= 1.0 else None
-    fields |= {key: as_int(told.get(key)) for key in ("attempt", "skipped")}
-    return LiveEvent(kind, as_seconds(told.get("at")) or now, **{"worker": "", **fields})
+        record["job_id"] = record.get("id")
+    fields: dict[str, Any] = {key: str(record[key]) for key in _TEXTS if record.get(key) is not None}
+    fields |= {key: as_seconds(record[key]) for key in _SPANS if record.get(key) is not None}
+    fields["progress"] = as_fraction(record.get("progress"))
+    fields |= {key: as_int(record.get(key)) for key in ("attempt", "skipped")}
+    return LiveEvent(kind, as_seconds(record.get("at")) or now, **{"worker": "", **fields})

@@ -1,4 +1,4 @@
-"""What is known of a queue at one look: counts, rates, who works on it, and when a new job would start."""
+"""The state of a queue at one moment: counts, rates, workers, and when a new job would start."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from jetjobs.model.public import public
 from jetjobs.model.views.worker_info import iso
 
 NO_END_S = 10 * 365 * 86400.0
-"""A pause that ends later than this was given no end."""
+"""A pause that is longer than this has no end."""
 
 
 @public("jetjobs.admin")
 class Pause(NamedTuple):
-    """A queue is paused: until when by the server's clock (0 for no end), why, by whom and since when."""
+    """The pause of a queue: its end by the clock of the server (0 for none), reason, author and start."""
 
     until: float
     reason: str = ""
@@ -24,50 +24,50 @@ class Pause(NamedTuple):
 
 @public("jetjobs.admin")
 class LaneState(NamedTuple):
-    """The consumer of one lane at one moment, by the server's clock."""
+    """The consumer of one lane at one moment, by the clock of the server."""
 
     lane: str
     at: float
     queued: int
     running: int
     delivered: int
-    """Stream sequence of the last job it has delivered for the first time."""
+    """Stream sequence of the last job that was delivered for the first time."""
     deliveries: int
     waiting_pulls: int
     paused_until: float
-    """0 for a lane that is not paused."""
+    """0 if the lane is not paused."""
     full: bool = False
-    """As many jobs are delivered and not acked as may be."""
+    """Whether the lane has reached `max_ack_pending`."""
 
     @property
-    def came(self) -> int:
-        """Rises with every job that comes into the lane."""
+    def entered(self) -> int:
+        """A counter that rises with every job that enters the lane."""
         return self.queued + self.deliveries
 
     @property
-    def went(self) -> int:
-        """Rises with every job that leaves it. A delivery that is made again counts too; that is rare."""
+    def left(self) -> int:
+        """A counter that rises with every job that leaves the lane, and with every redelivery (rare)."""
         return self.deliveries - self.running
 
 
 @public("jetjobs.admin")
 class QueueState(NamedTuple):
-    """One queue at one moment: counts are asked of the server one after another, and jobs move in between."""
+    """One queue at one moment. The counts are read one after another, and jobs move in between."""
 
     queue: str
     at: float
-    """The moment, by the server's clock."""
+    """The time, by the clock of the server."""
     pause: Pause | None
     lanes: tuple[LaneState, ...]
     scheduled: int
-    """Jobs that wait for their time and were never delivered."""
+    """Jobs that wait for their due time and were never delivered."""
     retrying: int
     """Jobs that were delivered and wait again."""
     dead: int
     oldest_s: float | None
-    """How long the job that waits longest in front of its lane has been due; None when none waits."""
+    """How long the oldest queued job has been due; None if there is none."""
     bytes: int
-    """Of the work stream."""
+    """Size of the work stream."""
     workers: int
     busy: int
     slots: int
@@ -84,19 +84,19 @@ class QueueState(NamedTuple):
 
     @property
     def demand(self) -> int:
-        """What workers are needed for: jobs of a paused lane wait for the end of its pause."""
+        """Jobs that need workers: queued and running ones, without those of paused lanes."""
         return sum(lane.queued + lane.running for lane in self.lanes if not lane.paused_until)
 
     @property
     def starts_in_s(self) -> float | None:
-        """In how long a job enqueued now may start; None when nothing tells."""
+        """In how long a job enqueued now is expected to start; None if unknown."""
         if not self.workers:
             return None
         paused_s, free = 0.0, self.slots - self.busy
         if self.pause is not None:
             if not self.pause.until:
                 return None
-            # What runs now will have ended by then, as far as anybody can tell.
+            # Assume that the jobs running now will have ended by then.
             paused_s, free = max(0.0, self.pause.until - self.at), self.slots
         if self.queued < free:
             return paused_s
@@ -105,7 +105,7 @@ class QueueState(NamedTuple):
         return None
 
     def summary(self) -> dict[str, Any]:
-        """For lists, as JSON."""
+        """The fields for lists, as JSON."""
         return {
             "queue": self.queue,
             "state": "paused" if self.pause is not None else "running",
@@ -123,7 +123,7 @@ class QueueState(NamedTuple):
         }
 
     def details(self) -> dict[str, Any]:
-        """The summary with lanes, the pause, and the estimated start of a new job."""
+        """The summary with the lanes, the pause and the expected start of a new job."""
         pause = self.pause
         return {
             **self.summary(),
@@ -139,15 +139,15 @@ class QueueState(NamedTuple):
 
 
 def rates(before: Sequence[LaneState], after: Sequence[LaneState]) -> tuple[float | None, float | None]:
-    """Jobs that came into the lanes and left them, a second; None where nothing can be compared."""
+    """Jobs per second that entered and left the lanes; None if there is nothing to compare."""
     earlier = {lane.lane: lane for lane in before}
     pairs = [(earlier[lane.lane], lane) for lane in after if lane.lane in earlier]
     if not pairs:
         return None, None
-    came = sum(second.came - first.came for first, second in pairs)
-    went = sum(second.went - first.went for first, second in pairs)
+    entered = sum(second.entered - first.entered for first, second in pairs)
+    left = sum(second.left - first.left for first, second in pairs)
     took_s = max(0.001, sum(second.at - first.at for first, second in pairs) / len(pairs))
-    return max(0, came) / took_s, max(0, went) / took_s
+    return max(0, entered) / took_s, max(0, left) / took_s
 
 
 def _rounded(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What the registry says of a worker: who it is, what it can run, how full it is."""
+"""The record of a worker in the registry: its identity, tasks, slots and running jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jetjobs.model.wire.validation import is_token
 
 @public("jetjobs.admin")
 class RunningJob(NamedTuple):
-    """A job that a worker runs, since a time by the worker's clock."""
+    """A job that a worker runs, and since when by the clock of the worker."""
 
     id: str
     task: str
@@ -23,7 +23,7 @@ class RunningJob(NamedTuple):
 
 @public("jetjobs.admin")
 class QueueSlots(NamedTuple):
-    """How many slots of a worker a queue has taken, and how many it may."""
+    """How many slots of a worker the jobs of a queue use, and how many they may use."""
 
     busy: int
     total: int
@@ -31,10 +31,10 @@ class QueueSlots(NamedTuple):
 
 @public("jetjobs.admin")
 class WorkerRecord(NamedTuple):
-    """One live worker, as it last described itself."""
+    """One running worker, as it last described itself."""
 
     key: str
-    """Its name in the registry, by which it is addressed: the worker's own and a token."""
+    """Its unique name in the registry: the name of the worker and a token."""
     name: str
     host: str
     pid: int
@@ -43,25 +43,25 @@ class WorkerRecord(NamedTuple):
     phase: str
     queues: Mapping[str, QueueSlots]
     tasks: Mapping[str, str]
-    """For each task the hash of its arguments' JSON schema; empty where there is none."""
+    """The hash of the JSON schema of the arguments, by task; empty for a task without a schema."""
     busy: int
     total: int
     running: tuple[RunningJob, ...]
-    """The longest running ones; not more than a hundred."""
+    """The longest running jobs, at most 100."""
     lag_s: float
-    """How long its event loop stood still at the worst since the last beat."""
+    """The longest time that its event loop was blocked since the last heartbeat."""
     memory_bytes: int
     started_at: float
     seen_at: float = 0.0
-    """When the server got this, by the server's clock."""
+    """When the server stored this record, by its clock."""
 
     @property
     def takes_jobs(self) -> bool:
-        """False once it only ends what it has begun."""
+        """False if the worker only finishes its running jobs."""
         return self.phase not in ("quiet", "stopped")
 
     def to_wire(self) -> dict[str, Any]:
-        """The record's value; docs/reference/wire.md has it in words."""
+        """The value of the record; docs/reference/wire.md describes it."""
         return {
             "name": self.name,
             "host": self.host,
@@ -79,7 +79,7 @@ class WorkerRecord(NamedTuple):
         }
 
     def summary(self) -> dict[str, Any]:
-        """For lists, as JSON."""
+        """The fields for lists, as JSON."""
         return {
             "worker": self.key,
             "name": self.name,
@@ -97,7 +97,7 @@ class WorkerRecord(NamedTuple):
         }
 
     def details(self) -> dict[str, Any]:
-        """The summary with tasks, running jobs and the slots of each queue."""
+        """The summary with the tasks, running jobs and slots per queue."""
         return {
             **self.summary(),
             "queue_slots": {queue: slots._asdict() for queue, slots in sorted(self.queues.items())},
@@ -107,7 +107,7 @@ class WorkerRecord(NamedTuple):
 
 
 def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRecord:
-    """A record as another worker wrote it, perhaps a newer one: what it does not say has a plain default."""
+    """A record that another worker wrote, perhaps a newer one. Missing fields get defaults."""
     slots = value.get("slots") or {}
     return WorkerRecord(
         key=key,
@@ -137,5 +137,5 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
 
 
 def iso(moment: float) -> str | None:
-    """ISO 8601 in UTC; None for a time that is not set."""
+    """The time in ISO 8601, UTC; None for 0."""
     return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None

@@ -1,1 +1,1 @@
-"""How jobs are spelled on the wire: subjects, headers, ids and lenient parsing. No I/O."""
+"""The wire format: subjects, headers, ids and lenient parsing. No I/O."""

@@ -1,4 +1,4 @@
-"""Every header on the wire, ours and the server's, and the rules for headers that users add."""
+"""The headers of jetjobs and of the server, and the rules for headers that users add."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.wire.validation import has_wire_form
 
-# Our headers. A missing header has its default: a job published without jetjobs has none of them.
+# Headers of jetjobs. A missing header means its default: a job published without jetjobs has none of them.
 ATTEMPT: Final = "Jetjobs-Attempt"
 HOP: Final = "Jetjobs-Hop"
 RUN: Final = "Jetjobs-Run"
@@ -35,7 +35,7 @@ OF_SCHEDULE: Final = "Jetjobs-Schedule"
 SCHEDULED_TIME: Final = "Jetjobs-Scheduled-Time"
 OVERLAP: Final = "Jetjobs-Overlap"
 
-# The server's headers.
+# Headers of the server.
 MSG_ID: Final = "Nats-Msg-Id"
 TTL: Final = "Nats-TTL"
 ROLLUP: Final = "Nats-Rollup"
@@ -52,13 +52,13 @@ BATCH_COMMIT: Final = "Nats-Batch-Commit"
 KV_OPERATION: Final = "KV-Operation"
 
 OWN_PREFIXES: Final = ("nats-", "jetjobs-")
-"""Headers with these prefixes, in any case, belong to the server or to us. Every move drops and rebuilds them."""
+"""Prefixes, in any case, of headers of the server and of jetjobs. Every move of a job rebuilds these headers."""
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
 def check_header(name: str, value: str) -> None:
-    """DefinitionError for a header that would be lost, forged, or break the protocol."""
+    """DefinitionError for a header that would get lost, forge another one, or break the protocol."""
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
         raise DefinitionError(f"invalid header name {name!r}")
     if name.lower().startswith(OWN_PREFIXES):

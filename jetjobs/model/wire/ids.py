@@ -1,4 +1,4 @@
-"""Make and take apart job ids. Pure but for the randomness and time an id is made of."""
+"""Build and parse job ids."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NO_KEY = "-"
 """The key token of a job that has no key."""
 
 MAX_OWN_ID = 100
-"""Of an id the caller chooses: together with a key token it must stay within the 128 of any id."""
+"""Characters of an id that the caller chooses. With a key token it stays within the 128 of any id."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _KEYED = re.compile(r"(k[a-z2-7]{26})-(.+)", re.ASCII)
-_PLACE = re.compile(r"s[0-9a-f]{14}-([1-9][0-9]{0,18})", re.ASCII)
+_ANONYMOUS = re.compile(r"s[0-9a-f]{14}-([1-9][0-9]{0,18})", re.ASCII)
 
-# One generator a process, reseeded after a fork: two children must not mint the same ids.
+# One generator per process, seeded again after a fork: two children must not create the same ids.
 _random = random.SystemRandom()
 _fast = random.Random(_random.getrandbits(256))
 os.register_at_fork(after_in_child=lambda: _fast.seed(_random.getrandbits(256)))
 
 
 class JobId(NamedTuple):
-    """The two subject tokens an id stands for."""
+    """The two subject tokens of an id."""
 
     key: str
     uid: str
@@ -38,31 +38,31 @@ class JobId(NamedTuple):
 
 
 def new_uid() -> str:
-    """A UUIDv7 in hex: 48 bits of milliseconds, then randomness, so ids sort by time."""
+    """A UUIDv7 in hex: 48 bits of milliseconds, then random bits, so that ids sort by time."""
     value = (int(time.time() * 1000) << 80) | _fast.getrandbits(80)
     value = (value & ~(0xF << 76) & ~(0x3 << 62)) | (0x7 << 76) | (0x2 << 62)
     return f"{value:032x}"
 
 
 def new_run() -> str:
-    """A token that tells one life of an id from another life of the same id."""
+    """A random token that distinguishes jobs with the same id, for example before and after a replay."""
     return f"{_fast.getrandbits(40):010x}"
 
 
 def key_token(key: str) -> str:
-    """The subject token of an idempotency key: its hash, so any text may be a key."""
+    """The subject token of an idempotency key: a hash, so that any text can be a key."""
     digest = hashlib.sha256(key.encode()).digest()
     return "k" + base64.b32encode(digest)[:26].decode().lower()
 
 
 def parse_id(job_id: str) -> JobId:
-    """The tokens of a public id. Every id has exactly one reading, so a lookup never guesses."""
+    """The tokens of a public id. Each id has exactly one interpretation."""
     keyed = _KEYED.fullmatch(job_id)
     return JobId(keyed[1], keyed[2]) if keyed else JobId(NO_KEY, job_id)
 
 
 def join_id(key: str, uid: str) -> str:
-    """The public id of two subject tokens. ValueError unless `parse_id` would give the same tokens back."""
+    """The public id of two subject tokens. ValueError unless `parse_id` returns the same tokens."""
     if key == NO_KEY:
         if _ID.fullmatch(uid) and not _KEYED.fullmatch(uid):
             return uid
@@ -71,7 +71,7 @@ def join_id(key: str, uid: str) -> str:
         keyed = _KEYED.fullmatch(job_id)
         if keyed and keyed[1] == key and _ID.fullmatch(job_id):
             return job_id
-    raise ValueError(f"the subject's key and id tokens {key!r}, {uid!r} are not usable")
+    raise ValueError(f"invalid key and id tokens in the subject: {key!r}, {uid!r}")
 
 
 def is_id(text: str) -> bool:
@@ -79,26 +79,26 @@ def is_id(text: str) -> bool:
 
 
 def check_job_id(job_id: str) -> str:
-    """The caller's own id, or DefinitionError when it cannot be a subject token."""
+    """The id itself, or DefinitionError if a caller may not choose it."""
     if not isinstance(job_id, str) or not is_id(job_id) or len(job_id) > MAX_OWN_ID:
         raise DefinitionError(
-            f"job_id {job_id!r} is not usable",
+            f"invalid job_id {job_id!r}",
             hint=f"an id is 1 to {MAX_OWN_ID} letters, digits, '-' or '_'",
         )
     if _KEYED.fullmatch(job_id):
-        raise DefinitionError(f"job_id {job_id!r} has the form reserved for jobs with a key")
+        raise DefinitionError(f"invalid job_id {job_id!r}: this form is reserved for jobs with a key")
     return job_id
 
 
 def anonymous_id(stored_at: float, sequence: int) -> str:
-    """The id of a job published without an id: when, to the microsecond, and where its first message was stored.
+    """The id of a job published without jetjobs: the time, in microseconds, and the sequence of its first message.
 
-    It is the same on every delivery, and another one in a stream that was deleted and created again.
+    It is the same on every delivery, but differs in a stream that was deleted and created again.
     """
     return f"s{round(stored_at * 1e6):014x}-{sequence}"
 
 
 def anonymous_sequence(job_id: str) -> int | None:
-    """The sequence in an id that `anonymous_id` made; None in any other."""
-    made = _PLACE.fullmatch(job_id)
+    """The sequence in an id made by `anonymous_id`; None for any other id."""
+    made = _ANONYMOUS.fullmatch(job_id)
     return int(made[1]) if made else None

@@ -1,4 +1,4 @@
-"""Read what others wrote, and may have written wrong: JSON, numbers, times and names out of it."""
+"""Read JSON, numbers and times that other programs wrote, without trusting them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 from jetjobs.model.wire.validation import is_token
 
 LAST_MOMENT = 253_402_214_400.0
-"""A day before the year 10000: beyond it a time has no date in some time zones."""
+"""One day before the year 10000: in some time zones a later time has no date."""
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value; ValueError also for brackets nested so deeply that reading them would end in a RecursionError.
+    """The value. ValueError for invalid JSON, also for nesting so deep that Python raises a RecursionError.
 
     >>> read_json("[" * 100_000)
     Traceback (most recent call last):
         ...
-    ValueError: it is nested too deeply
+    ValueError: JSON is nested too deeply
     """
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("JSON is nested too deeply") from None
 
 
 def as_time(value: Any) -> datetime | None:
-    """An aware UTC time; None for 0, and for what is no time."""
+    """Seconds since the epoch as an aware UTC time; None for 0 and for invalid values."""
     moment = as_seconds(value)
     return datetime.fromtimestamp(moment, UTC) if moment else None
 
 
 def as_float(value: Any, default: float = 0.0) -> float:
-    """The number, or the default for what is none, not finite, or a truth value."""
+    """The number; the default for a bool, an infinite number, and anything that is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
     try:
@@ -46,13 +46,13 @@ def as_float(value: Any, default: float = 0.0) -> float:
 
 
 def as_int(value: Any) -> int:
-    """The number without its fraction; 0 for what is none, or is too large to mean anything."""
+    """The number without its fraction; 0 for an invalid value or one beyond 63 bits."""
     found = as_float(value)
     return int(found) if abs(found) < 2**63 else 0
 
 
 def as_seconds(value: Any) -> float:
-    """A time or a span that can be shown; 0 for what is none."""
+    """A time or duration in seconds; 0 for an invalid or negative value, or one beyond the year 9999."""
     found = as_float(value)
     return found if 0.0 <= found < LAST_MOMENT else 0.0
 
@@ -66,16 +66,32 @@ def read_record(data: str | bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def as_fraction(value: Any) -> float | None:
+    """A number from 0 to 1; None for anything else."""
+    found = as_float(value, -1.0)
+    return found if 0.0 <= found <= 1.0 else None
+
+
+def read_iso_time(text: Any) -> datetime | None:
+    """A time in ISO 8601 as an aware UTC time; None for anything else."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def text_or_none(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
 def read_running(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The running record of a job with every field of its type. Empty when queue or task is no name: these become
-    part of subjects, and whoever may write such a record must not be able to write others through its reader."""
+    """The running record of a job, each field with its type. Empty if queue or task is not a valid name: both
+    become part of subjects, and a forged record must not make its reader write to other subjects.
+    """
     if not is_token(record.get("queue")) or not is_token(record.get("task")):
         return {}
-    fraction = as_float(record.get("progress"), -1.0)
     return {
         "run": str(record.get("run", "")),
         "queue": record["queue"],
@@ -83,13 +99,13 @@ def read_running(record: Mapping[str, Any]) -> dict[str, Any]:
         "attempt": as_int(record.get("attempt")),
         "worker": text_or_none(record.get("worker")),
         "started_at": as_seconds(record.get("started_at")),
-        "progress": fraction if 0.0 <= fraction <= 1.0 else None,
+        "progress": as_fraction(record.get("progress")),
         "message": text_or_none(record.get("message")),
     }
 
 
 def write_json(value: Any, *, ensure_ascii: bool = True, default: Callable[[Any], Any] | None = None) -> str:
-    """As JSON; what has no form in it is text, as in the arguments of jobs.
+    """JSON text. Numbers that are not finite become text, as in the arguments of jobs.
 
     >>> write_json({"rate": [float("nan"), float("-inf"), 0.5]})
     '{"rate": ["NaN", "-Infinity", 0.5]}'

@@ -1,4 +1,4 @@
-"""Every subject, stream, consumer, bucket and object name on the wire: built here, parsed here, nowhere else."""
+"""Build and parse the names on the wire: subjects, streams, consumers, buckets and objects."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*"
 
 
 def check_lane(lane: str) -> str:
-    """The lane itself, or DefinitionError when it cannot be a priority."""
+    """The lane itself, or DefinitionError if it cannot be a priority."""
     if check_token("lane", lane) in RESERVED_LANES:
         raise DefinitionError(f"lane {lane!r} is reserved")
     return lane
 
 
 class JobSubject(NamedTuple):
-    """A job's subject in a work stream, `{namespace}.work.{queue}.{lane}.{task}.{key}.{uid}`, taken apart.
+    """The parts of a job's subject in a work stream: `{namespace}.work.{queue}.{lane}.{task}.{key}.{uid}`.
 
     `key` and `uid` are empty in the subject of a job published without jetjobs.
     """
@@ -75,14 +75,14 @@ class JobSubject(NamedTuple):
             namespace, kind, queue, lane, task = tokens
             key = uid = ""
         else:
-            raise ValueError(f"the subject has {count} tokens; a job's has 5 or 7")
+            raise ValueError(f"the subject has {count} tokens; that of a job has 5 or 7")
         if kind != "work" or "" in tokens:
             raise ValueError(f"not the subject of a job: {subject!r}")
         return tuple.__new__(cls, (namespace, queue, lane, task, key, uid))
 
     @classmethod
     def parse_any(cls, subject: str) -> JobSubject:
-        """As `parse`, but never raises: for any message of a work stream, and for what a header claims to be one.
+        """`parse` that never raises: for any message of a work stream, and for a subject from a header.
 
         >>> JobSubject.parse_any("shop.work.mail.high.send.a.b.c").task
         'send'
@@ -95,7 +95,7 @@ class JobSubject(NamedTuple):
 
     @property
     def job_id(self) -> str:
-        """The public id; empty where the subject has none."""
+        """The public id; empty if the subject has none."""
         return str(JobId(self.key, self.uid)) if self.uid else ""
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class JobSubject(NamedTuple):
 
 
 class DeadSubject(NamedTuple):
-    """The subject of a dead letter, `{namespace}.dead.{queue}.{task}.{id}`, taken apart."""
+    """The parts of a dead letter's subject: `{namespace}.dead.{queue}.{task}.{id}`."""
 
     namespace: str
     queue: str
@@ -122,7 +122,7 @@ class DeadSubject(NamedTuple):
 
 
 def last_token(subject: str) -> str:
-    """What a subject ends with: an id, a key, or the name of a schedule.
+    """The last token of a subject: an id, a key, or the name of a schedule.
 
     >>> last_token("shop.work.mail.mark.schedule.nightly")
     'nightly'
@@ -149,25 +149,25 @@ def matches(pattern: str, subject: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one namespace. Cheap to make, compares by value."""
+    """The names of one namespace."""
 
     namespace: str = "jobs"
 
     def __post_init__(self) -> None:
         check_token("namespace", self.namespace)
 
-    # Work streams: one a queue.
+    # Work streams: one per queue.
 
     def work_stream(self, queue: str) -> str:
         return f"{self.namespace}-work-{queue}"
 
     @property
     def work_filter(self) -> str:
-        """Matches everything that work streams take."""
+        """Matches all subjects of work streams."""
         return f"{self.namespace}.work.>"
 
     def queue_of(self, stream: str) -> str | None:
-        """The queue of a work stream; None for a stream that is none of ours."""
+        """The queue of a work stream; None for any other stream."""
         prefix = f"{self.namespace}-work-"
         return stream.removeprefix(prefix) if stream.startswith(prefix) else None
 
@@ -182,29 +182,29 @@ class Names:
         return f"{self.namespace}.work.{queue}.{lane}.{task}.{key}.{uid}"
 
     def job_anywhere(self, queue: str, task: str, job_id: JobId) -> str:
-        """Matches the job in whatever lane of its queue it stands."""
+        """Matches the job in any lane of its queue."""
         return self.job(queue, "*", task, job_id.key, job_id.uid)
 
     def id_anywhere(self, queue: str, job_id: JobId) -> str:
-        """Matches the job in whatever lane of the queue it stands, and whatever its task is."""
+        """Matches the job in any lane of the queue, with any task."""
         return self.job(queue, "*", "*", job_id.key, job_id.uid)
 
     def key_anywhere(self, queue: str, task: str, key: str) -> str:
-        """Matches any live job of that key."""
+        """Matches any live job with that key."""
         return f"{self.namespace}.work.{queue}.*.{task}.{key}.*"
 
     def pin(self, queue: str) -> str:
         return f"{self.namespace}.work.{queue}.{MARK}._pin"
 
     def schedule_mark(self, queue: str, schedule: str) -> str:
-        """How far a schedule has been planned; `*` for all of the queue."""
+        """The mark that says how far a schedule is planned; `*` for all schedules of the queue."""
         return f"{self.namespace}.work.{queue}.{MARK}.schedule.{schedule}"
 
     def planned(self, queue: str, key: str) -> str:
-        """Matches the jobs of that key that wait in lane `later`, of whatever task."""
+        """Matches the jobs with that key in lane `later`, with any task."""
         return self.job(queue, LATER, "*", key, "*")
 
-    # Where jobs end.
+    # Streams and buckets of ended and running jobs.
 
     @property
     def dead_stream(self) -> str:
@@ -215,11 +215,11 @@ class Names:
         return f"{self.namespace}.dead.>"
 
     def dead(self, queue: str, task: str, job_id: str) -> str:
-        """A letter's subject; each part may be `*`."""
+        """The subject of a dead letter; each part may be `*`."""
         return f"{self.namespace}.dead.{queue}.{task}.{job_id}"
 
     def dead_of(self, queue: str) -> str:
-        """Matches the letters of one queue."""
+        """Matches the dead letters of one queue."""
         return f"{self.namespace}.dead.{queue}.>"
 
     def done_bucket(self, queue: str) -> str:
@@ -245,7 +245,7 @@ class Names:
         return f"{self.namespace}-checkpoints"
 
     def checkpoint_key(self, job_id: str, run: str) -> str:
-        """Of one life of the job, so that a reused id never meets an older one; the run may be `*`."""
+        """Includes the run, so that a reused id does not find an older checkpoint; the run may be `*`."""
         return f"{job_id}.{run}"
 
     @property
@@ -261,15 +261,15 @@ class Names:
         return f"{self.namespace}.control.{word}"
 
     def job_event(self, word: str, queue: str, task: str, job_id: str) -> str:
-        """Subject of what is told of a job while it happens, on core NATS; each part may be `*`."""
+        """Subject of live events of a job, on core NATS; each part may be `*`."""
         return f"{self.namespace}.events.job.{word}.{queue}.{task}.{job_id}"
 
     def worker_event(self, word: str, worker: str) -> str:
-        """Subject of what a worker tells of itself, by its name; each part may be `*`."""
+        """Subject of live events of a worker, on core NATS; each part may be `*`."""
         return f"{self.namespace}.events.worker.{word}.{worker if worker == '*' else token_of(worker)}"
 
     def kind_of_event(self, subject: str) -> str:
-        """`job.succeeded`, from the subject of such an event."""
+        """The kind in the subject of a live event, such as `job.succeeded`."""
         return ".".join(subject.removeprefix(f"{self.namespace}.events.").split(".")[:2])
 
     @property
@@ -278,7 +278,7 @@ class Names:
         return self.control("workers")
 
     def control_worker(self, key: str) -> str:
-        """Requests to the worker of that key in the registry."""
+        """Requests to the worker with that key in the registry."""
         return self.control(f"worker.{key}")
 
     @property
@@ -304,7 +304,7 @@ def kv_key(subject: str) -> str:
 
 
 def kv_key_tokens(subject: str) -> list[str]:
-    """The key in the subject of a bucket, token by token.
+    """The tokens of the key in the subject of a bucket.
 
     >>> kv_key_tokens("$KV.shop-done-mail.send.42")
     ['send', '42']
@@ -317,12 +317,12 @@ def object_stream(store: str) -> str:
 
 
 def object_chunks(store: str, nuid: str) -> str:
-    """Where the chunks of one writing of an object stand; `>` for all."""
+    """Subject of the chunks of one version of an object; `>` for all."""
     return f"$O.{store}.C.{nuid}"
 
 
 def object_meta(store: str, name: str) -> str:
-    """Where the entry of the object of that name stands."""
+    """Subject of the metadata of an object."""
     return f"$O.{store}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
 
@@ -331,7 +331,7 @@ def object_metas(store: str) -> str:
 
 
 def body_object(job_id: str, run: str, token: str = "") -> str:
-    """Name of a job's body in the object store: of one life, so that a reused id never meets an older one."""
+    """Object name of a job's body. It includes the run, so that a reused id does not find an older body."""
     return f"{job_id}.{run}.{token}" if token else f"{job_id}.{run}"
 
 
@@ -340,5 +340,5 @@ def headers_object(job_id: str, run: str) -> str:
 
 
 def result_object(job_id: str, run: str, delivery: str) -> str:
-    """Name of a result: of one delivery, since the record of the first that ends is the one that stays."""
+    """Object name of a result. It includes the delivery, because the record of the first one to end stays."""
     return f"{job_id}.{run}.result-{delivery}"

@@ -1,4 +1,4 @@
-"""Which names are valid: queues, tasks, lanes, schedules and other subject tokens."""
+"""Validate the names of queues, tasks, lanes and schedules, and other subject tokens."""
 
 from __future__ import annotations
 
