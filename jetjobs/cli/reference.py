@@ -118,8 +118,7 @@ def _spelling(option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
     if option.is_flag:
         return names
-    number = option.type_descriptor.annotation in (int, float)
-    return f"{names[:-1]} {option.metavar or ('N' if number else option.opts[-1].strip('-').upper())}`"
+    return f"{names[:-1]} {option.metavar}`"
 
 
 def _default(option: Any) -> tuple[str, str]:

@@ -60,7 +60,7 @@ async def dev(
         kept = "data in a temporary folder" if store == "memory" else f"data in {store} (kept)"
         where = show_url(url) if server is None else f"embedded nats-server at {url}, {kept}"
         _banner(target, where, slots, "on" if reload else "off")
-        return await _keep_worker(app or loaded.settings.app, url, slots, reload=reload)
+        return await _run_worker(app or loaded.settings.app, url, slots, reload=reload)
 
 
 def _start_server(stack: contextlib.ExitStack, store: str, *, fresh: bool) -> EmbeddedServer:
@@ -94,7 +94,7 @@ def _banner(app: JetJobs, server: str, slots: int, reload: str) -> None:
         out.note(f"Try     jetjobs enqueue {first.name} {arguments}".rstrip() + " --wait")
 
 
-async def _keep_worker(app: str | None, url: str, slots: int, *, reload: bool) -> int:
+async def _run_worker(app: str | None, url: str, slots: int, *, reload: bool) -> int:
     """Run a worker process, restart it when a file changes, and stop it on a signal."""
     command = [sys.executable, "-m", "jetjobs", "--server", url]
     for flag, value in (("--config", state.config), ("--creds", state.creds), ("--context", state.context)):

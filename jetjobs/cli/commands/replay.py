@@ -79,7 +79,7 @@ class Choice:
         self._until = 0
         self.named: list[DeadLetter] | None = None
 
-    async def look(self) -> None:
+    async def resolve(self) -> None:
         """Fix the selection. JobNotFound if an id has no letter, JobAmbiguous if it has several."""
         self._until = await self._app.dead.last_sequence()
         if self._selection.ids:
@@ -134,7 +134,7 @@ async def replay(
     arguments = _other_arguments(chosen, data)
     async with state.load_app(None, state.settings()) as app:
         choice = Choice(app, chosen)
-        await choice.look()
+        await choice.resolve()
         if dry_run:
             return await _dry_run(app, choice, arguments)
         number, _ = await choice.count()
@@ -172,7 +172,7 @@ async def delete(
     """Permanently delete dead letters."""
     async with state.reader() as app:
         choice = Choice(app, Selection(ids, queue, task, died_of, error_type, since, all_matching))
-        await choice.look()
+        await choice.resolve()
         number, first = await choice.count()
         if dry_run:
             _print_dry_run("delete", number, first, [])

@@ -45,7 +45,7 @@ async def run(name: Name) -> None:
 
 @commands.command()
 async def pause(names: Names) -> None:
-    """Stop running schedules until they are resumed. They stay paused across deploys."""
+    """Pause schedules until they are resumed. They stay paused across deploys."""
     await _pause(names, paused=True)
 
 
@@ -57,9 +57,8 @@ async def resume(names: Names) -> None:
 
 async def _pause(names: list[str], *, paused: bool) -> None:
     async with state.reader() as app:
-        before = {
-            name: await app.schedules.get(name) for name in names
-        }  # all must exist, otherwise none is changed
+        # All must exist, otherwise none is changed.
+        before = {name: await app.schedules.get(name) for name in names}
         change = app.schedules.pause if paused else app.schedules.resume
         found = [await change(name) for name in before]
         await _note_no_leader(app)

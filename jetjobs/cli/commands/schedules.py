@@ -92,13 +92,13 @@ async def next_scheduled_times(
     every: Every = None,
 ) -> None:
     """Print the next scheduled times of a schedule, or of a rule given with --cron or --every."""
-    tried = cron is not None or every is not None
-    if tried == (name is not None):
+    rule_given = cron is not None or every is not None
+    if rule_given == (name is not None):
         raise ConfigError("name a schedule, or give a rule with --cron or --every")
     if tz is not None:
         zone_of(tz)  # reports an unknown zone before connecting
-    if tried:
-        schedule, now = _tried(cron, every, tz), datetime.now(UTC)
+    if rule_given:
+        schedule, now = _unstored(cron, every, tz), datetime.now(UTC)
     else:
         assert name is not None
         async with state.reader() as app:
@@ -214,7 +214,7 @@ def until(scheduled_time: datetime | None, now: datetime) -> str:
     return f"in {show_duration(seconds)}" if seconds > 0 else "now"
 
 
-def _tried(cron: str | None, every: str | None, tz: str | None) -> Schedule:
+def _unstored(cron: str | None, every: str | None, tz: str | None) -> Schedule:
     """A schedule for display only."""
     # With an interval, the zone only affects how scheduled times are shown.
     zone = tz if every is None else None

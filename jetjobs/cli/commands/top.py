@@ -35,8 +35,9 @@ async def top(
         str, typer.Option(help="Time between two updates, from 200ms to 1h.", metavar="DURATION")
     ] = "1s",
 ) -> int:
-    """Show queues, running jobs and workers, live. Keys: p pause, / filter, q quit. Prints once when not on a
-    terminal.
+    """Show queues, running jobs and workers, live.
+
+    Keys: p pause, / filter, q quit. Prints once when not on a terminal.
     """
     seconds = read_duration("--refresh", refresh).total_seconds()
     if not SHORTEST_S <= seconds <= 3600:
@@ -51,7 +52,7 @@ async def top(
 async def _once(app: JetJobs) -> int:
     before = await app.queues.list(rates_s=0)
     await asyncio.sleep(RATES_S)
-    snapshot = await look(app, before)
+    snapshot = await take_snapshot(app, before)
     if state.out.as_json:
         state.out.json(snapshot.to_json())
     else:
@@ -60,7 +61,7 @@ async def _once(app: JetJobs) -> int:
     return DONE
 
 
-async def look(app: JetJobs, before: Sequence[QueueState]) -> Snapshot:
+async def take_snapshot(app: JetJobs, before: Sequence[QueueState]) -> Snapshot:
     """A snapshot of everything. Rates cover the time since the queue counts in `before`."""
     queues, running, workers = await asyncio.gather(
         app.queues.list(rates_s=0, before=before), app.jobs.running(), app.workers.list()
@@ -125,7 +126,8 @@ class Top:
             started = time.monotonic()
             if not self._paused:
                 try:
-                    self._snapshot = (await look(self._app, self._snapshot.queues)).only(self._queue, self._task)
+                    snapshot = await take_snapshot(self._app, self._snapshot.queues)
+                    self._snapshot = snapshot.only(self._queue, self._task)
                     self._answered_at, self._error = time.monotonic(), ""
                 except BrokerError as error:
                     self._error = str(error)
