@@ -1,4 +1,4 @@
-"""`jetjobs.testing`: workers and servers beside an app."""
+"""`jetjobs.testing`: running a worker, and pointing an app at a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.server import Truth
 from tests.support.workers import provisioned
 
 
-async def test_a_worker_that_cannot_start_says_so_at_once(app: JetJobs) -> None:
+async def test_a_worker_that_cannot_start_raises_at_once(app: JetJobs) -> None:
     @app.task
     async def greet() -> None: ...
 
@@ -29,7 +29,7 @@ async def test_a_worker_that_cannot_start_says_so_at_once(app: JetJobs) -> None:
                 raise AssertionError("entered")
 
 
-async def test_a_worker_beside_a_failing_test_gives_its_job_back_at_once(make_app: MakeApp, truth: Truth) -> None:
+async def test_the_worker_of_a_failing_test_releases_its_job_at_once(make_app: MakeApp, truth: Truth) -> None:
     app = make_app(worker={"stop_timeout": "10m"})
     started = asyncio.Event()
 
@@ -51,7 +51,7 @@ async def test_a_worker_beside_a_failing_test_gives_its_job_back_at_once(make_ap
         assert len(await truth.jobs()) == 1
 
 
-def test_on_server_takes_no_credentials_along_and_puts_the_settings_back(make_app: MakeApp) -> None:
+def test_on_server_drops_credentials_and_restores_the_settings(make_app: MakeApp) -> None:
     app = make_app(nats={"user": "u", "password": "p", "connect_timeout": "3s"}, queues={"namespace": "mine"})
     before = app.settings
     with on_server(app, "nats://127.0.0.1:1"):
@@ -62,7 +62,7 @@ def test_on_server_takes_no_credentials_along_and_puts_the_settings_back(make_ap
     assert app.settings is before
 
 
-def test_settings_that_were_not_read_before_are_read_anew_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_were_not_read_before_are_read_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     app = JetJobs("t")
     with on_server(app, "nats://127.0.0.1:1"):
         pass

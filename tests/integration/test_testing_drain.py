@@ -1,4 +1,4 @@
-"""`jetjobs.testing`: drain runs what is ready, and the clock brings what is due later."""
+"""`jetjobs.testing`: `drain` runs ready jobs, and the clock makes waiting jobs due."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workers import provisioned
 # Drain
 
 
-async def test_drain_runs_what_is_ready_and_what_that_enqueues_and_nothing_for_later(
+async def test_drain_runs_ready_jobs_and_the_jobs_they_enqueue_but_no_delayed_jobs(
     app: JetJobs, truth: Truth
 ) -> None:
     @app.task(queue="second")
@@ -43,7 +43,7 @@ async def test_drain_runs_what_is_ready_and_what_that_enqueues_and_nothing_for_l
         assert ".later." in left[0]
 
 
-async def test_drain_of_one_queue_leaves_the_others_alone(shop: Shop) -> None:
+async def test_drain_of_one_queue_does_not_run_jobs_of_others(shop: Shop) -> None:
     app = shop.app
     await shop.greet.enqueue("Ada")
     await shop.charge.enqueue(Order(id=7))
@@ -65,7 +65,7 @@ async def test_a_failed_attempt_fails_the_drain_with_its_traceback(shop: Shop) -
     assert (await handle.status()).state is JobState.RETRYING
 
 
-async def test_without_check_the_report_says_what_failed(shop: Shop) -> None:
+async def test_without_check_the_report_has_the_failures(shop: Shop) -> None:
     app = shop.app
     await shop.flaky.enqueue(2)
     await shop.flaky.options(max_attempts=1).enqueue(2)
@@ -74,7 +74,7 @@ async def test_without_check_the_report_says_what_failed(shop: Shop) -> None:
     assert ran.dead[0].reason == "exhausted"
 
 
-async def test_with_retries_a_job_is_tried_until_it_ends_without_its_backoff(shop: Shop) -> None:
+async def test_with_retries_a_job_is_retried_without_backoff_until_it_ends(shop: Shop) -> None:
     app = shop.app
     good = await shop.flaky.enqueue(3)
     bad = await shop.flaky.enqueue(9)
@@ -87,7 +87,7 @@ async def test_with_retries_a_job_is_tried_until_it_ends_without_its_backoff(sho
     assert (await waiting.status()).state is JobState.SCHEDULED
 
 
-async def test_with_retries_a_backoff_of_a_moment_is_waited_for(app: JetJobs) -> None:
+async def test_with_retries_a_short_backoff_is_waited_for(app: JetJobs) -> None:
     @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(milliseconds=300), jitter=False))
     async def flaky() -> int:
         if current_job().attempt < 3:
@@ -113,7 +113,7 @@ async def test_a_snoozed_job_is_reported_and_left_waiting(app: JetJobs) -> None:
         assert len(enqueued(app, not_now)) == 1
 
 
-async def test_a_drain_that_does_not_end_says_what_is_left(app: JetJobs, truth: Truth) -> None:
+async def test_a_drain_that_times_out_names_the_remaining_jobs(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -122,7 +122,7 @@ async def test_a_drain_that_does_not_end_says_what_is_left(app: JetJobs, truth: 
         handle = await hang.enqueue()
         with pytest.raises(AssertionError, match=rf"not drained within 500 ms: hang {handle.id}"):
             await drain(app, timeout="500ms")
-        assert len(await truth.jobs()) == 1  # given back, not lost
+        assert len(await truth.jobs()) == 1  # released, not lost
 
 
 async def test_a_drain_leaves_no_observer_behind(shop: Shop, probe: Probe) -> None:
@@ -134,7 +134,7 @@ async def test_a_drain_leaves_no_observer_behind(shop: Shop, probe: Probe) -> No
     assert len(probe.of(JobFinished)) == 1
 
 
-async def test_a_missing_queue_is_an_error_of_its_own(app: JetJobs) -> None:
+async def test_a_missing_queue_is_an_error(app: JetJobs) -> None:
     Shop(app)
     async with app:
         with pytest.raises(BrokerError):
@@ -144,7 +144,9 @@ async def test_a_missing_queue_is_an_error_of_its_own(app: JetJobs) -> None:
 # The clock
 
 
-async def test_the_clock_queues_what_is_due_by_then_and_shortens_the_other_waits(shop: Shop, truth: Truth) -> None:
+async def test_the_clock_queues_jobs_that_are_due_and_shortens_the_wait_of_others(
+    shop: Shop, truth: Truth
+) -> None:
     app = shop.app
     clock = Clock(app)
     await shop.greet.options(delay=HOUR).enqueue("one")
@@ -167,22 +169,22 @@ async def test_the_clock_queues_what_is_due_by_then_and_shortens_the_other_waits
     assert clock.advance("365d") == 0
 
 
-async def test_the_server_itself_fires_what_still_waits_at_its_new_time(shop: Shop, truth: Truth) -> None:
+async def test_the_server_fires_waiting_jobs_at_their_new_time(shop: Shop, truth: Truth) -> None:
     app = shop.app
     await shop.greet.options(delay=HOUR).enqueue("Ada")
     Clock(app).advance(timedelta(minutes=59, seconds=55))
     await eventually(lambda: truth.jobs(lane="normal"), 30)
 
 
-async def test_what_is_about_to_be_due_is_waited_for(shop: Shop, truth: Truth) -> None:
+async def test_the_clock_waits_for_jobs_that_are_about_to_be_due(shop: Shop, truth: Truth) -> None:
     app = shop.app
     await shop.greet.options(delay=timedelta(seconds=1)).enqueue("Ada")
-    assert Clock(app).advance("1m") <= 1  # 0 when it was fired before we looked
+    assert Clock(app).advance("1m") <= 1  # 0 when it fired before the clock read the queue
     assert await truth.jobs(lane="later") == []
     assert len(await truth.jobs(lane="normal")) == 1
 
 
-async def test_the_clock_brings_retries_and_the_job_keeps_its_history(shop: Shop) -> None:
+async def test_the_clock_makes_retries_due_and_the_job_keeps_its_history(shop: Shop) -> None:
     app = shop.app
     handle = await shop.flaky.enqueue(3)
     await drain(app, check=False)
@@ -208,7 +210,7 @@ async def test_a_deadline_passes_with_the_clock(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "error", "told"),
+    ("by", "error", "text"),
     [
         (timedelta(seconds=-1), ValueError, "cannot go back"),
         ("soon", ValueError, "invalid duration"),
@@ -216,8 +218,8 @@ async def test_a_deadline_passes_with_the_clock(shop: Shop) -> None:
         (None, TypeError, "a timedelta or text such as '90m'"),
     ],
 )
-def test_the_clock_does_not_go_back_and_takes_durations_only(
-    app: JetJobs, by: Any, error: type[Exception], told: str
+def test_the_clock_refuses_negative_and_invalid_durations(
+    app: JetJobs, by: Any, error: type[Exception], text: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=text):
         Clock(app).advance(by)

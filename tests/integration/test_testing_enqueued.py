@@ -1,4 +1,4 @@
-"""`jetjobs.testing`: assertions about what is enqueued."""
+"""`jetjobs.testing`: assertions about enqueued jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.server import Truth
 from tests.support.shop import HOUR, Order, Shop
 from tests.support.workers import provisioned
 
-# What is enqueued
+# Finding jobs
 
 
 async def test_a_job_is_found_by_task_and_some_of_its_arguments(shop: Shop) -> None:
@@ -45,7 +45,7 @@ async def test_a_job_is_found_by_task_and_some_of_its_arguments(shop: Shop) -> N
     assert [one.task for one in enqueued(app)] == ["greet", "charge"]
 
 
-async def test_an_argument_that_differs_fails_with_what_was_found_instead(shop: Shop) -> None:
+async def test_an_assertion_fails_with_the_arguments_that_were_found(shop: Shop) -> None:
     app = shop.app
     handle = await shop.charge.enqueue(Order(id=7, amount=20), notes=["a", "b"])
     await shop.greet.enqueue("Ada")
@@ -62,7 +62,7 @@ async def test_an_argument_that_differs_fails_with_what_was_found_instead(shop: 
     ]
 
 
-async def test_the_nearest_jobs_are_shown_first_and_not_all_of_many(shop: Shop) -> None:
+async def test_the_closest_jobs_are_shown_first_and_the_number_is_limited(shop: Shop) -> None:
     app = shop.app
     await app.enqueue_many([shop.greet.bind(f"n{i}", times=i) for i in range(8)])
     with pytest.raises(AssertionError) as caught:
@@ -74,7 +74,7 @@ async def test_the_nearest_jobs_are_shown_first_and_not_all_of_many(shop: Shop) 
     assert lines[-1] == "  and 3 more"
 
 
-async def test_nothing_enqueued_is_said_and_so_is_an_ended_job(shop: Shop) -> None:
+async def test_an_empty_queue_and_an_ended_job_are_explained(shop: Shop) -> None:
     app = shop.app
     with pytest.raises(AssertionError, match=r"not enqueued: greet\(…\)\nno job is enqueued"):
         assert_enqueued(app, shop.greet)
@@ -84,7 +84,7 @@ async def test_nothing_enqueued_is_said_and_so_is_an_ended_job(shop: Shop) -> No
         assert_enqueued(app, shop.greet, "Ada")
 
 
-async def test_a_refutation_holds_and_fails_with_the_jobs_it_met(shop: Shop) -> None:
+async def test_refute_passes_or_fails_with_the_jobs_it_found(shop: Shop) -> None:
     app = shop.app
     refute_enqueued(app)
     handle = await shop.greet.enqueue("Ada")
@@ -98,7 +98,7 @@ async def test_a_refutation_holds_and_fails_with_the_jobs_it_met(shop: Shop) -> 
         refute_enqueued(app)
 
 
-async def test_what_can_never_be_enqueued_is_an_error_and_no_refutation(shop: Shop, make_app: MakeApp) -> None:
+async def test_impossible_expectations_are_errors_and_not_refutations(shop: Shop, make_app: MakeApp) -> None:
     app = shop.app
     for check in (assert_enqueued, refute_enqueued, enqueued):
         with pytest.raises(InvalidArguments, match="'greet' takes no argument 'nme'; it takes name, times"):
@@ -120,7 +120,7 @@ async def test_what_can_never_be_enqueued_is_an_error_and_no_refutation(shop: Sh
         refute_enqueued(app, foreign)
 
 
-async def test_options_are_compared_too(shop: Shop) -> None:
+async def test_options_are_compared(shop: Shop) -> None:
     app, greet = shop.app, shop.greet
     run_at, deadline = datetime.now(UTC) + 5 * HOUR, datetime.now(UTC) + 9 * HOUR
     options = EnqueueOptions(
@@ -149,12 +149,12 @@ async def test_options_are_compared_too(shop: Shop) -> None:
         (greet.options(run_at=deadline), "run_at: wanted"),
         (greet.options(retry=RetryPolicy(max_attempts=9)), "retry: wanted"),
     ]
-    for call, told in wrong:
-        with pytest.raises(AssertionError, match=re.escape(told)):
+    for call, text in wrong:
+        with pytest.raises(AssertionError, match=re.escape(text)):
             assert_enqueued(app, call)
 
 
-async def test_a_body_in_the_object_store_is_compared_whole(shop: Shop, truth: Truth) -> None:
+async def test_a_body_in_the_object_store_is_compared_completely(shop: Shop, truth: Truth) -> None:
     app = shop.app
     name = "n" * 2_000_000
     await shop.greet.enqueue(name)
@@ -163,7 +163,7 @@ async def test_a_body_in_the_object_store_is_compared_whole(shop: Shop, truth: T
     refute_enqueued(app, shop.greet, name=name + "n")
 
 
-async def test_jobs_that_are_no_ours_do_not_get_in_the_way(shop: Shop, truth: Truth) -> None:
+async def test_foreign_messages_are_ignored(shop: Shop, truth: Truth) -> None:
     app = shop.app
     await truth.js.publish("jobs.work.default.normal.stranger", b'{"a": 1}')
     await truth.js.publish("jobs.work.default.normal.greet", b"no json")
@@ -173,7 +173,7 @@ async def test_jobs_that_are_no_ours_do_not_get_in_the_way(shop: Shop, truth: Tr
         assert_enqueued(app, shop.greet, "Ada")
 
 
-def test_the_app_need_not_be_open_and_the_test_need_not_be_async(app: JetJobs) -> None:
+def test_the_helpers_work_in_plain_tests_and_without_an_open_app(app: JetJobs) -> None:
     shop = Shop(app)
 
     async def enqueue() -> None:
@@ -188,7 +188,7 @@ def test_the_app_need_not_be_open_and_the_test_need_not_be_async(app: JetJobs) -
     refute_enqueued(app)
 
 
-# Beside an app
+# Secrets
 
 
 class Login(BaseModel):

@@ -1,4 +1,4 @@
-"""The checker of schedules under edits finds what it is there to find."""
+"""The checker of edited schedules finds every kind of problem."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found(
     return [problem.split(":")[0] for problem in check(edits, ticks, UNTIL, 1.0, unled or [])]
 
 
-def test_all_as_it_should_be() -> None:
+def test_expected_ticks_have_no_problems() -> None:
     assert found(TICKS) == []
     again = schedule(3, since=at(105))
     assert found([*TICKS, tick(110, 3), tick(120, 3)], [*EDITS, Edit(at(105), at(106), again)]) == []
@@ -52,11 +52,11 @@ def test_all_as_it_should_be() -> None:
         ([*TICKS[:-1], tick(70, 2, late_s=5)], "late by 5.0 s"),
     ],
 )
-def test_what_is_wrong(ticks: list[Fired], problem: str) -> None:
+def test_each_problem_is_found(ticks: list[Fired], problem: str) -> None:
     assert found(ticks) == [problem]
 
 
-def test_without_a_leader_ticks_that_are_placed_fire_for_a_minute() -> None:
+def test_without_a_leader_placed_ticks_may_fire_for_a_minute() -> None:
     unled = [(at(30).timestamp(), at(110).timestamp())]
     late = [*TICKS[:3], *(tick(s, 1) for s in range(40, 100, 10))]
     assert found(late) != []

@@ -1,4 +1,4 @@
-"""The checker of the chaos run finds what it is there to find."""
+"""The checker of the chaos run finds every broken invariant."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def broken(found: Findings) -> list[str]:
 RAN = [line(1.0, START), line(1.1, FINISH)]
 
 
-def test_a_confirmed_job_that_is_nowhere_is_lost() -> None:
+def test_a_confirmed_job_without_a_trace_is_lost() -> None:
     found = check([sent()], [])
     assert broken(found) == ["I1"]
     assert found.lost == 1
 
 
-def test_a_job_that_finished_without_the_record_it_should_have_is_lost() -> None:
+def test_a_job_that_finished_without_its_record_is_lost() -> None:
     assert check([sent()], RAN).lost == 1
 
 
-def test_a_job_whose_worker_says_that_its_record_was_refused_is_not_lost() -> None:
+def test_a_job_whose_worker_logged_a_refused_record_is_not_lost() -> None:
     history = History(started=0.0, sent=[sent()])
     assert Checker(history, RAN, Facts(), [], frozenset({"a"})).check([]).lost == 0
-    assert Checker(history, [], Facts(), [], frozenset({"a"})).check([]).lost == 1  # said, and not done
+    assert Checker(history, [], Facts(), [], frozenset({"a"})).check([]).lost == 1  # logged, but it never finished
 
 
 def test_a_job_that_finished_without_a_record_while_storage_was_full_is_not_lost() -> None:
@@ -82,11 +82,11 @@ def test_a_job_that_finished_without_a_record_while_storage_was_full_is_not_lost
     ],
     ids=["done", "quiet", "dead", "later", "unconfirmed", "refused", "duplicate"],
 )
-def test_a_job_that_ended_as_it_should_breaks_nothing(job: Sent, lines: list[Line], facts: Facts) -> None:
+def test_a_job_that_ended_as_expected_breaks_no_invariant(job: Sent, lines: list[Line], facts: Facts) -> None:
     assert broken(check([job], lines, facts)) == []
 
 
-def test_a_replayed_letter_whose_new_life_is_nowhere_is_lost() -> None:
+def test_a_replayed_letter_without_a_trace_of_its_new_run_is_lost() -> None:
     replays = [Replay("a", "r1", 3.0, "replayed")]
     ran = [line(1.0, START, task="doomed"), line(1.1, FAIL, task="doomed")]
     assert check([sent("doomed", "doomed")], ran, replays=replays).lost == 1
@@ -94,16 +94,16 @@ def test_a_replayed_letter_whose_new_life_is_nowhere_is_lost() -> None:
     assert broken(check([sent("doomed", "doomed")], ran, again, replays=replays)) == []
 
 
-def test_a_job_that_ended_otherwise_than_its_kind_should_is_found() -> None:
+def test_a_job_with_an_unexpected_ending_is_found() -> None:
     assert broken(check([sent()], [], Facts(dead={"a": dead("malformed")}))) == ["END"]
 
 
-def test_a_harmless_job_buried_as_crashed_is_counted() -> None:
+def test_a_harmless_job_dead_lettered_as_crashed_is_counted() -> None:
     found = check([sent()], [], Facts(dead={"a": dead("crashed")}))
     assert (broken(found), found.innocents) == ([], ["a"])
 
 
-def test_done_and_dead_of_one_run_needs_a_fault_that_explains_it() -> None:
+def test_a_job_both_done_and_dead_needs_a_fault_that_explains_it() -> None:
     both = Facts(done={"a": {"run": "r1"}}, dead={"a": dead("crashed")})
     lives = [Life(0, 1, 0.0)]
     assert broken(check([sent()], RAN, both, lives=lives)) == ["I2"]
@@ -128,7 +128,7 @@ RECORD = Facts(done={"a": {"run": "r1"}})
         ([Span("fill_storage", 1.5, 2.0)], 0.0, False),
     ],
 )
-def test_a_second_start_needs_a_fault_of_the_worker_that_had_it(
+def test_a_second_start_needs_a_fault_of_the_worker_that_held_the_job(
     spans: list[Span], died: float, explained: bool
 ) -> None:
     lives = [Life(0, 1, 0.0, died), Life(1, 2, 0.0)]
@@ -146,7 +146,7 @@ def test_a_second_start_is_explained_by_a_change_of_priority_that_announced_it(
     assert found.unexplained == ([] if explained else ["a"])
 
 
-def test_a_second_start_is_explained_by_a_loop_that_did_not_turn() -> None:
+def test_a_second_start_is_explained_by_a_blocked_loop() -> None:
     assert check([sent()], TWICE, RECORD, blocked=[(1, 0.0, 1.0)]).unexplained == []
     assert check([sent()], TWICE, RECORD, blocked=[(2, 0.0, 1.0)]).unexplained == ["a"]
 
@@ -156,7 +156,7 @@ def test_more_than_a_few_unexplained_starts_break_an_invariant() -> None:
     assert broken(check([sent()], often, RECORD)) == ["I3", "I3", "I3"]
 
 
-def test_a_second_start_after_a_move_is_no_duplicate() -> None:
+def test_a_second_start_after_a_move_is_not_a_duplicate() -> None:
     lines = [line(1.0, START), line(1.1, CANCELLED), line(2.0, START, 2, hop=1), line(2.1, FINISH, 2, hop=1)]
     assert check([sent()], lines, RECORD).duplicates == 0
 
@@ -165,7 +165,7 @@ def test_a_record_without_a_finish_is_found() -> None:
     assert broken(check([sent()], [line(1.0, START)], RECORD)) == ["JOURNAL"]
 
 
-def test_what_is_left_in_a_lane_is_found() -> None:
+def test_messages_left_in_a_lane_are_found() -> None:
     left = Facts(
         stored=[Stored("jobs.work.default.normal.effect.-.a", 7, {})],
         consumers={"default/normal": {**IDLE, "num_ack_pending": 1}, "default/low": IDLE},
@@ -173,7 +173,7 @@ def test_what_is_left_in_a_lane_is_found() -> None:
     assert sorted(broken(check([sent()], [], left))) == ["END", "LANE", "STRANDED"]
 
 
-def test_trouble_in_a_log_and_a_worker_that_grew_are_found() -> None:
+def test_errors_in_a_log_and_a_growing_worker_are_found() -> None:
     lives = [Life(0, 1, 0.0, peak_fds=1000), Life(1, 2, 0.0, 5.0, code=1, wanted="stop")]
     assert broken(check([], [], lives=lives, log=["worker-0: Traceback"])) == ["I5", "I5", "I5"]
 

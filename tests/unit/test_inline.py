@@ -1,4 +1,4 @@
-"""`run_inline`: an attempt in place, as a worker would make it, with no server."""
+"""`run_inline` runs an attempt as a worker would, without a server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def app() -> JetJobs:
     return JetJobs("inline")
 
 
-async def test_the_task_gets_checked_values_and_the_result_has_been_through_json(app: JetJobs) -> None:
+async def test_the_task_gets_validated_values_and_the_result_is_sent_through_json(app: JetJobs) -> None:
     seen: list[Any] = []
 
     @app.task
@@ -66,7 +66,7 @@ async def test_the_task_gets_checked_values_and_the_result_has_been_through_json
     assert seen == [Order(id=7)]
 
 
-async def test_wrong_arguments_are_refused_before_the_task_is_entered(app: JetJobs) -> None:
+async def test_invalid_arguments_are_refused_before_the_task_runs(app: JetJobs) -> None:
     @app.task
     async def pay(order: Order) -> None:
         raise AssertionError("entered")
@@ -86,7 +86,7 @@ async def test_a_result_without_a_json_form_is_refused(app: JetJobs) -> None:
         await run_inline(bad)
 
 
-async def test_the_job_is_known_inside_and_no_longer_afterwards(app: JetJobs) -> None:
+async def test_the_current_job_is_set_only_inside_the_task(app: JetJobs) -> None:
     @app.task(queue="mail", timeout=timedelta(seconds=40))
     async def look() -> list[str]:
         job = current_job()
@@ -117,7 +117,7 @@ async def test_dependencies_are_made_and_closed(app: JetJobs) -> None:
     assert [ledger.open for ledger in LEDGERS] == [False]
 
 
-async def test_a_dependency_that_is_given_takes_the_place_of_its_factory(app: JetJobs) -> None:
+async def test_a_given_dependency_replaces_its_factory(app: JetJobs) -> None:
     @app.task
     async def write(ledger: Annotated[Ledger, Depends(open_ledger, scope="app")] = INJECTED) -> str:
         return ledger.name
@@ -126,7 +126,7 @@ async def test_a_dependency_that_is_given_takes_the_place_of_its_factory(app: Je
     assert LEDGERS == []
 
 
-async def test_middleware_goes_around_the_task_in_order(app: JetJobs) -> None:
+async def test_middleware_wraps_the_task_in_order(app: JetJobs) -> None:
     seen: list[str] = []
 
     async def outer(job: Context, call_next: CallNext) -> Any:
@@ -151,7 +151,7 @@ async def test_middleware_goes_around_the_task_in_order(app: JetJobs) -> None:
 @pytest.mark.parametrize(
     "raised", [ValueError("no"), Retry(timedelta(hours=1)), Snooze(timedelta(hours=1)), TimeoutError("own")]
 )
-async def test_what_the_task_raises_comes_out_as_it_is(app: JetJobs, raised: BaseException) -> None:
+async def test_exceptions_of_the_task_are_raised_unchanged(app: JetJobs, raised: BaseException) -> None:
     @app.task
     async def fail() -> None:
         raise raised
@@ -161,7 +161,7 @@ async def test_what_the_task_raises_comes_out_as_it_is(app: JetJobs, raised: Bas
     assert caught.value is raised
 
 
-async def test_the_time_limit_holds(app: JetJobs) -> None:
+async def test_the_time_limit_applies(app: JetJobs) -> None:
     @app.task(timeout=timedelta(milliseconds=20))
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -170,7 +170,7 @@ async def test_the_time_limit_holds(app: JetJobs) -> None:
         await run_inline(hang)
 
 
-async def test_an_isolated_task_runs_here_too(app: JetJobs) -> None:
+async def test_an_isolated_task_runs_in_this_process(app: JetJobs) -> None:
     @app.task(isolation="process")
     def heavy(n: int) -> int:
         return n * 2
@@ -243,7 +243,7 @@ async def test_checkpoints_are_kept_in_memory() -> None:
     assert Inline().checkpoint is None
 
 
-async def test_a_checkpoint_that_cannot_be_kept_is_refused_in_place_too() -> None:
+async def test_a_checkpoint_that_cannot_be_stored_is_refused() -> None:
     app = JetJobs("test")
 
     @app.task

@@ -1,4 +1,4 @@
-"""A replay as a value: its run, its words, and the past it writes into the job."""
+"""Replays as values: run id, options, and the replays recorded in the job."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def letter(sequence: int = 7, **headers: str) -> DeadLetter:
     return read_letter(StoredMessage("jobs.dead.default.work.mine", sequence, named, b"{}", 1_700_000_000.0))
 
 
-def test_the_run_of_a_replay_belongs_to_one_letter() -> None:
+def test_the_run_id_of_a_replay_is_derived_from_its_letter() -> None:
     assert run_of(letter(Run="a")) == run_of(letter(Run="a", Attempt="3"))
     assert len({run_of(letter(Run="a")), run_of(letter(Run="b")), run_of(letter(8, Run="a"))}) == 3
 
 
-def test_a_replay_says_who_when_why_how_often_and_what_it_had_died_of() -> None:
+def test_a_replay_records_by_whom_when_why_how_often_and_the_cause_of_death() -> None:
     cause = json.dumps({"reason": "exhausted", "type": "ValueError", "text": "no " + "x" * 300})
-    first = provenance(letter(Cause=cause, Attempt="3"), ReplayOptions("ada", "mended"), 5.0)
+    first = provenance(letter(Cause=cause, Attempt="3"), ReplayOptions("ada", "fixed"), 5.0)
     (entry,) = json.loads(first)["replays"]
-    assert (entry["by"], entry["at"], entry["why"], entry["attempts"]) == ("ada", 5.0, "mended", 3)
+    assert (entry["by"], entry["at"], entry["why"], entry["attempts"]) == ("ada", 5.0, "fixed", 3)
     assert entry["died_of"].startswith("exhausted: ValueError: no x")
     assert len(entry["died_of"]) == 200
     second = json.loads(provenance(letter(Cause=cause, Replay=first), ReplayOptions("eve"), 6.0))
     assert (second["number"], [entry["by"] for entry in second["replays"]]) == (2, ["ada", "eve"])
 
 
-def test_the_past_is_bounded_and_its_number_goes_on() -> None:
+def test_the_recorded_replays_are_bounded_and_their_number_keeps_counting() -> None:
     past = ""
     for number in range(1, 9):
         dead = letter(Replay=past) if past else letter()
@@ -52,19 +52,19 @@ def test_the_past_is_bounded_and_its_number_goes_on() -> None:
 @pytest.mark.parametrize(
     "odd", ["", "{", "[]", "5", '{"number":1e999,"replays":[]}', '{"number":"x","replays":[]}', "[" * 5000]
 )
-def test_an_unreadable_past_counts_as_none(odd: str) -> None:
+def test_unreadable_replays_count_as_none(odd: str) -> None:
     found = letter(Replay=odd)
     assert (found.replay_count, found.replays) == (0, ())
     assert json.loads(provenance(found, ReplayOptions(), 1.0))["number"] == 1
 
 
-def test_what_the_server_was_asked_for_is_no_part_of_a_letter() -> None:
+def test_headers_for_the_server_are_not_part_of_a_letter() -> None:
     headers = {"Nats-Expected-Last-Subject-Sequence": "0", "nats-msg-id": "x", "X-Tenant": "acme"}
     found = read_letter(StoredMessage("jobs.dead.default.work.mine", 7, headers, b"{}", 1_700_000_000.0))
     assert found.headers == {"X-Tenant": "acme"}
 
 
-def test_an_order_is_checked_before_anything_is_done() -> None:
+def test_options_are_validated_before_anything_is_changed() -> None:
     ReplayOptions("x" * 500, "x" * 500, "queue").check()
     for order in (ReplayOptions(by="x" * 501), ReplayOptions(reason="x" * 501), ReplayOptions(to_queue="a.b")):
         with pytest.raises(DefinitionError):
