@@ -179,7 +179,7 @@ def talk(text: str) -> str:
 def log_lines(text: str) -> None:
     logging.getLogger("mine").warning("said %s", text, extra={"colour": "red", "odd": object()})
     current_job().logger.info("by the job")
-    logging.getLogger("mine").debug("nobody wants this")
+    logging.getLogger("mine").debug("not wanted")
     try:
         raise ValueError("caught")
     except ValueError:

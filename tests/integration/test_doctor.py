@@ -57,7 +57,7 @@ def bad(findings: list[Finding]) -> list[tuple[str, str]]:
     return sorted((finding.check, finding.level) for finding in findings if finding.level in ("warn", "fail"))
 
 
-def told(findings: list[Finding]) -> str:
+def report_of(findings: list[Finding]) -> str:
     return "\n".join(f"{f.level} {f.check}: {f.text} → {f.hint}" for f in findings)
 
 
@@ -85,11 +85,11 @@ async def test_nothing_is_found_where_all_is_well(ready: JetJobs, truth: Truth) 
 
         async def well() -> list[Finding] | None:
             found = await ready.doctor()
-            # A machine that is busy with other tests may hold up a loop; the next beat tells otherwise.
+            # A machine that is busy with other tests may block a loop for a moment; the next record clears it.
             return None if bad(found) == [("lag", "warn")] else found
 
         found = await eventually(well, 40)
-    assert bad(found) == [], told(found)
+    assert bad(found) == [], report_of(found)
     assert {finding.check for finding in found} >= {check.__name__ for of in CHECKS.values() for check in of}
     assert [finding.check for finding in found if finding.level == "skip"] == ["durability"]
     assert all(finding.text for finding in found)
@@ -98,7 +98,7 @@ async def test_nothing_is_found_where_all_is_well(ready: JetJobs, truth: Truth) 
 async def test_nothing_is_found_without_a_worker_and_nothing_is_changed(ready: JetJobs, truth: Truth) -> None:
     before = await everything(truth)
     found = await ready.doctor()
-    assert bad(found) == [], told(found)
+    assert bad(found) == [], report_of(found)
     assert await everything(truth) == before
 
 
@@ -108,14 +108,14 @@ async def test_the_areas_can_be_chosen(ready: JetJobs) -> None:
         await ready.doctor(only=["quues"])
 
 
-async def test_without_an_app_the_server_is_looked_at_and_what_was_left_out_is_said(ready: JetJobs) -> None:
+async def test_without_an_app_the_server_is_checked_and_skipped_checks_are_listed(ready: JetJobs) -> None:
     found = await run_checks(ready.settings)
-    assert bad(found) == [], told(found)
+    assert bad(found) == [], report_of(found)
     assert ("skip", "app", "tasks: no app was given") in [f[:3] for f in found]
     assert {finding.area for finding in found} == {"nats", "topology", "queues", "schedules", "workers", "app"}
 
 
-# Faults on the server, each planted by hand
+# Faults on the server, each planted with a plain NATS client
 
 
 def lane(name: str, **changes: Any) -> Plant:
@@ -169,9 +169,9 @@ async def a_lock_never_ends(app: JetJobs, truth: Truth) -> None:
 
 
 async def test_other_keys_beside_the_locks_are_no_locks(ready: JetJobs, truth: Truth) -> None:
-    await truth.js.publish("$KV.jobs-locks.mine", b"a note of somebody else")
+    await truth.js.publish("$KV.jobs-locks.mine", b"a note of another program")
     found = await run_checks(ready.settings, ready, only=["topology"])
-    assert bad(found) == [], told(found)
+    assert bad(found) == [], report_of(found)
 
 
 @pytest.mark.parametrize(("only", "error"), [(" , ", "names no area"), ("nats,quues", "unknown area 'quues'")])
@@ -198,7 +198,7 @@ async def a_job_is_stranded(app: JetJobs, truth: Truth) -> None:
 
     async def given_up() -> bool:
         with pytest.raises(TimeoutError):
-            await pulling.fetch(1, timeout=0.3)  # the server gives it up when somebody asks for more
+            await pulling.fetch(1, timeout=0.3)  # the server gives it up at the next pull
         state = await truth.consumer()
         return bool(state["num_ack_pending"] == state["num_pending"] == 0)
 
@@ -287,7 +287,7 @@ async def test_each_planted_fault_is_found_by_its_check_and_no_other(
     await plant(ready, truth)
     before = await everything(truth)
     found = await ready.doctor()
-    assert bad(found) == [(check, level)], told(found)
+    assert bad(found) == [(check, level)], report_of(found)
     [problem] = [finding for finding in found if finding.level in ("warn", "fail")]
     assert text in problem.text
     assert problem.hint
@@ -304,8 +304,8 @@ async def test_clocks_that_differ_are_found(ready: JetJobs, server: EmbeddedServ
     async with Proxy(server.url).running() as proxy:
         proxy.to_client = lambda data: YEARS_ON.sub(b'"ts":"2199', data)
         found = await run_checks(_through(ready, proxy), ready, only=["nats"])
-    assert bad(found) == [("clock", "warn")], told(found)
-    assert "ahead of" in told(found)
+    assert bad(found) == [("clock", "warn")], report_of(found)
+    assert "ahead of" in report_of(found)
 
 
 async def test_jobs_that_the_clock_has_passed_by_and_old_letters_are_found(
@@ -316,27 +316,27 @@ async def test_jobs_that_the_clock_has_passed_by_and_old_letters_are_found(
     async with Proxy(server.url).running() as proxy:
         proxy.to_client = lambda data: YEARS_ON.sub(b'"ts":"2199', data)
         found = await run_checks(_through(ready, proxy), ready, only=["queues"])
-    assert bad(found) == [("letters", "warn"), ("overdue", "warn")], told(found)
-    assert "1 job overdue by up to" in told(found)
-    assert "the oldest of 1 dead letter expires in" in told(found)
+    assert bad(found) == [("letters", "warn"), ("overdue", "warn")], report_of(found)
+    assert "1 job overdue by up to" in report_of(found)
+    assert "the oldest of 1 dead letter expires in" in report_of(found)
 
 
 async def test_a_server_with_known_faults_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
     async with Proxy(server.url).running() as proxy:
         proxy.to_client = lambda data: re.sub(rb'"version":"2\.\d+\.\d+"', b'"version":"2.14.4"', data)
         found = await run_checks(_through(ready, proxy), ready, only=["nats"])
-        assert bad(found) == [("version", "warn")], told(found)
-        assert "upgrade to 2.14.5 or newer" in told(found)
+        assert bad(found) == [("version", "warn")], report_of(found)
+        assert "upgrade to 2.14.5 or newer" in report_of(found)
         proxy.to_client = lambda data: re.sub(rb'"version":"2\.\d+\.\d+"', b'"version":"2.13.9"', data)
         found = await run_checks(_through(ready, proxy), ready, only=["nats"])
-        assert bad(found) == [("reach", "fail")], told(found)
+        assert bad(found) == [("reach", "fail")], report_of(found)
 
 
 async def test_a_long_way_to_the_server_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
     async with Proxy(server.url).running() as proxy:
         proxy.delay = lambda: 0.06
         found = await run_checks(_through(ready, proxy), ready, only=["nats"])
-    assert bad(found) == [("round_trip", "warn")], told(found)
+    assert bad(found) == [("round_trip", "warn")], report_of(found)
 
 
 async def test_a_check_that_hangs_is_a_finding_and_the_others_go_on(
@@ -361,20 +361,20 @@ async def test_no_server_is_a_finding_and_the_rest_is_left_out(make_app: MakeApp
     app = declare(make_app(nats={"connect_timeout": "1s"}))
     server.stop()
     found = await app.doctor()
-    assert bad(found) == [("reach", "fail")], told(found)
+    assert bad(found) == [("reach", "fail")], report_of(found)
     assert [f.area for f in found if f.level == "skip"] == ["topology", "queues", "schedules", "workers"]
 
 
 async def test_jetstream_that_is_off_is_a_finding() -> None:
     with EmbeddedServer(jetstream=False) as plain:
         found = await run_checks(build_settings({"nats": {"url": plain.url}}))
-    assert bad(found) == [("reach", "fail")], told(found)
-    assert "JetStream is not enabled" in told(found)
+    assert bad(found) == [("reach", "fail")], report_of(found)
+    assert "JetStream is not enabled" in report_of(found)
 
 
 async def test_a_server_that_was_never_set_up_is_a_finding(app: JetJobs) -> None:
     found = await declare(app).doctor(only=["app"])
-    assert bad(found) == [("tasks", "fail")], told(found)
+    assert bad(found) == [("tasks", "fail")], report_of(found)
     found = await run_checks(app.settings, only=["topology"])
     assert ("queues", "warn") in bad(found)
     assert {finding.check for finding in found if finding.level == "fail"} == {"plan"}
@@ -389,7 +389,7 @@ accounts {
       { user: all, password: p }
       { user: producer, password: p,
         permissions: { publish: { deny: ["jobs.dead.>", "$KV.jobs-done-default.>"] } } }
-      { user: nobody, password: p, permissions: { publish: { deny: ["jobs.>"] } } }
+      { user: nothing, password: p, permissions: { publish: { deny: ["jobs.>"] } } }
       { user: blind, password: p,
         permissions: { publish: { deny: ["$JS.API.CONSUMER.LIST.>", "$JS.API.STREAM.NAMES"] } } }
     ]
@@ -398,7 +398,7 @@ accounts {
 """
 
 
-async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Path) -> None:
+async def test_permissions_storage_and_the_size_limit_are_checked(tmp_path: Path) -> None:
     config = tmp_path / "nats.conf"
     config.write_text(USERS % "200KB")
     with EmbeddedServer(extra=("-c", str(config))) as server:
@@ -410,27 +410,27 @@ async def test_permissions_storage_and_the_size_limit_are_looked_at(tmp_path: Pa
         app = user("all")
         async with provisioned(app):
             found = await app.doctor()
-            assert bad(found) == [("payload_limit", "warn")], told(found)
+            assert bad(found) == [("payload_limit", "warn")], report_of(found)
             size = [("payload_limit", "warn")]
             assert bad(await user("producer").doctor()) == [*size, ("permissions", "fail")]
-            assert bad(await user("nobody").doctor()) == [*size, ("permissions", "fail")]
+            assert bad(await user("nothing").doctor()) == [*size, ("permissions", "fail")]
             found = await user("blind").doctor()
-            assert bad(found) == size, told(found)
+            assert bad(found) == size, report_of(found)
             skipped = {finding.check for finding in found if finding.level == "skip"}
             assert skipped == {"queues", "orphans", "durability"}
             found = await user("wrong").doctor()
-            assert bad(found) == [("reach", "fail")], told(found)
-            assert "refused the credentials" in told(found)
+            assert bad(found) == [("reach", "fail")], report_of(found)
+            assert "refused the credentials" in report_of(found)
 
             await bury(app, "fails", [b"x" * 100_000 for _ in range(17)])
             found = await app.doctor(only=["nats"])
-            assert bad(found) == [*size, ("storage", "warn")], told(found)
+            assert bad(found) == [*size, ("storage", "warn")], report_of(found)
             await bury(app, "fails", [b"x" * 100_000 for _ in range(3)])
             found = await app.doctor(only=["nats"])
-            assert bad(found) == [*size, ("storage", "fail")], told(found)
+            assert bad(found) == [*size, ("storage", "fail")], report_of(found)
 
 
-async def test_the_roles_of_the_example_are_well_as_far_as_each_may_look(tmp_path: Path) -> None:
+async def test_the_roles_of_the_example_pass_all_checks_they_may_run(tmp_path: Path) -> None:
     with GuardedServer(tmp_path) as server:
 
         def app_of(role: str) -> JetJobs:
@@ -440,21 +440,21 @@ async def test_the_roles_of_the_example_are_well_as_far_as_each_may_look(tmp_pat
             await app.provision()
         for role in ("operator", "worker", "producer"):
             found = await app_of(role).doctor()
-            assert bad(found) == [], (role, told(found))
+            assert bad(found) == [], (role, report_of(found))
             left_out = {finding.check for finding in found if finding.level == "skip"}
             if role == "operator":
-                assert left_out == {"durability"}, told(found)
+                assert left_out == {"durability"}, report_of(found)
         found = await app_of("setup").doctor(only=["nats"])
-        assert bad(found) == [("permissions", "fail")], told(found)
+        assert bad(found) == [("permissions", "fail")], report_of(found)
 
 
 async def test_a_queue_in_memory_is_found(make_app: MakeApp) -> None:
     async with provisioned(declare(make_app(queues={"storage": "memory"}))) as app:
         assert bad(await app.doctor()) == []
     found = await declare(make_app()).doctor()
-    assert {check for check, _ in bad(found)} == {"durability"}, told(found)
+    assert {check for check, _ in bad(found)} == {"durability"}, report_of(found)
     found = await declare(make_app(queues={"storage": "memory"}, env="production")).doctor()
-    assert bad(found) == [("durability", "warn")], told(found)
+    assert bad(found) == [("durability", "warn")], report_of(found)
 
 
 async def test_the_dev_server_in_production_is_found(
@@ -464,9 +464,9 @@ async def test_the_dev_server_in_production_is_found(
     monkeypatch.chdir(tmp_path)
     assert bad(await ready.doctor()) == []
     found = await declare(make_app(env="production")).doctor()
-    assert bad(found) == [("dev_server", "fail")], told(found)
+    assert bad(found) == [("dev_server", "fail")], report_of(found)
 
 
 async def test_two_doctors_at_once_do_not_disturb_each_other(ready: JetJobs) -> None:
     for found in await asyncio.gather(*(ready.doctor() for _ in range(3))):
-        assert bad(found) == [], told(found)
+        assert bad(found) == [], report_of(found)

@@ -13,7 +13,7 @@ from jetjobs import JetJobs
 from jetjobs.admin import Finding
 from jetjobs.doctor.runner import run_checks
 from tests.conftest import MakeApp
-from tests.integration.test_doctor import bad, told, worker_record
+from tests.integration.test_doctor import bad, report_of, worker_record
 from tests.support.probe import eventually
 from tests.support.server import Truth
 from tests.support.workers import provisioned, provisioned_worker
@@ -23,7 +23,7 @@ Plant = Callable[[JetJobs, Truth], Awaitable[None]]
 
 @pytest.fixture
 async def ready(app: JetJobs) -> AsyncIterator[JetJobs]:
-    """An app with a schedule, which nobody plans: its next scheduled time is far away."""
+    """An app with a schedule, which no worker plans: its next scheduled time is far away."""
 
     @app.task
     async def work() -> None: ...
@@ -38,7 +38,7 @@ async def looked_at(app: JetJobs) -> list[Finding]:
 
 
 async def rewrite(truth: Truth, of: str, /, **changes: Any) -> None:
-    """Change a definition by hand."""
+    """Change a definition with a plain NATS client."""
     message = await truth.js.get_last_msg("KV_jobs-schedules", f"$KV.jobs-schedules.{of}")
     record = {**json.loads(message.data or b"{}"), **changes}
     await truth.js.publish(f"$KV.jobs-schedules.{record['name']}", json.dumps(record).encode())
@@ -57,7 +57,7 @@ async def test_nothing_is_found_where_all_is_well(app: JetJobs) -> None:
             return found if not bad(found) else None
 
         found = await eventually(stored, 30)
-        assert {finding.level for finding in found} == {"ok"}, told(found)
+        assert {finding.level for finding in found} == {"ok"}, report_of(found)
         assert {finding.check for finding in found} == {
             "readable", "unknown_task", "missing_queue", "lead", "late", "declared",
         }  # fmt: skip
@@ -65,7 +65,7 @@ async def test_nothing_is_found_where_all_is_well(app: JetJobs) -> None:
 
 async def test_nothing_is_found_where_no_slot_has_come_yet(ready: JetJobs) -> None:
     found = await looked_at(ready)
-    assert bad(found) == [], told(found)
+    assert bad(found) == [], report_of(found)
     assert [f.text for f in found if f.check == "late"] == ["no schedule is late by more than a minute"]
 
 
@@ -86,7 +86,7 @@ async def queue_is_gone(app: JetJobs, truth: Truth) -> None:
     await rewrite(truth, "yearly", name="lost", queue="nowhere")
 
 
-async def nobody_plans(app: JetJobs, truth: Truth) -> None:
+async def no_worker_plans(app: JetJobs, truth: Truth) -> None:
     since = datetime.now(UTC) - timedelta(seconds=200)
     await rewrite(truth, "yearly", cron="* * * * *", start=None, since=since.isoformat())
     mark = {"revision": 1, "planned_until": since.isoformat()}
@@ -97,7 +97,7 @@ async def begins_long_after(app: JetJobs, truth: Truth) -> None:
     await rewrite(truth, "yearly", name="someday", start=None, since="2150-01-01T00:00:00Z")
 
 
-async def nobody_can_lead(app: JetJobs, truth: Truth) -> None:
+async def no_worker_can_lead(app: JetJobs, truth: Truth) -> None:
     await truth.js.delete_stream("KV_jobs-locks")
 
 
@@ -113,10 +113,10 @@ FAULTS: list[tuple[Plant, str, str, str]] = [
     (unreadable, "readable", "fail", "schedule broken cannot be read"),
     (not_of_its_name, "readable", "fail", "schedule other cannot be read"),
     (begins_long_after, "readable", "fail", "schedule someday cannot be read"),
-    (nobody_can_lead, "lead", "fail", "bucket jobs-locks does not exist: no worker can lead"),
+    (no_worker_can_lead, "lead", "fail", "bucket jobs-locks does not exist: no worker can lead"),
     (task_is_gone, "unknown_task", "warn", "schedule orphan: neither this app nor a running worker has task gone"),
     (queue_is_gone, "missing_queue", "fail", "schedule lost: queue nowhere does not exist"),
-    (nobody_plans, "late", "fail", "schedule yearly is late by up to"),
+    (no_worker_plans, "late", "fail", "schedule yearly is late by up to"),
     (declared_only, "declared", "warn", "schedule nightly is declared in code but not on the server"),
     (declared_by_another, "declared", "warn", "schedule yearly is declared in code but was created at run time"),
 ]
@@ -128,7 +128,7 @@ async def test_a_planted_fault_is_found(
 ) -> None:
     await plant(ready, truth)
     found = await looked_at(ready)
-    assert bad(found) == [(check, level)], told(found)
+    assert bad(found) == [(check, level)], report_of(found)
     (finding,) = [f for f in found if f.check == check]
     assert text in finding.text
     assert finding.hint
@@ -147,11 +147,11 @@ async def test_a_task_that_only_a_live_worker_knows_is_known(
 
 
 async def test_a_paused_schedule_is_not_late(ready: JetJobs, truth: Truth) -> None:
-    await nobody_plans(ready, truth)
+    await no_worker_plans(ready, truth)
     await rewrite(truth, "yearly", paused=True)
     found = await looked_at(ready)
-    assert bad(found) == [], told(found)
-    assert "1 schedule, 1 paused" in told(found)
+    assert bad(found) == [], report_of(found)
+    assert "1 schedule, 1 paused" in report_of(found)
 
 
 async def test_a_bucket_that_is_gone_is_one_finding(ready: JetJobs, truth: Truth) -> None:
@@ -162,7 +162,7 @@ async def test_a_bucket_that_is_gone_is_one_finding(ready: JetJobs, truth: Truth
     assert finding.text == "bucket jobs-schedules does not exist: nothing is planned"
     assert finding.hint == "jetjobs setup apply"
     found = await ready.doctor(only=["topology"])
-    assert ("plan", "fail") in bad(found), told(found)
+    assert ("plan", "fail") in bad(found), report_of(found)
 
 
 async def test_many_faults_are_one_line(ready: JetJobs, truth: Truth) -> None:

@@ -1,4 +1,4 @@
-"""The leader lock and what a leader does: one holds it, another takes over, schedules passed by are mended."""
+"""The leader lock and the leader: one holds it, another takes over, overdue jobs are moved to their lane."""
 
 from __future__ import annotations
 

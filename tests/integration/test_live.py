@@ -1,4 +1,4 @@
-"""Events on core NATS: told to whoever watches, and to nobody when nobody does."""
+"""Events on core NATS: published while a client watches, and only then."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def hear_all(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
     return heard
 
 
-async def test_of_jobs_nothing_is_published_while_nobody_watches(
+async def test_no_job_event_is_published_without_a_watcher(
     opened: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = await hear_all(truth)
@@ -191,8 +191,8 @@ async def test_a_watcher_hears_of_progress(opened: JetJobs) -> None:
         await until_ready(worker)
         async with watching(opened, task="count") as watcher:
             handle = await count.enqueue()
-            told = await watcher.has("job.progress", handle.id)
-            assert (told.progress, told.message, told.task) == (0.5, "half", "count")
+            event = await watcher.has("job.progress", handle.id)
+            assert (event.progress, event.message, event.task) == (0.5, "half", "count")
             await watcher.has("job.succeeded", handle.id)
 
 
@@ -208,7 +208,7 @@ async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, serve
             handle = await work.enqueue()
             await handle.result(SOON)
 
-            # A reconnect of the worker may come after ours: until the next announcement it may tell nothing.
+            # A reconnect of the worker may come after ours: until the next announcement it may publish nothing.
             async def heard() -> bool:
                 again = await work.enqueue()
                 await again.result(SOON)
@@ -243,9 +243,9 @@ async def test_of_a_busy_task_events_are_skipped_and_counted_and_a_rare_task_is_
 async def test_a_new_watcher_does_not_inherit_what_was_skipped_for_others(
     opened: JetJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[LiveEvent] = []
+    published: list[LiveEvent] = []
     worker = opened.worker()
-    monkeypatch.setattr(worker.event_publisher, "_publish", told.append)
+    monkeypatch.setattr(worker.event_publisher, "_publish", published.append)
     monkeypatch.setattr(event_publisher, "MAX_PER_SECOND", 0)
     worker.event_publisher.on_watch({})
     worker.event_publisher(JobStarted("default", "work", "j1", 1, 1, 0.0))
@@ -256,7 +256,7 @@ async def test_a_new_watcher_does_not_inherit_what_was_skipped_for_others(
     monkeypatch.setattr(event_publisher, "MAX_PER_SECOND", 10)
     worker.event_publisher.on_watch({})
     worker.event_publisher(JobStarted("default", "work", "j3", 1, 1, 0.0))
-    assert [(event.job_id, event.skipped) for event in told] == [("j3", 0)]
+    assert [(event.job_id, event.skipped) for event in published] == [("j3", 0)]
 
 
 async def test_names_of_tasks_do_not_fill_the_memory_of_a_worker(opened: JetJobs) -> None:

@@ -51,7 +51,7 @@ async def test_the_sweep_removes_orphans_and_nothing_else(app: JetJobs, truth: T
         assert len(needed) == 6  # the others: a result, the headers of the malformed job, a foreign object
 
         for name, whose in (
-            ("nobody.r1", labels("nobody")),
+            ("unknown.r1", labels("unknown")),
             ("live.r1", labels("live")),
             ("dead.r1", labels("dead")),
             ("done.r1.result-1-1", labels("done")),

@@ -100,7 +100,7 @@ async def test_a_queue_that_cannot_be_counted_is_left_out_and_counts_as_an_error
             await eventually(one, 30)
 
 
-async def test_nothing_is_counted_where_nobody_asks(app: JetJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_counted_without_a_metrics_port(app: JetJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tasks(app)
     async with provisioned_worker(app) as worker:
         assert worker.queue_states == []

@@ -131,7 +131,7 @@ async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth:
             await app.workers.get("x")
         with pytest.raises(WorkerNotFound):
             await app.workers.get("c")
-        # It is registered, and nobody listens: it has died.
+        # It is registered, but not subscribed: it has died.
         with pytest.raises(WorkerNotFound, match="gone"):
             await app.workers.quiet("a")
 
@@ -244,8 +244,8 @@ async def test_all_workers_are_asked_and_the_silent_are_named(app: JetJobs, trut
 
     async with provisioned(app):
         connection, names = app.jetstream.connection, app.jetstream.names
-        nobody = await ask_all(connection, names, "ping", timeout_s=30)
-        assert (nobody.by_worker, nobody.silent) == ({}, [])
+        answers = await ask_all(connection, names, "ping", timeout_s=30)
+        assert (answers.by_worker, answers.silent) == ({}, [])
         async with running(app.worker(name="a")), running(app.worker(name="b")):
             keys = {record.key for record in await registered(app, 2)}
             answers = await app.workers.request_all("ping", timeout_s=30)
@@ -278,7 +278,7 @@ async def test_a_worker_works_without_a_registry(app: JetJobs, truth: Truth) -> 
             assert await app.workers.list() == []
 
 
-async def test_the_roles_of_the_example_configuration_may_register_look_and_handle(tmp_path: Path) -> None:
+async def test_the_roles_of_the_example_configuration_may_do_their_work(tmp_path: Path) -> None:
     with GuardedServer(tmp_path) as guarded:
 
         def app_of(role: str) -> JetJobs:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(150)
 # Bad input
 
 
-async def test_two_who_edit_one_schedule_one_wins_and_the_other_is_told(app: JetJobs, work: Any) -> None:
+async def test_of_two_concurrent_edits_one_wins_and_the_other_fails(app: JetJobs, work: Any) -> None:
     async with provisioned(app):
         seen = await app.schedules.put("s", work, every=MINUTE)
         answers = await asyncio.gather(

@@ -195,7 +195,7 @@ async def test_a_leader_with_an_old_view_changes_nothing(
     await every_time_once(truth, since)
 
 
-async def test_nothing_is_placed_for_one_that_cannot_be_looked_at(
+async def test_nothing_is_placed_for_a_schedule_that_cannot_be_checked(
     queues_app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, failed = Ticks.waiting, 0

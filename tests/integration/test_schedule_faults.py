@@ -134,10 +134,10 @@ async def test_a_bucket_that_is_deleted_and_made_again_at_once_has_what_the_code
                 return info.planned_by == info.revision and bool(await planned(truth, "declared"))
 
             await eventually(planned_again, 30)
-    assert "schedule.bucket_new" in logged(caplog)  # beside what fails while there is no bucket
+    assert "schedule.bucket_new" in logged(caplog)  # besides failures while the bucket is missing
 
 
-async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_is_told_once(
+async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_is_logged_once(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "jetjobs.schedules")
@@ -160,7 +160,7 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
     assert told_while_gone == logged(caplog) == ["schedule.unknown"]
 
 
-async def test_a_bucket_that_somebody_has_emptied_has_again_what_the_code_declares(
+async def test_an_emptied_bucket_gets_the_declared_schedules_again(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
@@ -182,7 +182,7 @@ async def stored(app: JetJobs, name: str) -> bool:
 # The leader's lock
 
 
-async def test_a_bucket_of_locks_that_is_gone_is_told_once_and_when_it_is_back(
+async def test_a_missing_bucket_of_locks_is_logged_once_and_when_it_is_back(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with provisioned(app), trying(app, monkeypatch, caplog) as candidate:
@@ -195,7 +195,7 @@ async def test_a_bucket_of_locks_that_is_gone_is_told_once_and_when_it_is_back(
     assert logged(caplog) == ["leader.unknown", "leader.known"]
 
 
-async def test_a_lock_that_never_ends_is_told_with_the_way_to_end_it(
+async def test_a_lock_that_never_expires_is_logged_with_a_hint(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with provisioned(app):

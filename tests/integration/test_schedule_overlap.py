@@ -34,7 +34,7 @@ async def place_two(app: JetJobs, task: str, second_is_due: timedelta) -> tuple[
     return first, second
 
 
-async def test_a_tick_that_has_snoozed_gives_way_to_nobody(app: JetJobs, probe: Probe) -> None:
+async def test_a_tick_that_has_snoozed_gives_way_to_no_other(app: JetJobs, probe: Probe) -> None:
     first = second = ""
     runs: Counter[str] = Counter()
     earlier_runs, later_is_back = asyncio.Event(), asyncio.Event()
@@ -63,7 +63,7 @@ async def test_a_tick_that_has_snoozed_gives_way_to_nobody(app: JetJobs, probe: 
     assert runs == {first: 1, second: 2}
 
 
-async def test_a_tick_that_was_given_back_at_a_stop_gives_way_to_nobody(make_app: MakeApp, truth: Truth) -> None:
+async def test_a_tick_that_was_released_at_a_stop_gives_way_to_no_other(make_app: MakeApp, truth: Truth) -> None:
     app, probe = make_app(worker={"stop_timeout": "200ms"}), Probe()
     app.observe(probe)
     first = second = ""

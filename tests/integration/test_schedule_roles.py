@@ -89,7 +89,7 @@ async def test_a_worker_without_slots_needs_no_other_rights(guarded: EmbeddedSer
     assert [line for line in guarded.log().splitlines() if "Violation" in line] == []
 
 
-async def test_a_producer_may_neither_change_nor_see_schedules_and_is_told_why(app_of: AppOf) -> None:
+async def test_a_producer_may_neither_change_nor_see_schedules_and_gets_the_reason(app_of: AppOf) -> None:
     async with app_of("setup") as setup:
         await setup.provision()
     async with app_of("producer") as producer:

@@ -1,4 +1,4 @@
-"""Of which schedule a job is a tick, and of which slot: told wherever the job stands."""
+"""The schedule and scheduled time of a job are shown in every state of the job."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_tick_says_its_schedule_and_slot_in_every_state(app: JetJobs, tr
         assert datetime.fromisoformat(shown["scheduled_time"]).utcoffset() == timedelta(0)
 
 
-async def test_a_tick_for_later_and_one_made_by_hand(app: JetJobs, truth: Truth) -> None:
+async def test_a_scheduled_tick_and_one_published_without_jetjobs(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def work() -> None: ...
 

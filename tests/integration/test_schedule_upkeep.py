@@ -1,4 +1,4 @@
-"""Schedules that have lost their app or were written by hand: they can be found, named and deleted."""
+"""Schedules that have lost their app or were written without jetjobs can be found, named and deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jetjobs.cli.completion import _QUERIES
 from jetjobs.errors import ConfigError, DefinitionError, ScheduleConflict, ScheduleNotFound
 from jetjobs.worker.scheduling.declared import sync_declared
 from tests.conftest import MakeApp
-from tests.integration.test_doctor import bad, told
+from tests.integration.test_doctor import bad, report_of
 from tests.support.probe import eventually
 from tests.support.schedules import placed, planning
 from tests.support.server import Truth
@@ -49,7 +49,7 @@ async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: M
             await other.schedules.delete("left", force=True)
         await other.schedules.put("left", known, cron="@daily")  # its name is free again
         found = await other.doctor(only=["schedules"])
-        assert bad(found) == [], told(found)
+        assert bad(found) == [], report_of(found)
 
 
 async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_it(make_app: MakeApp) -> None:
@@ -82,7 +82,7 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
         for name in BY_HAND:
             await app.schedules.delete(name)
         found = await app.doctor(only=["schedules"])
-        assert bad(found) == [], told(found)
+        assert bad(found) == [], report_of(found)
         for name in ("", "*", ">", "a.*", "a..b", ".a", "a.", "a b", "a\nb", "\ud800"):
             with pytest.raises(DefinitionError, match="invalid schedule name"):
                 await app.schedules.delete(name)

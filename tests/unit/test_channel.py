@@ -55,7 +55,7 @@ def test_a_head_that_is_no_json_object_is_garbled(data: bytes) -> None:
         read_head(data)
 
 
-def test_a_channel_carries_large_bodies_and_tells_its_end() -> None:
+def test_a_channel_carries_large_bodies_and_reports_its_end() -> None:
     ours, theirs = socket.socketpair()
     body = bytes(range(256)) * 40_000
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""What a child tells and asks of its worker: paced, answered, and closed with its job."""
+"""Progress and checkpoint requests of a child: throttled, answered, and closed with the job."""
 
 from __future__ import annotations
 
@@ -29,38 +29,40 @@ def received(worker: Channel) -> Frame:
     return frame
 
 
-def test_of_many_the_first_is_told_at_once_and_the_last_when_it_is_time(ends: tuple[Channel, Channel]) -> None:
+def test_of_many_reports_the_first_is_sent_at_once_and_the_last_after_the_interval(
+    ends: tuple[Channel, Channel],
+) -> None:
     child, worker = ends
-    desk = ChildServices(child)
+    services = ChildServices(child)
     for n in range(10_000):
-        desk.report(None, n / 10_000, None)
+        services.report(None, n / 10_000, None)
     assert received(worker).head["fraction"] == 0.0
     frame = received(worker)
     while frame.head["fraction"] < 0.9999:  # a slow machine comes by the pace in between
         frame = received(worker)
-    desk.close()
+    services.close()
 
 
-def test_what_is_untold_at_the_end_is_told_before_it(
+def test_pending_progress_is_sent_before_the_end(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "PROGRESS_EVERY_S", 3600.0)
     child, worker = ends
-    desk = ChildServices(child)
-    desk.report(None, 0.1, None)
-    desk.report(None, 0.2, None)
-    desk.report(None, 0.3, "last")
-    desk.close()
+    services = ChildServices(child)
+    services.report(None, 0.1, None)
+    services.report(None, 0.2, None)
+    services.report(None, 0.3, "last")
+    services.close()
     child.send(Frame({"kind": "returned"}))
-    told = [received(worker).head for _ in range(3)]
-    assert told == [
+    heads = [received(worker).head for _ in range(3)]
+    assert heads == [
         {"kind": "progress", "fraction": 0.1, "message": None},
         {"kind": "progress", "fraction": 0.3, "message": "last"},
         {"kind": "returned"},
     ]
 
 
-def test_without_room_for_a_timer_it_is_told_at_once(
+def test_progress_is_sent_at_once_if_no_timer_can_be_started(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(timer: threading.Timer) -> None:
@@ -68,19 +70,19 @@ def test_without_room_for_a_timer_it_is_told_at_once(
 
     monkeypatch.setattr(threading.Timer, "start", refuse)
     child, worker = ends
-    desk = ChildServices(child)
+    services = ChildServices(child)
     for n in range(3):
-        desk.report(None, n / 10, None)
+        services.report(None, n / 10, None)
     assert [received(worker).head["fraction"] for _ in range(3)] == [0.0, 0.1, 0.2]
 
 
 def test_after_the_job_nothing_goes_through(ends: tuple[Channel, Channel]) -> None:
     child, worker = ends
-    desk = ChildServices(child)
-    desk.close()
-    desk.report(None, 0.5, None)
+    services = ChildServices(child)
+    services.close()
+    services.report(None, 0.5, None)
     with pytest.raises(AttemptError):
-        desk.save_sync(None, b"1")
+        services.save_sync(None, b"1")
     child.send(Frame({"kind": "returned"}))
     assert received(worker).head == {"kind": "returned"}
 
@@ -89,11 +91,11 @@ def test_a_forked_copy_has_no_part_in_the_channel(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, worker = ends
-    desk = ChildServices(child)
+    services = ChildServices(child)
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    desk.report(None, 0.5, None)
+    services.report(None, 0.5, None)
     with pytest.raises(AttemptError, match="forked"):
-        desk.load_sync(None)
+        services.load_sync(None)
     child.send(Frame({"kind": "returned"}))
     assert received(worker).head == {"kind": "returned"}
 
@@ -116,18 +118,18 @@ def test_an_error_is_the_same_in_the_child(
     assert received(worker) == Frame({"kind": "save"}, b"1")
 
 
-def test_a_value_is_told_from_none(ends: tuple[Channel, Channel]) -> None:
+def test_a_value_is_distinguished_from_none(ends: tuple[Channel, Channel]) -> None:
     child, worker = ends
-    desk = ChildServices(child)
+    services = ChildServices(child)
     worker.send(Frame({"kind": "kept", "none": True}))
     worker.send(Frame({"kind": "kept", "none": False}, b"null"))
-    assert [desk.load_sync(None), desk.load_sync(None)] == [None, b"null"]
+    assert [services.load_sync(None), services.load_sync(None)] == [None, b"null"]
 
 
 def test_a_worker_that_is_gone_is_a_lost_lease() -> None:
     one, other = socket.socketpair()
     other.close()
     with one:
-        desk = ChildServices(Channel(one))
+        services = ChildServices(Channel(one))
         with pytest.raises((LeaseLost, ConnectionError)):
-            desk.load_sync(None)
+            services.load_sync(None)

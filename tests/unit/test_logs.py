@@ -108,7 +108,7 @@ def as_json(record: logging.LogRecord) -> dict[str, Any]:
     return line
 
 
-def test_a_dead_letter_tells_all_but_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_of_a_dead_letter_has_everything_but_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
     line = as_json(record_of(DEAD, caplog))
     del line["ts"]
     assert line == {
@@ -136,8 +136,8 @@ def test_a_failure_says_of_how_many_attempts_and_of_which_line_of_jobs(caplog: p
     event = finished("retried", attempt=2, delivery=3, sequence=17, root_id="u0", max_attempts=5)
     record = record_of(event, caplog)
     line = as_json(record)
-    told = {name: line[name] for name in ("root_id", "delivery", "stream_seq", "max_attempts")}
-    assert told == {"root_id": "u0", "delivery": 3, "stream_seq": 17, "max_attempts": 5}
+    fields = {name: line[name] for name in ("root_id", "delivery", "stream_seq", "max_attempts")}
+    assert fields == {"root_id": "u0", "delivery": 3, "stream_seq": 17, "max_attempts": 5}
     assert "(attempt 2 of 5)" in ConsoleFormatter(colour=False).format(record)
 
 
@@ -164,7 +164,7 @@ def test_an_extra_value_cannot_overwrite_the_level_or_the_message() -> None:
     assert line["ts"] != "never"
 
 
-def test_an_exception_is_told_with_its_traceback() -> None:
+def test_an_exception_is_logged_with_its_traceback() -> None:
     try:
         raise ValueError("boom")
     except ValueError:
@@ -175,7 +175,7 @@ def test_an_exception_is_told_with_its_traceback() -> None:
     assert line["msg"] == "hello Ada"
 
 
-def test_an_exception_of_a_child_process_is_told_as_the_text_it_came_as() -> None:
+def test_an_exception_of_a_child_process_is_logged_as_the_text_it_sent() -> None:
     record = logging.makeLogRecord(
         {
             "name": "mine",

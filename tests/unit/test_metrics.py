@@ -97,7 +97,7 @@ def test_attempts_are_counted_by_queue_task_and_outcome() -> None:
 
 
 @given(st.lists(st.text(max_size=10), max_size=10))
-def test_tasks_that_nobody_declared_count_as_unknown(names: list[str]) -> None:
+def test_undeclared_tasks_count_as_unknown(names: list[str]) -> None:
     metrics = metrics_after(
         *(finished(name) for name in names), *(JobEnqueued("mail", n, "u", False, 0) for n in names)
     )
@@ -117,7 +117,7 @@ def test_dead_letters_are_counted_by_reason() -> None:
     assert value(metrics, "jetjobs_dead_letters_total", queue="mail", task="unknown", reason="unknown_task") == 1
 
 
-def test_stored_jobs_and_duplicates_are_told_apart() -> None:
+def test_stored_jobs_and_duplicates_are_counted_separately() -> None:
     metrics = metrics_after(
         JobEnqueued("mail", "greet", "u1", False, 0.1),
         JobEnqueued("mail", "greet", "u1", True, 0.1),
@@ -212,7 +212,7 @@ def test_jobs_that_were_not_stored_count_as_errors() -> None:
 
 
 @given(st.lists(st.text(max_size=10), max_size=50))
-def test_enqueues_to_queues_that_nobody_declared_make_no_label_when_they_fail(queues: list[str]) -> None:
+def test_failed_enqueues_to_undeclared_queues_make_no_label(queues: list[str]) -> None:
     metrics = metrics_after(*(EnqueueFailed(queue, "greet", "QueueNotFound", "none", 0.1) for queue in queues))
     seen = {dict(labels)["queue"] for (_, labels) in page(metrics) if "queue" in dict(labels)}
     assert seen <= {"mail", "slow", "other", "unknown"}

@@ -1,4 +1,4 @@
-"""Observers: told of the kinds they asked for, each for itself."""
+"""Observers are notified of the kinds they subscribed to, independently of each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESTORED = ConnectionRestored(1.0, "nats://a:1")
 CHANGED = WorkerChanged("ready")
 
 
-def test_all_kinds_are_told_unless_some_are_named() -> None:
+def test_an_observer_gets_all_kinds_unless_it_names_some() -> None:
     observers, everything, some = Observers(), list[Event](), list[Event]()
     observers.add(everything.append, ())
     observers.add(some.append, {JobEnqueued, WorkerChanged})
@@ -28,53 +28,53 @@ def test_all_kinds_are_told_unless_some_are_named() -> None:
     assert some == [ENQUEUED, CHANGED]
 
 
-def test_one_that_fails_is_logged_and_the_next_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_observer_is_logged_and_the_next_is_notified(caplog: pytest.LogCaptureFixture) -> None:
     def fail(event: Event) -> None:
         raise RuntimeError("no")
 
-    observers, told = Observers(), list[Event]()
+    observers, notified = Observers(), list[Event]()
     observers.add(fail, ())
-    observers.add(told.append, ())
+    observers.add(notified.append, ())
     with caplog.at_level(logging.ERROR):
         observers.notify(ENQUEUED)
-    assert told == [ENQUEUED]
+    assert notified == [ENQUEUED]
     assert [getattr(record, "event", "") for record in caplog.records] == ["observer.failed"]
 
 
 def test_one_that_was_added_twice_stays_once() -> None:
-    observers, told = Observers(), list[Event]()
-    append = told.append
+    observers, notified = Observers(), list[Event]()
+    append = notified.append
     observers.add(append, (JobEnqueued,))
     observers.add(append, ())
     observers.remove(append)
     observers.notify(ENQUEUED)
     observers.notify(RESTORED)
-    assert told == [ENQUEUED, RESTORED]
+    assert notified == [ENQUEUED, RESTORED]
     observers.remove(append)
     assert not observers
     with pytest.raises(ValueError, match="is not in list"):
         observers.remove(append)
 
 
-def test_one_may_leave_while_it_is_told() -> None:
-    observers, told = Observers(), list[Event]()
+def test_an_observer_may_remove_itself_while_it_is_notified() -> None:
+    observers, notified = Observers(), list[Event]()
 
     def once(event: Event) -> None:
-        told.append(event)
+        notified.append(event)
         observers.remove(once)
 
     observers.add(once, ())
-    observers.add(told.append, ())
+    observers.add(notified.append, ())
     observers.notify(ENQUEUED)
     observers.notify(RESTORED)
-    assert told == [ENQUEUED, ENQUEUED, RESTORED]
+    assert notified == [ENQUEUED, ENQUEUED, RESTORED]
 
 
 @pytest.mark.parametrize("kind", [str, Event, "JobEnqueued", ENQUEUED])
 def test_what_is_no_kind_of_event_is_refused(kind: Any) -> None:
-    observers, told = Observers(), list[Event]()
+    observers, notified = Observers(), list[Event]()
     with pytest.raises(DefinitionError, match="invalid kind of event"):
-        observers.add(told.append, (JobEnqueued, kind))
+        observers.add(notified.append, (JobEnqueued, kind))
     assert not observers
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_called_is_no_observer(observer: Any) -> None:
 
 
 def test_threads_may_add_and_remove() -> None:
-    observers, told, stop = Observers(), Counter[int](), threading.Event()
+    observers, notified, stop = Observers(), Counter[int](), threading.Event()
 
     def come_and_go() -> None:
         passing: list[Event] = []
@@ -97,9 +97,9 @@ def test_threads_may_add_and_remove() -> None:
     for thread in threads:
         thread.start()
     for number in range(200):
-        observers.add(lambda event, number=number: told.update([number]), (JobEnqueued,))  # type: ignore[misc]
+        observers.add(lambda event, number=number: notified.update([number]), (JobEnqueued,))  # type: ignore[misc]
     stop.set()
     for thread in threads:
         thread.join()
     observers.notify(ENQUEUED)
-    assert told == Counter(range(200))
+    assert notified == Counter(range(200))

@@ -102,13 +102,13 @@ async def declared(context: CheckContext) -> list[CheckResult]:
     definitions = await _definitions(context)
     if definitions is None:
         return []
-    there = {d.name: d.schedule for d in definitions}
+    stored = {d.name: d.schedule for d in definitions}
     app = getattr(context.router, "name", "")
     found = []
-    if missing := sorted(set(wanted) - set(there)):
+    if missing := sorted(set(wanted) - set(stored)):
         text = f"{_named(missing)} {_is(missing)} declared in code but not on the server"
         found.append(CheckResult("warn", text, "start a worker: it stores declared schedules"))
-    owned = {name: schedule.declared_by for name in wanted if (schedule := there.get(name)) is not None}
+    owned = {name: schedule.declared_by for name in wanted if (schedule := stored.get(name)) is not None}
     if app and (others := sorted(name for name, owner in owned.items() if owner != app)):
         owner = owned[others[0]]
         belongs = f"belongs to app {owner} on the server" if owner else "was created at run time"

@@ -87,7 +87,7 @@ async def durability(context: CheckContext) -> list[CheckResult]:
         return found
     if single:
         text = "durability: with fewer than three replicas it depends on when the server flushes to disk"
-        hint = "set sync_interval: always in the server's configuration"
+        hint = "make sure that the server has sync_interval: always"
         return [CheckResult("skip", text, hint)]
     return [CheckResult("ok", "every queue has at least three replicas")] if context.queues else []
 

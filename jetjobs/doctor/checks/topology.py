@@ -48,9 +48,9 @@ async def plan(context: CheckContext) -> list[CheckResult]:
     if len(missing) > 3:
         found = [CheckResult("fail", f"{len(missing)} are missing: {', '.join(missing)}", APPLY)]
     found += [
-        _difference(change.wanted.label, key, there, planned, settings)
+        _difference(change.wanted.label, key, actual, planned, settings)
         for change in changes
-        for key, (there, planned) in change.diff.items()
+        for key, (actual, planned) in change.diff.items()
     ]
     if found:
         return found
@@ -60,16 +60,16 @@ async def plan(context: CheckContext) -> list[CheckResult]:
     return [CheckResult("ok", text)]
 
 
-def _difference(label: str, key: str, there: Any, wanted: Any, settings: QueueSettings) -> CheckResult:
+def _difference(label: str, key: str, actual: Any, wanted: Any, settings: QueueSettings) -> CheckResult:
     check = CHECK_OF_KEY.get(key, "plan")
     level: Level = "fail" if key in LOSES_JOBS else "warn"
-    text = f"{label}: {key} is {_value(key, there)}, planned {_value(key, wanted)}"
-    if key == "ack_wait" and isinstance(there, int):
+    text = f"{label}: {key} is {_value(key, actual)}, planned {_value(key, wanted)}"
+    if key == "ack_wait" and isinstance(actual, int):
         beat_s = settings.lease.total_seconds() / 3
-        if there / api.NS < 3 * beat_s:
-            level = "fail" if there / api.NS <= beat_s else "warn"
-            text = f"{label}: ack_wait {show_duration(there / api.NS)} < 3 × heartbeat {show_duration(beat_s)}"
-    elif key == "max_deliver" and isinstance(there, int) and 0 < there <= settings.max_crashes:
+        if actual / api.NS < 3 * beat_s:
+            level = "fail" if actual / api.NS <= beat_s else "warn"
+            text = f"{label}: ack_wait {show_duration(actual / api.NS)} < 3 × heartbeat {show_duration(beat_s)}"
+    elif key == "max_deliver" and isinstance(actual, int) and 0 < actual <= settings.max_crashes:
         level = "fail"
         text += f": the server stops delivering a job before {settings.max_crashes} crashes are counted"
     return CheckResult(level, text, APPLY, check=check)

@@ -144,8 +144,8 @@ class Reconciler:
         if not mark.sequence and not others and known is not None:
             mark = known.mark._replace(revision=0, sequence=0)  # the mark is lost, but its content is known
         waiting, now = await self._ticks.waiting(home, name)
-        informed = _with_last_time(mark, known, now)
-        step = begin(schedule, definition.revision, informed, waiting, now, others.values(), portion(schedule))
+        latest = _with_last_time(mark, known, now)
+        step = begin(schedule, definition.revision, latest, waiting, now, others.values(), portion(schedule))
         return Reconciled(definition, mark, step)
 
     async def _end_others(
