@@ -94,6 +94,20 @@ API = "jetjobs.jetstream.transport.api"
 API_SUBJECT = re.compile(r"\$JS\.(API|ACK)|\b(STREAM|CONSUMER)\.[A-Z]+\.\{|\bDIRECT\.GET|\bMSG\.(NEXT|GET|DELETE)")
 """Subjects of the JetStream API and of acks, whole or as a path below `$JS.API.`."""
 
+SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", API}
+NOT_SUBJECTS = {
+    "jetjobs.cli.commands.dead": "names of exception classes",
+    "jetjobs.config": "keys of settings",
+    "jetjobs.doctor.checks.server": "versions",
+    "jetjobs.model.masking": "paths of arguments",
+    "jetjobs.model.views.dead_letter": "names of exception classes",
+    "jetjobs.model.views.job_query": "paths of arguments",
+    "jetjobs.model.views.live_events": "kinds of events",
+    "jetjobs.testing.matching": "paths of arguments",
+    "jetjobs.worker.fleet.event_publisher": "kinds of events",
+}
+"""Modules that split other texts at dots, and what these are."""
+
 
 class Import(NamedTuple):
     importer: str
@@ -238,6 +252,32 @@ def test_subjects_of_the_jetstream_api_are_spelled_only_in_one_module() -> None:
     ]
     assert not offenders, report(offenders)
     assert API_SUBJECT.search(MODULES[API].read_text()), "the pattern finds nothing"
+
+
+def splits_at_dots(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("split", "rsplit", "partition", "rpartition")
+            and node.args
+            and isinstance(node.args[0], ast.Constant)
+            and node.args[0].value in (".", b".")
+        ):
+            yield node.lineno
+
+
+def test_subjects_are_parsed_only_by_their_value_types() -> None:
+    found = {module: [*splits_at_dots(ast.parse(path.read_text()))] for module, path in MODULES.items()}
+    offenders = [
+        f"{module}:{line} splits at dots: use JobSubject, DeadSubject or last_token"
+        for module, lines in found.items()
+        if module not in {*SUBJECT_PARSERS, *NOT_SUBJECTS}
+        for line in lines
+    ]
+    assert not offenders, report(offenders)
+    assert all(found[module] for module in {*SUBJECT_PARSERS, *NOT_SUBJECTS}), "an exception is not needed"
+    assert [*splits_at_dots(ast.parse('a.split(".")\nb.rpartition(".")[2]\nc.split()'))] == [1, 2]
 
 
 def test_the_environment_is_read_only_by_config_and_the_command_line() -> None:
