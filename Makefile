@@ -17,11 +17,11 @@ SEED ?= 1
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench chaos soak up down clean
+.PHONY: help setup demo test check docs constraints bench chaos soak up down clean
 
 help: ## list the targets
 	@echo "jetjobs: make TARGET"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: $(STAMP) ## make .venv with everything for development
 
@@ -42,9 +42,14 @@ check: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pyright
 
 docs: $(STAMP) ## make docs/reference/cli.md from the code
 	$(BIN)/python -m jetjobs.cli.reference > docs/reference/cli.md
+
+constraints: ## pin the development dependencies in constraints.txt; needs uv
+	uv pip compile --quiet --universal --generate-hashes --upgrade --no-annotate --no-header --no-emit-index-url \
+		--python-version 3.11 --extra test pyproject.toml --output-file constraints.txt
 
 bench: $(STAMP) ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -65,17 +70,20 @@ clean: ## remove the environment and caches; .jetjobs is left alone
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Runs again when pyproject.toml has changed. The stamp comes last, so a failed install is repeated.
-$(STAMP): pyproject.toml
+# Runs again when the dependencies have changed. The stamp comes last, so a failed install is repeated. Two steps,
+# because pip refuses an editable install while it checks hashes.
+$(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: make setup PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than Python 3.11, or does not run" >&2; exit 1; }
 ifneq ($(UV),)
 	@test -x $(BIN)/python || uv venv --python "$(PYTHON)" $(VENV)
-	uv pip install --compile-bytecode --python $(BIN)/python -e ".[dev,test]"
+	uv pip install --compile-bytecode --python $(BIN)/python --require-hashes -r constraints.txt
+	uv pip install --quiet --python $(BIN)/python --no-deps -e .
 else
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,test]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 endif
 	@touch $(STAMP)
 

@@ -1,1 +1,1 @@
-"""Checked by mypy, never run: what the types promise, and what they refuse."""
+"""Checked by mypy and pyright, never run: what the types promise, and what they refuse."""
