@@ -98,7 +98,7 @@ def test_dev_refuses_production_and_a_second_start(folder: Path) -> None:
 def test_dev_waits_for_a_change_when_the_app_is_broken(folder: Path) -> None:
     with Process(["dev", "--store", "memory"], folder) as dev:
         dev.wait_for("worker ready")
-        (folder / "tasks.py").write_text("this is not python\n")
+        (folder / "tasks.py").write_text("not a Python module\n")
         dev.wait_for("waiting for a file to change")
         assert any("SyntaxError" in line for line in dev.lines)
         (folder / "tasks.py").write_text(TASKS)

@@ -108,7 +108,7 @@ async def test_an_invalid_list_is_refused_with_a_reason(app: JetJobs, jobs: Shel
     assert nothing.stderr == "none of the 2 jobs scanned has args.colour\n"
     assert len(nothing.stdout.splitlines()) == 1  # the heading
     assert "hint: write args.NAME=VALUE" in jobs("list", "--where", "colour", code=2).stderr
-    assert "only arguments" in jobs.error("list", "--where", "id=1", code=2)
+    assert "use the path of an argument" in jobs.error("list", "--where", "id=1", code=2)
     assert "unknown state 'asleep'" in jobs.error("list", "--state", "asleep", code=2)
     assert jobs.error("list", "--queue", "nowhere", code=5) == "error: queue 'nowhere' does not exist"
 

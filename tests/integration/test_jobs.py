@@ -89,11 +89,11 @@ async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe
         nothing = await app.jobs.page(JobQuery(where=(("args.nosuch.deep", "7"),)))
         assert (nothing.items, nothing.unknown) == ([], ("args.nosuch.deep",))
 
-        with pytest.raises(ConfigError, match="of another list"):
+        with pytest.raises(ConfigError, match="belongs to another list"):
             await app.jobs.page(JobQuery(JobState.DEAD), cursor=(await app.jobs.page(query, limit=1)).cursor)
         with pytest.raises(ConfigError, match="invalid cursor"):
             await app.jobs.page(query, cursor="%%%")
-        with pytest.raises(ConfigError, match="only arguments"):
+        with pytest.raises(ConfigError, match="use the path of an argument"):
             JobQuery(where=(("user", "7"),))
         with pytest.raises(QueueNotFound):
             await app.jobs.page(JobQuery(queue="nosuch"))
