@@ -51,7 +51,6 @@ class Worker:
         self.registry = registry
         self.options = options
         self._jetstream = jetstream
-        self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()

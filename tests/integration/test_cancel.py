@@ -1,4 +1,4 @@
-"""Cancel: whatever place a job stands in, it ends in one, and the answer is true."""
+"""Cancel jobs in every state: each has one ending, and the answer is correct."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOON = timedelta(seconds=20)
 HOUR = timedelta(hours=1)
 
 
-async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_waiting_job_is_removed_and_never_runs(app: JetJobs, truth: Truth, probe: Probe) -> None:
     @app.task
     async def work(n: int) -> int:
         return n
@@ -41,7 +41,7 @@ async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Tr
             answer = await app.jobs.cancel(handle.id, by="ada", reason="no longer needed")
             assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
             again = await app.jobs.cancel(handle.id)
-            assert again.outcome is CancelOutcome.CANCELLED  # and again, to no further effect
+            assert again.outcome is CancelOutcome.CANCELLED  # repeating it has no effect
         assert await truth.jobs() == []
         assert (await truth.consumer())["num_pending"] == 0
         record = (await truth.done())[handles[0].id]
@@ -55,13 +55,13 @@ async def test_a_waiting_job_is_taken_out_and_never_runs(app: JetJobs, truth: Tr
         assert len(probe.of(JobStarted)) == 1
 
 
-async def test_a_job_whose_worker_stands_still_is_not_said_to_be_cancelled(app: JetJobs, truth: Truth) -> None:
+async def test_a_job_of_a_frozen_worker_is_not_reported_as_cancelled(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def work() -> None: ...
 
     async with provisioned(app):
         handle = await work.enqueue()
-        # As if a worker had begun it and was then frozen, until the registry has given it up.
+        # As if a worker had started it and was then frozen until the registry dropped it.
         lane = await truth.js.pull_subscribe_bind("normal", "jobs-work-default")
         await lane.fetch(1)
         status = await handle.status()
@@ -71,18 +71,18 @@ async def test_a_job_whose_worker_stands_still_is_not_said_to_be_cancelled(app: 
         assert (answer.outcome, answer.state) == (CancelOutcome.UNCONFIRMED, JobState.RUNNING)
         assert answer.detail == "no answer from frozen"
         assert len(await truth.jobs()) == 1
-        # Its record is gone by itself after two leases.
+        # Its record expires after two leases.
         await truth.js.purge_stream("KV_jobs-running")
         assert (await app.jobs.cancel(handle.id)).outcome is CancelOutcome.CANCELLED
         assert await truth.jobs() == []
 
 
-async def test_a_bucket_of_marks_that_is_gone_is_named_at_once(app: JetJobs, truth: Truth) -> None:
+async def test_a_missing_bucket_of_cancel_marks_is_reported_at_once(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def work() -> None: ...
 
     async with provisioned(app):
-        async with running(app.worker(queues={"default": None})):  # it listens there: somebody does
+        async with running(app.worker(queues={"default": None})):  # it watches the bucket
             handle = await work.options(delay=HOUR).enqueue()
             await truth.js.delete_stream("KV_jobs-cancelled")
             with pytest.raises(TopologyMissing, match="jobs-cancelled"):
@@ -120,7 +120,9 @@ async def test_a_running_async_job_stops_within_a_second(app: JetJobs, truth: Tr
         assert (await truth.done())[handle.id]["state"] == "cancelled"
 
 
-async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: JetJobs, truth: Truth) -> None:
+async def test_a_job_in_a_thread_is_reported_as_not_stoppable_and_does_not_run_again(
+    app: JetJobs, truth: Truth
+) -> None:
     go_on, begun = threading.Event(), threading.Event()
 
     @app.task(retry=RetryPolicy(base=timedelta(milliseconds=10)))
@@ -136,7 +138,7 @@ async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: 
             answer = await app.jobs.cancel(handle.id)
             assert (answer.outcome, answer.state) == (CancelOutcome.NOT_STOPPABLE, JobState.RUNNING)
             assert "thread" in answer.detail
-            assert len(await truth.jobs()) == 1  # it runs on
+            assert len(await truth.jobs()) == 1  # it keeps running
             go_on.set()
             with pytest.raises(JobCancelled):
                 await handle.result(SOON)
@@ -145,7 +147,7 @@ async def test_a_thread_is_told_of_as_not_stoppable_and_does_not_run_again(app: 
         assert (await truth.done())[handle.id]["state"] == "cancelled"
 
 
-async def test_a_job_that_catches_it_and_goes_on_is_told_of_as_stopping(app: JetJobs) -> None:
+async def test_a_job_that_ignores_the_cancellation_is_reported_as_stopping(app: JetJobs) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -176,7 +178,7 @@ async def test_a_cancelled_job_does_not_run_after_a_restart_of_its_worker(
 
     async with provisioned(app):
         handle = await work.enqueue()
-        # Delivered to somebody who died with it: the message waits for its lease to end.
+        # Delivered to a consumer that died: the message waits for its lease to expire.
         inbox = truth.nc.new_inbox()
         replies = await truth.nc.subscribe(inbox)
         await truth.nc.publish(
@@ -193,7 +195,7 @@ async def test_a_cancelled_job_does_not_run_after_a_restart_of_its_worker(
 
 @pytest.mark.timeout(180)
 @pytest.mark.alone
-async def test_a_thousand_jobs_in_all_states_end_each_in_one_place_and_every_answer_is_true(
+async def test_a_thousand_cancelled_jobs_in_all_states_have_one_ending_each_and_correct_answers(
     make_app: MakeApp, truth: Truth
 ) -> None:
     app = make_app(queues={"lease": "5s"})
@@ -248,9 +250,9 @@ async def test_a_thousand_jobs_in_all_states_end_each_in_one_place_and_every_ans
             else:
                 assert outcome is CancelOutcome.ENDED, (job_id, outcome)
                 assert places == [state], (job_id, state, places)
-        told = Counter(outcome for _, outcome, _ in answers)
-        assert told[CancelOutcome.CANCELLED] > 200
-        assert told[CancelOutcome.ENDED] > 20
+        counts = Counter(outcome for _, outcome, _ in answers)
+        assert counts[CancelOutcome.CANCELLED] > 200
+        assert counts[CancelOutcome.ENDED] > 20
 
 
 async def _empty(truth: Truth) -> bool:
@@ -275,9 +277,9 @@ async def test_a_job_published_without_an_id_is_found_and_cancelled_by_the_id_of
             status = await app.jobs.get(job_id)
             assert (status.id, status.state, status.task) == (job_id, JobState.QUEUED, "send")
         handle = await app.job(ids[0])
-        with pytest.raises(ResultNotReady):  # it waits, and is not taken for one that has ended
+        with pytest.raises(ResultNotReady):  # it waits and does not count as ended
             await handle.result(timedelta(milliseconds=300))
-        answer = await app.jobs.cancel(ids[1], by="ada", reason="by hand")
+        answer = await app.jobs.cancel(ids[1], by="ada", reason="a test")
         assert (answer.outcome, answer.state) == (CancelOutcome.CANCELLED, JobState.CANCELLED)
         assert [item.status.id for item in (await app.jobs.page()).items] == [ids[0], ids[2]]
         assert (await app.jobs.get(ids[1])).state is JobState.CANCELLED
@@ -330,7 +332,7 @@ async def test_a_message_id_finds_the_job_while_it_runs_and_after_its_first_move
         assert await truth.jobs() == []
 
 
-async def test_a_job_seen_running_under_a_message_id_is_not_taken_for_ended_when_its_worker_has_died(
+async def test_a_job_running_under_a_message_id_does_not_count_as_ended_when_its_worker_died(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task
@@ -361,7 +363,7 @@ async def test_a_job_seen_running_under_a_message_id_is_not_taken_for_ended_when
         waiting = asyncio.create_task((await app.job("mine0")).result(SOON))
         cancelling = asyncio.create_task(app.jobs.cancel("mine1", timeout=SOON))
         await eventually(seen)
-        await truth.js.purge_stream("KV_jobs-running")  # as their TTL does
+        await truth.js.purge_stream("KV_jobs-running")  # as their TTL would
         assert (await cancelling).outcome is CancelOutcome.CANCELLED
         assert await truth.jobs() == ["jobs.work.default.normal.send"]
         for message in held:
@@ -377,7 +379,7 @@ async def _is(app: JetJobs, job_id: str, state: JobState) -> bool:
     return False
 
 
-async def test_a_job_that_goes_on_when_cancelled_still_has_its_time_limit(app: JetJobs, truth: Truth) -> None:
+async def test_a_job_that_ignores_the_cancellation_keeps_its_time_limit(app: JetJobs, truth: Truth) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     @app.task(timeout=timedelta(seconds=2))
@@ -402,7 +404,7 @@ async def test_a_job_that_goes_on_when_cancelled_still_has_its_time_limit(app: J
         await truth.until_empty()
 
 
-async def test_jobs_of_one_id_in_two_queues_are_cancelled_each_for_itself(app: JetJobs, truth: Truth) -> None:
+async def test_jobs_with_the_same_id_in_two_queues_are_cancelled_independently(app: JetJobs, truth: Truth) -> None:
     go_on, begun = threading.Event(), threading.Event()
     runs: list[int] = []
 
@@ -430,7 +432,7 @@ async def test_jobs_of_one_id_in_two_queues_are_cancelled_each_for_itself(app: J
         await truth.until_empty()
 
 
-async def test_a_cancel_leaves_what_another_job_of_that_id_has_kept(app: JetJobs) -> None:
+async def test_a_cancel_does_not_delete_data_of_another_job_with_that_id(app: JetJobs) -> None:
     kept, go_on = asyncio.Event(), asyncio.Event()
 
     @app.task(queue="mail")

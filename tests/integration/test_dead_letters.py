@@ -1,4 +1,4 @@
-"""Dead letters: found by filter and id, counted, deleted."""
+"""Find dead letters by filter and id, count them, delete them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_task(app: JetJobs) -> None:
 
 
 async def kill(app: JetJobs, probe: Probe, count: int) -> list[str]:
-    """Jobs of `work` that have died, by id."""
+    """Let jobs of `work` die. Returns their ids."""
     report = await app.enqueue_many([app.tasks["work"].bind(n) for n in range(count)])
     async with running(app.worker()):
         await probe.finished(count, "dead_lettered", timeout=30)
@@ -57,11 +57,11 @@ async def test_letters_are_listed_in_order_and_by_filter(app: JetJobs, truth: Tr
         one = await app.dead.get(ids[0])
         assert one is not None
         assert (one.task, one.body, one.text, one.attempts) == ("work", b'{"n":0}', "bad 0", 1)
-        for nobody in ("nobody", "*", ">", "a.b", ""):
-            assert await app.dead.get(nobody) is None
+        for unknown in ("unknown", "*", ">", "a.b", ""):
+            assert await app.dead.get(unknown) is None
 
 
-async def test_the_status_of_a_dead_job_says_when_it_began(app: JetJobs, probe: Probe, truth: Truth) -> None:
+async def test_the_status_of_a_dead_job_has_its_start_time(app: JetJobs, probe: Probe, truth: Truth) -> None:
     with_task(app)
     async with provisioned(app):
         before = datetime.now(UTC)
@@ -70,14 +70,14 @@ async def test_the_status_of_a_dead_job_says_when_it_began(app: JetJobs, probe: 
         assert status.started_at is not None
         assert status.ended_at is not None
         assert before <= status.started_at <= status.ended_at
-        # One whose task never began.
+        # A job whose task never started.
         await truth.js.publish("jobs.work.default.normal.work", b"{}", headers={"Nats-Msg-Id": "never"})
         async with running(app.worker()):
             await probe.finished(2, "dead_lettered")
         assert (await app.jobs.get("never")).started_at is None
 
 
-async def test_a_list_ends_where_it_is_told_and_goes_on_where_it_ended(app: JetJobs) -> None:
+async def test_a_list_ends_at_the_given_sequence_and_continues_from_there(app: JetJobs) -> None:
     async with app:
         await app.provision(["default"])
         ids = set(await bury(app, "work", [b"{}"] * 5))
@@ -88,16 +88,16 @@ async def test_a_list_ends_where_it_is_told_and_goes_on_where_it_ended(app: JetJ
         assert [x.id async for x in app.dead.list(start=seen[-1].sequence + 1)] == late
 
 
-async def test_pages_of_large_letters_are_read_whole_and_in_order(app: JetJobs) -> None:
+async def test_pages_of_large_letters_are_read_completely_and_in_order(app: JetJobs) -> None:
     async with app:
         await app.provision(["default"])
         size = app.jetstream.connection.max_payload - 100_000
-        ids = await bury(app, "work", [bytes([65 + i]) * size for i in range(20)])  # more than a page may hold
+        ids = await bury(app, "work", [bytes([65 + i]) * size for i in range(20)])  # more than a page holds
         found = {letter.id: letter.body async for letter in app.dead.list()}
         assert found == {job_id: bytes([65 + i]) * size for i, job_id in enumerate(ids)}
 
 
-async def test_letters_are_counted_by_what_they_died_of(app: JetJobs, probe: Probe) -> None:
+async def test_letters_are_counted_by_cause(app: JetJobs, probe: Probe) -> None:
     with_task(app)
     async with provisioned(app):
         await kill(app, probe, 5)
@@ -110,7 +110,7 @@ async def test_letters_are_counted_by_what_they_died_of(app: JetJobs, probe: Pro
         assert await app.dead.groups(DeadLetterFilter(task="nothing")) == ()
 
 
-async def test_two_letters_of_one_id_are_never_taken_for_each_other(app: JetJobs, truth: Truth) -> None:
+async def test_two_letters_with_the_same_id_are_kept_apart(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default", "other"])
         await bury(app, "work", [b'{"n":1}'], ids=["mine"])
@@ -129,7 +129,7 @@ async def test_two_letters_of_one_id_are_never_taken_for_each_other(app: JetJobs
         assert sorted(left) == ["jobs.dead.default.work.mine", "jobs.dead.other.work.mine"]
 
 
-async def test_a_deleted_letter_leaves_the_object_that_another_needs(app: JetJobs, truth: Truth) -> None:
+async def test_deleting_a_letter_keeps_an_object_that_another_letter_needs(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default", "other"])
         await app.jetstream.payloads.put("shared", b'{"n":1}', {})
@@ -141,7 +141,7 @@ async def test_a_deleted_letter_leaves_the_object_that_another_needs(app: JetJob
         assert await truth.subjects("OBJ_jobs-payloads", "$O.jobs-payloads.C.>") == {}
 
 
-async def test_without_a_dead_stream_the_answer_names_it_and_what_to_do(app: JetJobs) -> None:
+async def test_a_missing_dead_letter_stream_is_reported_with_a_hint(app: JetJobs) -> None:
     async with app:
         with pytest.raises(TopologyMissing, match="jobs-dead") as listing:
             [letter async for letter in app.dead.list()]

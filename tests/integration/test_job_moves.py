@@ -1,4 +1,4 @@
-"""Moving waiting jobs: run now, reschedule, change the priority."""
+"""Move waiting jobs: run now, reschedule, change the priority."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.workers import provisioned, running
 SOON = timedelta(seconds=20)
 
 
-async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_run_now_and_reschedule_move_a_waiting_job_once(app: JetJobs, truth: Truth, probe: Probe) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)
@@ -42,9 +42,7 @@ async def test_run_now_and_reschedule_move_a_job_that_waits_once(app: JetJobs, t
         await truth.until_empty()
 
 
-async def test_a_job_for_later_published_without_jetjobs_is_moved_shown_and_cancelled(
-    app: JetJobs, truth: Truth
-) -> None:
+async def test_a_scheduled_anonymous_job_is_moved_shown_and_cancelled(app: JetJobs, truth: Truth) -> None:
     StateTasks(app)
     due = datetime.now(UTC).replace(microsecond=0) + HOUR
     async with provisioned(app):
@@ -67,7 +65,7 @@ async def test_a_job_for_later_published_without_jetjobs_is_moved_shown_and_canc
 
 
 @pytest.mark.parametrize("year", [1969, 2262, 9999])
-async def test_a_job_is_not_rescheduled_to_a_time_that_the_server_cannot_hold(
+async def test_a_job_is_not_rescheduled_to_a_time_that_the_server_cannot_store(
     app: JetJobs, truth: Truth, year: int
 ) -> None:
     zoo = StateTasks(app)
@@ -88,7 +86,7 @@ async def test_a_job_that_is_due_within_two_seconds_is_not_moved(app: JetJobs, t
         assert answer.outcome is MoveOutcome.TOO_LATE
         assert len(before) == 1
         held = await zoo.hold.enqueue(1)
-        assert (await app.jobs.run_now(held.id)).outcome is MoveOutcome.TOO_LATE  # it is queued: it runs anyway
+        assert (await app.jobs.run_now(held.id)).outcome is MoveOutcome.TOO_LATE  # it is queued, so it runs anyway
 
 
 async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth: Truth) -> None:
@@ -133,7 +131,7 @@ async def test_a_change_of_priority_whose_confirmation_is_lost_is_made_once(
         assert await truth.jobs() == [f"jobs.work.default.high.fine.-.{one.id}"]
 
 
-async def test_a_job_that_was_delivered_waits_in_lane_retry_and_is_handled_like_one_for_later(
+async def test_a_delivered_job_waits_in_lane_retry_and_is_moved_like_a_scheduled_one(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     begun = set[int]()
@@ -150,7 +148,7 @@ async def test_a_job_that_was_delivered_waits_in_lane_retry_and_is_handled_like_
         run, moved, cancelled, waiting = handles
         async with running(app.worker()):
             await probe.finished(4, "snoozed")
-            # The state is told by the subject alone: these are in their first attempt.
+            # The subject alone determines the state: these are in their first attempt.
             statuses = [await handle.status() for handle in handles]
             assert {(s.state, s.lane, s.attempt) for s in statuses} == {(JobState.RETRYING, "retry", 1)}
             listed = await app.jobs.page(JobQuery(state=JobState.RETRYING))
@@ -172,7 +170,7 @@ async def test_a_job_that_was_delivered_waits_in_lane_retry_and_is_handled_like_
         await truth.until_empty()
 
 
-async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
+async def test_a_scheduled_job_shows_its_priority(app: JetJobs) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)
@@ -187,7 +185,7 @@ async def test_a_job_for_later_says_which_lane_it_is_for(app: JetJobs) -> None:
         assert (moved.state, moved.lane, moved.priority) == (JobState.QUEUED, "low", "low")
 
 
-async def test_a_cancel_that_is_not_done_is_told_of(app: JetJobs, truth: Truth) -> None:
+async def test_a_pending_cancel_is_shown(app: JetJobs, truth: Truth) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
         one = await zoo.fine.options(delay=HOUR).enqueue(1)

@@ -1,4 +1,4 @@
-"""Finding and listing jobs in every state."""
+"""Find and list jobs in every state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_job_is_found_by_its_id_alone_in_every_state(app: JetJobs, probe
             assert await handle.result(SOON) == "held"
 
 
-async def test_what_is_nowhere_or_no_id_or_twice_is_said_so(app: JetJobs) -> None:
+async def test_unknown_invalid_and_ambiguous_ids_have_clear_errors(app: JetJobs) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
         with pytest.raises(JobNotFound, match="no job with id"):
@@ -117,7 +117,7 @@ async def test_lists_page_by_state_task_and_arguments(app: JetJobs, probe: Probe
             zoo.gate.set()
 
 
-async def test_a_list_of_running_jobs_does_not_read_those_that_wait(app: JetJobs, probe: Probe) -> None:
+async def test_a_list_of_running_jobs_does_not_read_the_waiting_jobs(app: JetJobs, probe: Probe) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
         query = JobQuery(JobState.RUNNING)
@@ -134,7 +134,7 @@ async def test_a_list_of_running_jobs_does_not_read_those_that_wait(app: JetJobs
             page = await app.jobs.page(query)
             assert {item.status.id for item in page.items} == {h.id for h in held}
             assert page.cursor is None
-            assert page.scanned < 100  # a few may be taken ahead
+            assert page.scanned < 100  # a few may be delivered in advance
             first = await app.jobs.page(query, limit=1)
             assert first.cursor is not None
             second = await app.jobs.page(query, limit=1, cursor=first.cursor)
@@ -144,7 +144,7 @@ async def test_a_list_of_running_jobs_does_not_read_those_that_wait(app: JetJobs
         assert (await app.jobs.page(query)).items == []
 
 
-async def test_a_list_holds_and_acks_nothing(app: JetJobs, truth: Truth) -> None:
+async def test_a_list_neither_holds_nor_acks_messages(app: JetJobs, truth: Truth) -> None:
     zoo = StateTasks(app)
     async with provisioned(app):
         await app.enqueue_many([zoo.fine.bind(n) for n in range(50)])

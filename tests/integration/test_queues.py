@@ -1,4 +1,4 @@
-"""Queues as an operator sees and handles them: counts, pause and resume, purge; checked on the server."""
+"""Queues for operators: counts, pause and resume, purge; checked against the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HALF_A_MINUTE = timedelta(seconds=30)
 
 
 class Gate:
-    """A task that waits until it is let go."""
+    """A task that waits until its event is set."""
 
     def __init__(self, app: JetJobs) -> None:
         self.entered = 0
@@ -73,10 +73,10 @@ async def lanes_of(truth: Truth) -> dict[str, tuple[int, int]]:
     return found
 
 
-# Looking
+# State
 
 
-async def test_a_queue_is_counted_as_it_stands(opened: JetJobs, probe: Probe, truth: Truth) -> None:
+async def test_the_state_of_a_queue_has_correct_counts(opened: JetJobs, probe: Probe, truth: Truth) -> None:
     app, gate = opened, Gate(opened)
     quick, broken = app.tasks["quick"], app.tasks["broken"]
 
@@ -99,7 +99,7 @@ async def test_a_queue_is_counted_as_it_stands(opened: JetJobs, probe: Probe, tr
 
         async def counted() -> QueueState | None:
             state = await app.queues.get("default", rates_s=0)
-            return state if (state.running, state.busy) == (2, 2) else None  # the record is a beat behind
+            return state if (state.running, state.busy) == (2, 2) else None  # the record is up to a beat old
 
         state = await eventually(counted, 30)
         assert (state.queued, state.scheduled, state.retrying, state.dead) == (9, 4, 1, 1)
@@ -128,7 +128,7 @@ async def test_an_empty_queue_and_one_without_workers(opened: JetJobs, make_app:
         assert await other.queues.list() == []
 
 
-async def test_the_age_counts_from_when_the_job_was_due(opened: JetJobs, truth: Truth) -> None:
+async def test_the_age_of_a_job_counts_from_its_due_time(opened: JetJobs, truth: Truth) -> None:
     before = time.time()
     headers = {"Jetjobs-Enqueued-At": str(before - 500), "Jetjobs-Due-At": str(before - 100)}
     await truth.js.publish("jobs.work.default.low.quick.-.a", b"{}", headers=headers)
@@ -140,7 +140,7 @@ async def test_the_age_counts_from_when_the_job_was_due(opened: JetJobs, truth: 
     assert (await opened.queues.get("default", rates_s=0)).queued == 3
 
 
-async def test_rates_are_what_came_and_went_meanwhile(opened: JetJobs) -> None:
+async def test_rates_count_the_jobs_between_two_measurements(opened: JetJobs) -> None:
     quick = opened.tasks["quick"]
 
     async def feed() -> None:
@@ -161,7 +161,9 @@ async def test_rates_are_what_came_and_went_meanwhile(opened: JetJobs) -> None:
 # Pause
 
 
-async def test_nothing_starts_while_a_queue_is_paused_and_all_do_afterwards(opened: JetJobs, probe: Probe) -> None:
+async def test_no_job_starts_while_a_queue_is_paused_and_all_start_afterwards(
+    opened: JetJobs, probe: Probe
+) -> None:
     app, gate = opened, Gate(opened)
     quick = app.tasks["quick"]
     async with running(app.worker(slots=4)):
@@ -173,7 +175,7 @@ async def test_nothing_starts_while_a_queue_is_paused_and_all_do_afterwards(open
         assert (state.pause.until, state.pause.reason, state.pause.by) == (0, "the database moves", "ada")
         handles += [await quick.options(priority="high").enqueue(n=number) for number in range(50)]
         gate.open.set()
-        assert await held.result(HALF_A_MINUTE) == "held"  # what ran could finish
+        assert await held.result(HALF_A_MINUTE) == "held"  # the running job could finish
 
         async def idle() -> QueueState | None:
             state = await app.queues.get("default", rates_s=0)
@@ -193,7 +195,7 @@ async def test_nothing_starts_while_a_queue_is_paused_and_all_do_afterwards(open
     assert not await app.queues.resume("default")
 
 
-async def test_a_pause_for_a_time_ends_by_itself(opened: JetJobs, truth: Truth) -> None:
+async def test_a_timed_pause_ends_by_itself(opened: JetJobs, truth: Truth) -> None:
     quick = opened.tasks["quick"]
     async with running(opened.worker()):
         state = await opened.queues.pause("default", for_=timedelta(seconds=2), reason="short")
@@ -208,7 +210,7 @@ async def test_a_pause_for_a_time_ends_by_itself(opened: JetJobs, truth: Truth) 
     await eventually(forgotten, 30)
 
 
-async def test_a_pause_survives_restarts_updates_and_a_lane_that_was_deleted(
+async def test_a_pause_survives_restarts_updates_and_a_deleted_lane(
     server: EmbeddedServer, make_app: MakeApp, truth: Truth
 ) -> None:
     app = make_app()
@@ -250,7 +252,7 @@ async def test_a_pause_made_by_other_means_is_shown(opened: JetJobs, truth: Trut
 
 
 @pytest.mark.parametrize("for_", [timedelta(0), timedelta(seconds=-1), timedelta(days=4000)])
-async def test_a_pause_without_a_length_is_refused(opened: JetJobs, for_: timedelta) -> None:
+async def test_an_invalid_duration_of_a_pause_is_refused(opened: JetJobs, for_: timedelta) -> None:
     with pytest.raises(DefinitionError):
         await opened.queues.pause("default", for_=for_)
     with pytest.raises(QueueNotFound):
@@ -260,7 +262,7 @@ async def test_a_pause_without_a_length_is_refused(opened: JetJobs, for_: timede
 
 
 @pytest.mark.alone
-async def test_resume_wakes_workers_that_wait(opened: JetJobs) -> None:
+async def test_resume_wakes_waiting_workers(opened: JetJobs) -> None:
     quick = opened.tasks["quick"]
     async with running(opened.worker()):
         assert await (await quick.enqueue(n=1)).result(HALF_A_MINUTE) == 1
@@ -271,13 +273,13 @@ async def test_resume_wakes_workers_that_wait(opened: JetJobs) -> None:
             started = time.monotonic()
             await opened.queues.resume("default")
             assert await handle.result(HALF_A_MINUTE) == 2
-            assert time.monotonic() - started < 2.0  # and not with the next heartbeat, after 5 s
+            assert time.monotonic() - started < 2.0  # not only with the next heartbeat after 5 s
 
 
 # Purge
 
 
-async def test_purge_deletes_what_waits_and_nothing_else(opened: JetJobs, probe: Probe, truth: Truth) -> None:
+async def test_purge_deletes_waiting_jobs_only(opened: JetJobs, probe: Probe, truth: Truth) -> None:
     app, gate = opened, Gate(opened)
     quick, broken = app.tasks["quick"], app.tasks["broken"]
     async with running(app.worker(slots=3)):
@@ -290,16 +292,16 @@ async def test_purge_deletes_what_waits_and_nothing_else(opened: JetJobs, probe:
         await quick.options(delay=timedelta(hours=1)).enqueue()
         counted: list[int] = []
         purged = await app.queues.purge("default", step=counted.append)
-        # All but those few that the worker had in hand already, waiting for a slot.
+        # All but the few that the worker already held, waiting for a slot.
         assert 2100 - 5 <= purged.queued <= 2100
         assert sum(counted) == purged.queued
-        in_hand = 2100 - purged.queued
-        assert len(await truth.jobs()) == 3 + in_hand + 1  # three that run, and the one for later
+        held_count = 2100 - purged.queued
+        assert len(await truth.jobs()) == 3 + held_count + 1  # three running jobs and the delayed one
         gate.open.set()
         for handle in held:
             assert await handle.result(HALF_A_MINUTE) == "held"
         assert await (await quick.enqueue(n=5)).result(HALF_A_MINUTE) == 5
-        await probe.finished(3 + in_hand + 1, "succeeded", timeout=30)
+        await probe.finished(3 + held_count + 1, "succeeded", timeout=30)
 
         async def settled() -> bool:
             return await lanes_of(truth) == dict.fromkeys(PULLED, (0, 0)) and len(await truth.jobs()) == 1
@@ -322,7 +324,7 @@ async def test_a_paused_queue_is_still_paused_after_a_purge(opened: JetJobs, tru
     assert all([(await truth.consumer(lane))["paused"] for lane in PULLED])
 
 
-async def test_beside_a_worker_a_purge_takes_what_waits_never_what_runs_and_what_is_newer_stays(
+async def test_a_purge_during_work_deletes_waiting_jobs_but_no_running_or_newer_ones(
     make_app: MakeApp, truth: Truth
 ) -> None:
     app, operator = make_app(), make_app()
@@ -358,7 +360,7 @@ async def test_beside_a_worker_a_purge_takes_what_waits_never_what_runs_and_what
     assert deliveries == {(1, 0)}
 
 
-async def test_a_lane_whose_workers_hold_all_they_may_is_purged_too(make_app: MakeApp, truth: Truth) -> None:
+async def test_a_lane_at_its_limit_of_unacked_jobs_is_purged(make_app: MakeApp, truth: Truth) -> None:
     app = make_app(queues={"max_running": 2})
     gate = Gate(app)
     async with provisioned(app):
@@ -372,22 +374,20 @@ async def test_a_lane_whose_workers_hold_all_they_may_is_purged_too(make_app: Ma
         assert states == [JobState.SUCCEEDED] * 2 + [None] * 10
 
 
-async def test_a_purge_takes_what_a_dead_worker_held_besides_all_that_waits(
-    make_app: MakeApp, truth: Truth
-) -> None:
+async def test_a_purge_deletes_jobs_of_a_dead_worker_and_all_waiting_jobs(make_app: MakeApp, truth: Truth) -> None:
     app = make_app(queues={"max_running": 10})
 
     @app.task
     async def quick(n: int) -> None: ...
 
     async with provisioned(app):
-        # The first lane has more to come, the second is full, the last has nothing that waits.
+        # The first lane has more jobs to deliver, the second is full, the last has no waiting job.
         for lane, waiting, held in (("high", 30, 5), ("normal", 30, 10), ("low", 0, 3)):
             task = quick.options(priority=lane)
             await app.enqueue_many([task.bind(n=n) for n in range(waiting + held)])
             pulling = await truth.js.pull_subscribe_bind(lane, "jobs-work-default")
             for message in await pulling.fetch(held):
-                await truth.nc.request(message.reply, b"-NAK")  # for the server as good as an expired lease
+                await truth.nc.request(message.reply, b"-NAK")  # has the effect of an expired lease
         assert await app.queues.purge("default") == (78, 0)
         assert await truth.jobs() == []
         assert await lanes_of(truth) == dict.fromkeys(PULLED, (0, 0))
@@ -409,7 +409,7 @@ async def test_a_hundred_thousand_jobs_are_purged_in_bounded_time(opened: JetJob
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-async def test_a_list_is_quick_with_two_hundred_thousand_jobs(make_app: MakeApp) -> None:
+async def test_a_list_is_fast_with_two_hundred_thousand_jobs(make_app: MakeApp) -> None:
     app = make_app()
     queues = [f"q{number}" for number in range(5)]
     for queue in queues:
@@ -430,5 +430,5 @@ async def test_a_list_is_quick_with_two_hundred_thousand_jobs(make_app: MakeApp)
             found = await app.queues.list()
             took.append(time.monotonic() - started)
             assert [(state.queued, state.scheduled) for state in found] == [(30_000, 10_000)] * 5
-        # The best of them: what else runs on the machine is not what is measured.
+        # The fastest one: other load on the machine must not be measured.
         assert min(took) < 0.3, took

@@ -1,4 +1,4 @@
-"""The registry of workers and what they can be asked, in one process with a real server."""
+"""The registry of workers and the requests to them, in one process with a real server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def until_phase(app: JetJobs, name: str, phase: str) -> WorkerRecord:
 
 
 async def registered(app: JetJobs, count: int) -> list[WorkerRecord]:
-    """The workers, once there are so many and all are ready."""
+    """Wait until that many workers are registered and ready."""
 
     async def check() -> list[WorkerRecord] | None:
         found = await app.workers.list()
@@ -49,7 +49,7 @@ async def registered(app: JetJobs, count: int) -> list[WorkerRecord]:
     return await eventually(check, 30)
 
 
-async def test_a_worker_describes_itself_while_it_lives(app: JetJobs, truth: Truth) -> None:
+async def test_a_worker_is_registered_while_it_runs(app: JetJobs, truth: Truth) -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 
     @app.task(queue="mail")
@@ -97,7 +97,7 @@ async def test_a_worker_describes_itself_while_it_lives(app: JetJobs, truth: Tru
         await eventually(forgotten, 30)
 
 
-async def test_workers_of_one_name_have_keys_of_their_own(make_app: MakeApp) -> None:
+async def test_workers_with_the_same_name_have_different_keys(make_app: MakeApp) -> None:
     first, second = make_app(), make_app()
     for one in (first, second):
 
@@ -119,7 +119,7 @@ async def test_workers_of_one_name_have_keys_of_their_own(make_app: MakeApp) -> 
             await first.workers.get("twin")
 
 
-async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth: Truth) -> None:
+async def test_an_ambiguous_worker_name_is_refused(make_app: MakeApp, truth: Truth) -> None:
     app = make_app()
     async with app:
         await app.provision([])
@@ -136,7 +136,7 @@ async def test_a_name_that_several_have_is_not_guessed(make_app: MakeApp, truth:
             await app.workers.quiet("a")
 
 
-async def test_a_quiet_worker_takes_nothing_and_stays_until_it_is_stopped(app: JetJobs, probe: Probe) -> None:
+async def test_a_quiet_worker_takes_no_jobs_and_stays_until_it_is_stopped(app: JetJobs, probe: Probe) -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -172,7 +172,7 @@ async def test_a_quiet_worker_takes_nothing_and_stays_until_it_is_stopped(app: J
         assert await app.workers.list() == []
 
 
-async def test_stop_now_gives_back_what_runs(app: JetJobs, probe: Probe, truth: Truth) -> None:
+async def test_stop_now_releases_the_running_jobs(app: JetJobs, probe: Probe, truth: Truth) -> None:
     entered = asyncio.Event()
 
     @app.task
@@ -233,12 +233,12 @@ async def test_every_request_gets_an_answer(app: JetJobs, truth: Truth) -> None:
         for nonsense in (b"", b"[]", b"7", b'{"x": 1}', b"\xff"):
             reply = await truth.nc.request(f"jobs.control.worker.{key}", nonsense, timeout=20)
             assert json.loads(reply.data)["ok"] is False
-        # Without a reply subject it is obeyed all the same.
+        # A request without a reply subject has its effect too.
         await truth.nc.publish("jobs.control.workers", b'{"do": "stop"}')
         await asyncio.wait_for(life, 30)
 
 
-async def test_all_workers_are_asked_and_the_silent_are_named(app: JetJobs, truth: Truth) -> None:
+async def test_a_request_to_all_workers_names_those_that_do_not_answer(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def nothing() -> None: ...
 

@@ -1,4 +1,4 @@
-"""Replays: once for each letter, whatever is cut short or repeated; refused where they cannot run."""
+"""Replays run each letter once, also when interrupted or repeated, and are refused when they cannot run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_task(app: JetJobs) -> None:
         return n
 
 
-async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from(
+async def test_a_replayed_job_keeps_its_id_runs_once_and_records_the_replay(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     global broken
@@ -66,7 +66,7 @@ async def test_a_replayed_job_keeps_its_id_runs_once_and_says_where_it_came_from
         await truth.until_empty()
 
 
-async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_again(
+async def test_a_replayed_job_that_dies_again_keeps_its_history_and_can_be_replayed_again(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     with_task(app)
@@ -83,13 +83,13 @@ async def test_a_replay_that_dies_again_carries_its_history_and_can_be_replayed_
         assert set(await truth.dead()) == {job_id}
 
 
-async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
+async def test_a_letter_that_still_cannot_run_is_refused_without_changes(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     global broken
     with_task(app)
     async with provisioned(app):
-        await truth.nc.publish("jobs.work.default.normal.nobody", b"{}", headers={"Nats-Msg-Id": "unknown-1"})
+        await truth.nc.publish("jobs.work.default.normal.absent", b"{}", headers={"Nats-Msg-Id": "unknown-1"})
         await truth.nc.publish(
             "jobs.work.default.normal.work", b'{"n": "x"}', headers={"Nats-Msg-Id": "invalid-1"}
         )
@@ -105,13 +105,13 @@ async def test_what_could_not_run_now_either_is_refused_and_nothing_changes(
             letter = await letter_of(app, "invalid-1")
             nowhere = await app.dead.replay(letter, arguments={"n": 8}, to_queue="nowhere")
             assert nowhere.outcome is ReplayOutcome.REFUSED
-            mended = await app.dead.replay(letter, arguments={"n": 8})
-            assert mended.outcome is ReplayOutcome.REPLAYED
+            fixed = await app.dead.replay(letter, arguments={"n": 8})
+            assert fixed.outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
         assert (await truth.done())["invalid-1"]["result"] == 8
 
 
-async def test_a_letter_whose_key_is_alive_is_not_replayed(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_letter_whose_key_has_a_live_job_is_not_replayed(app: JetJobs, truth: Truth, probe: Probe) -> None:
     with_task(app)
     async with provisioned(app):
         keyed = app.tasks["work"].options(key="k")
@@ -125,7 +125,7 @@ async def test_a_letter_whose_key_is_alive_is_not_replayed(app: JetJobs, truth: 
         assert len(await truth.jobs()) == 1
 
 
-async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
+async def test_a_body_at_the_limit_of_the_server_is_dead_lettered_and_replayed_completely(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     sizes: list[int] = []
@@ -144,15 +144,15 @@ async def test_a_body_at_the_servers_limit_dies_and_is_replayed_whole(
             (letter,) = [x async for x in app.dead.list()]
             exported = json.loads(json.dumps(await app.dead.to_json(letter)))
             assert await app.dead.delete(letter)
-            assert await app.dead.from_json(exported)  # the body in the object store goes along
+            assert await app.dead.from_json(exported)  # with the body in the object store
             (letter,) = [x async for x in app.dead.list()]
             assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
         assert sizes == [len(filling)] * 3
-        assert (await truth.objects(), await truth.chunks()) == ({}, {})  # gone with its job
+        assert (await truth.objects(), await truth.chunks()) == ({}, {})  # deleted with its job
 
 
-async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
+async def test_a_body_that_fits_a_letter_but_not_a_job_is_replayed_completely(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     seen: list[str] = []
@@ -165,7 +165,7 @@ async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
         filling = "x" * (truth.nc.max_payload - 10_000)
         (job_id,) = await bury(app, "swallow", [f'{{"text":"{filling}"}}'.encode()])
         letter = await letter_of(app, job_id)
-        assert letter.body  # it stands in the letter itself
+        assert letter.body  # it is in the letter itself
         async with running(app.worker()):
             assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
@@ -178,7 +178,7 @@ async def test_a_body_that_a_letter_can_hold_and_a_job_cannot_is_replayed_whole(
         assert await truth.dead() == {}
 
 
-async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: Truth) -> None:
+async def test_by_and_reason_are_limited_in_length(app: JetJobs, truth: Truth) -> None:
     with_task(app)
     async with provisioned(app):
         (job_id,) = await bury(app, "work", [b'{"n":1}'])
@@ -194,10 +194,10 @@ async def test_words_that_travel_with_the_job_are_bounded(app: JetJobs, truth: T
 
 
 @pytest.mark.parametrize("then", ["waits", "succeeded", "died again"])
-async def test_a_late_retry_of_a_job_that_has_died_and_was_replayed_does_not_live_again(
+async def test_a_late_retry_of_a_job_that_died_and_was_replayed_does_not_run(
     app: JetJobs, truth: Truth, probe: Probe, then: str
 ) -> None:
-    """The confirmation of a retry got lost, and is asked for again when the job is long past it."""
+    """The confirmation of a retry is lost and requested again long after the job has moved on."""
     broken = True
 
     @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(0)))
@@ -217,7 +217,7 @@ async def test_a_late_retry_of_a_job_that_has_died_and_was_replayed_does_not_liv
         job = decode(delivery)
         settlement = Settlement(app.jetstream, app, "w1", 10.0, lambda event: None)
         retried = Retried(0.0, ErrorInfo("LookupError", "no"))
-        await truth.api("STREAM.PURGE.jobs-work-default", {"filter": subject})  # as if it were acked
+        await truth.api("STREAM.PURGE.jobs-work-default", {"filter": subject})  # as if it had been acked
         await settlement.settle(attempt, job, retried)
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")

@@ -1,4 +1,4 @@
-"""Replays of many letters, cut short at each of their steps, repeated, and beside one another."""
+"""Replays of many letters: interrupted at each step, repeated, and concurrent."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PUB_ACK = b'{"stream":"jobs-work-default"'
 
 
 class Crash(BaseException):
-    """As if the process had been killed at this very step."""
+    """Raised to simulate that the process is killed at this step."""
 
 
 class Effects:
-    """How often each job ran; the tasks `work` and `quiet` (which keeps no result) count here."""
+    """Counts the runs of each job of the tasks `work` and `quiet` (which stores no result)."""
 
     def __init__(self, app: JetJobs) -> None:
         self.runs: Counter[int] = Counter()
@@ -64,7 +64,7 @@ async def replay_all(app: JetJobs, **options: Any) -> Counter[ReplayOutcome]:
 
 
 async def shorten_memory(truth: Truth) -> None:
-    """Let the server forget message ids at once: what is known by them only is known for two minutes only."""
+    """Let the server forget message ids at once: otherwise it deduplicates by them for two minutes."""
     config = (await truth.api("STREAM.INFO.jobs-work-default"))["config"]
     answer = await truth.api("STREAM.UPDATE.jobs-work-default", {**config, "duplicate_window": 100_000_000})
     assert "error" not in answer, answer
@@ -75,10 +75,10 @@ async def test_many_letters_are_replayed_and_each_runs_once(app: JetJobs, truth:
     effects = Effects(app)
     async with provisioned(app):
         await bury(app, "work", bodies(50))
-        await bury(app, "nobody", [b"{}"] * 3)
+        await bury(app, "absent", [b"{}"] * 3)
         await bury(app, "work", [b'{"n":"x"}'] * 2)
         async with running(app.worker()):
-            answers = [answer async for answer in app.dead.replay_all(by="ada", reason="mended")]
+            answers = [answer async for answer in app.dead.replay_all(by="ada", reason="fixed")]
             await probe.finished(50, "succeeded", timeout=30)
         assert Counter(answer.outcome for answer in answers) == {
             ReplayOutcome.REPLAYED: 50,
@@ -88,13 +88,13 @@ async def test_many_letters_are_replayed_and_each_runs_once(app: JetJobs, truth:
         assert effects.runs == Counter(range(50))
         assert len(await truth.dead()) == 5
         past = [record["replay"]["replays"][0] for record in (await truth.done()).values()]
-        assert {(entry["by"], entry["why"]) for entry in past} == {("ada", "mended")}
+        assert {(entry["by"], entry["why"]) for entry in past} == {("ada", "fixed")}
         assert {entry["died_of"] for entry in past} == {"exhausted: LookupError: no such thing"}
         assert await replay_all(app, wanted=DeadLetterFilter(task="work", error_type="Other")) == {}
 
 
 @pytest.mark.parametrize("task", ["work", "quiet"])
-async def test_cut_short_before_the_letters_are_removed_and_repeated_after_the_jobs_have_run(
+async def test_a_replay_interrupted_before_letters_are_removed_is_repeated_after_the_jobs_have_run(
     app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     effects = Effects(app)
@@ -108,7 +108,7 @@ async def test_cut_short_before_the_letters_are_removed_and_repeated_after_the_j
         async with running(app.worker()):
             await probe.finished(16, "succeeded")
             await eventually(lambda: _is_empty(truth))
-            if task == "work":  # known by its record, the other by its message id
+            if task == "work":  # recognised by its record, the other by its message id
                 await shorten_memory(truth)
             assert await replay_all(app) == {ReplayOutcome.ALREADY: 16, ReplayOutcome.REPLAYED: 24}
             await probe.finished(40, "succeeded")
@@ -116,7 +116,7 @@ async def test_cut_short_before_the_letters_are_removed_and_repeated_after_the_j
         assert (await truth.dead(), await truth.jobs()) == ({}, [])
 
 
-async def test_cut_short_and_dead_again_is_a_new_letter_with_a_past(
+async def test_a_job_of_an_interrupted_replay_that_dies_again_has_a_new_letter_with_its_replays(
     app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     effects = Effects(app)
@@ -127,13 +127,13 @@ async def test_cut_short_and_dead_again_is_a_new_letter_with_a_past(
         with monkeypatch.context() as patched:
             die_at(patched, app.jetstream.dead, "remove")
             with pytest.raises(Crash):
-                await app.dead.replay(letter, by="ada", reason="mended?")
+                await app.dead.replay(letter, by="ada", reason="fixed?")
         async with running(app.worker()):
             await probe.finished(1, "dead_lettered")
             assert (await app.dead.replay(letter)).outcome is ReplayOutcome.GONE
             again = await letter_of(app, job_id)
             assert (again.sequence, again.text) != (letter.sequence, letter.text)
-            assert [(entry["by"], entry["why"]) for entry in again.replays] == [("ada", "mended?")]
+            assert [(entry["by"], entry["why"]) for entry in again.replays] == [("ada", "fixed?")]
             effects.broken = False
             assert (await app.dead.replay(again, by="eve")).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded")
@@ -194,7 +194,7 @@ async def test_one_of_two_letters_of_one_key_is_replayed(app: JetJobs, truth: Tr
         assert len(await truth.dead()) == 1
 
 
-async def test_jobs_that_die_again_meanwhile_are_not_taken_up_twice(
+async def test_jobs_that_die_again_during_a_replay_are_not_replayed_twice(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     effects = Effects(app)
@@ -208,7 +208,7 @@ async def test_jobs_that_die_again_meanwhile_are_not_taken_up_twice(
         assert [letter.replay_count async for letter in app.dead.list()] == [1] * 100
 
 
-async def test_a_cancelled_replay_answers_for_what_was_under_way(app: JetJobs, truth: Truth) -> None:
+async def test_a_cancelled_replay_answers_for_letters_in_progress(app: JetJobs, truth: Truth) -> None:
     Effects(app)
     answers: list[ReplayAnswer] = []
 
@@ -230,7 +230,7 @@ async def test_a_cancelled_replay_answers_for_what_was_under_way(app: JetJobs, t
         assert len(await truth.jobs()) == 100
 
 
-async def test_who_stops_listening_leaves_nothing_half_done(app: JetJobs, truth: Truth) -> None:
+async def test_abandoning_the_answers_leaves_no_letter_half_replayed(app: JetJobs, truth: Truth) -> None:
     Effects(app)
     async with provisioned(app):
         await bury(app, "work", bodies(40))
@@ -241,7 +241,7 @@ async def test_who_stops_listening_leaves_nothing_half_done(app: JetJobs, truth:
         assert (len(await truth.jobs()), len(await truth.dead())) == (16, 24)
 
 
-async def test_a_rate_is_kept_one_letter_after_the_other(app: JetJobs) -> None:
+async def test_a_rate_limit_replays_one_letter_at_a_time(app: JetJobs) -> None:
     Effects(app)
     async with provisioned(app):
         await bury(app, "work", bodies(6))
@@ -253,9 +253,7 @@ async def test_a_rate_is_kept_one_letter_after_the_other(app: JetJobs) -> None:
 @pytest.mark.parametrize(
     "options", [{"to_queue": "nowhere"}, {"to_queue": "no.queue"}, {"rate": -1.0}, {"rate": float("nan")}]
 )
-async def test_an_order_that_cannot_be_carried_out_changes_nothing(
-    app: JetJobs, truth: Truth, options: dict[str, Any]
-) -> None:
+async def test_invalid_options_change_nothing(app: JetJobs, truth: Truth, options: dict[str, Any]) -> None:
     Effects(app)
     async with provisioned(app):
         (job_id,) = await bury(app, "work", bodies(1))

@@ -60,8 +60,8 @@ class Settlement:
         self._timeout_s = timeout_s
 
     async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
-        """Settle a delivery, once. The lease is extended until this returns. Returns the outcome that was settled,
-        which differs from `outcome` where that one was impossible."""
+        """Settle a delivery once, while its lease is extended. Returns the outcome that was settled, which differs
+        from `outcome` if that one was impossible."""
         if not attempt.owned():
             # Another worker may run the job by now. Only a success may still be stored: the first of a run wins.
             if isinstance(outcome, Succeeded):
@@ -167,9 +167,9 @@ class Settlement:
                 await self._delay(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
         except IdTaken as error:
             # Only jobs published without jetjobs can share an id. The second is dead-lettered under a new id.
-            apart = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
-            cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", f"its id was taken: {error}"))
-            await self._dead_letter(attempt, apart, cause)
+            renamed = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
+            cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", str(error)))
+            await self._dead_letter(attempt, renamed, cause)
             return cause
         return outcome
 

@@ -1,4 +1,4 @@
-"""Dead letters in files: out, back, and every way in which a line can be wrong."""
+"""Export dead letters to files and import them, with invalid lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.server import Truth
 from tests.support.workers import provisioned
 
 
-async def test_letters_go_out_to_a_file_and_come_back_whole(app: JetJobs, truth: Truth) -> None:
+async def test_letters_are_exported_and_imported_completely(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default"])
         ids = await bury(app, "work", [b'{"n":%d}' % i for i in range(300)], headers={"X-Tenant": "acme"})
@@ -36,7 +36,7 @@ async def test_letters_go_out_to_a_file_and_come_back_whole(app: JetJobs, truth:
             }
 
 
-async def test_a_body_in_the_object_store_goes_along(app: JetJobs) -> None:
+async def test_a_body_in_the_object_store_is_exported_too(app: JetJobs) -> None:
     async with app:
         await app.provision(["default"])
         body = b'{"text":"%b"}' % (b"x" * 3_000_000)
@@ -46,7 +46,7 @@ async def test_a_body_in_the_object_store_goes_along(app: JetJobs) -> None:
         line = json.dumps(await app.dead.to_json(letter))
         assert await app.dead.delete(letter)
         gone = json.loads(line)
-        gone["objects"]["large"] = None  # it was not there any more when it was exported
+        gone["objects"]["large"] = None  # it was already deleted at the export
         assert await app.dead.from_json(json.loads(line))
         assert await app.jetstream.payloads.get("large") == body
         await app.jetstream.payloads.delete("large")
@@ -55,7 +55,7 @@ async def test_a_body_in_the_object_store_goes_along(app: JetJobs) -> None:
         assert await app.dead.from_json(gone)
 
 
-async def test_an_object_that_a_live_job_uses_is_not_written_over(app: JetJobs, truth: Truth) -> None:
+async def test_an_import_does_not_overwrite_an_object_of_a_live_job(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def work(text: str) -> None: ...
 
@@ -74,7 +74,7 @@ async def test_an_object_that_a_live_job_uses_is_not_written_over(app: JetJobs, 
         assert await truth.dead() == {}
 
 
-async def test_a_line_that_is_no_letter_is_named_by_its_number_and_the_others_come_in(
+async def test_an_invalid_line_is_reported_by_its_number_and_the_others_are_imported(
     app: JetJobs, truth: Truth
 ) -> None:
     good = {"headers": {"Jetjobs-Run": "abc", "Jetjobs-Cause": "{}"}, "body": "e30=", "objects": {}}
