@@ -133,7 +133,7 @@ class LanePuller:
             try:
                 self._on_delivery(self, delivery)
             except Exception as error:  # we are called as the socket is read: it would never be read again
-                _log.error("a fault of jetjobs itself", exc_info=error, extra={"event": "worker.fault"})
+                _log.error("internal error (please report)", exc_info=error, extra={"event": "worker.fault"})
         elif headers is not None:
             self._on_status(headers)
 
