@@ -1,4 +1,4 @@
-"""What a task may tell as progress and keep as a checkpoint."""
+"""Which progress and checkpoints are valid, and how checkpoints are read back."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from jetjobs.model.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home and an environment without anything of ours."""
+    """An empty home and an environment without variables of jetjobs."""
     for name in list(os.environ):
         if name.startswith(("JETJOBS_", "NATS_")) or name == "XDG_CONFIG_HOME":
             monkeypatch.delenv(name)
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that commands are run in. A jetjobs.toml above keeps the search within the test's own tree."""
+    """The folder that commands are run in. A jetjobs.toml above it ends the search there."""
     (tmp_path / "jetjobs.toml").write_text("")
     folder = tmp_path / "project"
     folder.mkdir()
@@ -225,7 +225,7 @@ def test_a_context_of_the_wrong_shape_is_a_config_error(project: Path, home: Pat
 
 
 def dead_pid() -> int:
-    """Of a process that has ended."""
+    """The pid of a process that has ended."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return ended.pid

@@ -1,4 +1,4 @@
-"""The running attempt as the task sees it."""
+"""The context of a running attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduled times of cron expressions beside a reference that walks every minute, and what is refused."""
+"""Cron expressions: compared with a reference that checks every minute, and invalid ones."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def dates_of(day: datetime) -> st.SearchStrategy[tuple[str, str, str]]:
 
 
 def parsed(fields: list[str]) -> Cron | None:
-    """None for the 31st of April and the like, which the strategies make too."""
+    """None for dates such as the 31st of April, which the strategies also create."""
     try:
         return Cron.parse(" ".join(fields))
     except DefinitionError as error:
@@ -165,7 +165,7 @@ def test_before_and_after_agree_at_any_moment(
     assert following.utcoffset() == earlier.utcoffset() == timedelta(0)
     assert cron.after(earlier, zone) == following == cron.before(following, zone)
     assert cron.before(following - SECOND, zone) == earlier
-    assert cron.after(now.astimezone(BERLIN), zone) == following  # a moment is a moment in any zone
+    assert cron.after(now.astimezone(BERLIN), zone) == following  # the zone of the argument does not matter
 
 
 def utc(text: str) -> datetime:
@@ -195,7 +195,7 @@ def some_slots(text: str, after: str, zone: str, count: int) -> list[str]:
         ("America/Havana", "0 0 * * *", "2026-10-31T12:00", "2026-11-01 00:00:00-04", "2026-11-02 00:00:00-05"),
         # By half an hour: a quarter past two is run at a quarter to three.
         ("Australia/Lord_Howe", "15 * * * *", "2026-10-03T15:00", "2026-10-04 02:45:00+11", "2026-10-04 03:15:00+11"),  # noqa: E501
-        # By a day: in Samoa there was no 30th of December 2011, on Kiritimati no 31st of December 1994.
+        # By a day: Samoa skipped the 30th of December 2011, Kiritimati the 31st of December 1994.
         ("Pacific/Apia", "0 9 30 12 *", "2011-12-28T12:00", "2011-12-31 09:00:00+14", "2012-12-30 09:00:00+14"),
         ("Pacific/Apia", "0 9 * * *", "2011-12-29T12:00", "2011-12-29 09:00:00-10", "2011-12-31 09:00:00+14"),
         ("Pacific/Kiritimati", "0 23 31 12 *", "1994-12-30T12:00", "1995-01-01 23:00:00+14", "1995-12-31 23:00:00+14"),  # noqa: E501
@@ -283,15 +283,15 @@ def test_what_is_written_in_two_ways(text: str, same: str) -> None:
         ("@fortnightly", "1 field", "@weekly"),
         ("@hourly x", "2 fields", "alone"),
         ("CRON_TZ=UTC 0 9 * * *", "6 fields", "tz="),
-        # Random values: another time in each process.
+        # Random values would differ between processes.
         ("R * * * *", "minute 'r'", "jitter"),
         ("h(0-29)/10 * * * *", "minute 'h(0-29)/10'", "jitter"),
         ("0 0 r(1-5) * *", "day of month", "jitter"),
         ("0~30 * * * *", "minute '0~30'", "jitter"),
-        # Dates that never are.
+        # Dates that never occur.
         ("0 0 30 2 *", "never", "L"),
         ("0 0 31 4,6,9,11 *", "never", "L"),
-        # Read in different ways.
+        # Programs differ in how they interpret these.
         ("5/15 * * * *", "minute '5/15'", "5-59/15"),
         ("0 0 * * mon/2", "day of week 'mon/2'", "needs a range"),
         ("0 9-9 * * *", "one value or all", "write 9,"),
@@ -433,7 +433,7 @@ def test_any_text_is_a_zone_or_refused(name: str) -> None:
 
 
 def test_zones_are_there_on_a_machine_without_any(tmp_path: Path) -> None:
-    """As in a slim container: the data come from the tzdata package then."""
+    """As in a slim container, where the data come from the tzdata package."""
     script = (
         "import zoneinfo\n"
         f"zoneinfo.reset_tzpath([{str(tmp_path)!r}])\n"

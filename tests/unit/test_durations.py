@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations: parsed and formatted."""
 
 from __future__ import annotations
 

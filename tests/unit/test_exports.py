@@ -1,4 +1,4 @@
-"""The public names: pinned, resolvable, and loaded only when used."""
+"""The public names: complete, importable, and loaded on first use."""
 
 from __future__ import annotations
 

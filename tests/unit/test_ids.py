@@ -1,4 +1,4 @@
-"""Ids: one reading each, usable as subject tokens, sorted by time."""
+"""Job ids: unambiguous, valid subject tokens, sorted by time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_id_in_the_form_of_keyed_jobs_is_refused() -> None:
 
 
 def test_the_key_token_is_stable_across_versions() -> None:
-    # Changing this would let a second job of a live key in: it is part of the wire contract.
+    # Part of the wire contract: a change would allow a second live job with the same key.
     assert key_token("order-1") == "kbox6eikw2juyyfb3qycairwtm3"
 
 

@@ -1,4 +1,4 @@
-"""States and moves: the table in code, and the one in the docs."""
+"""States and transitions of jobs, in the code and in the documentation."""
 
 from __future__ import annotations
 

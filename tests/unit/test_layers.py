@@ -1,4 +1,4 @@
-"""Imports point down, each outside library stays in its place, and every module says its duty."""
+"""Imports follow the layers, each library has its place, and every module states its duty."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_no_import_cycle_even_counting_typing_and_local_imports() -> None:
         pytest.fail(f"import cycle: {' -> '.join(reversed(error.args[1]))}")
 
 
-@pytest.mark.timeout(240)  # every module anew: half a minute where other tests load the machine
+@pytest.mark.timeout(240)  # imports every module again: half a minute on a busy machine
 def test_every_module_can_be_the_first_one_imported() -> None:
     script = (
         "import sys, importlib\n"

@@ -1,4 +1,4 @@
-"""The onion around an attempt."""
+"""Middleware around an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a failed attempt."""
+"""The outcome of a failed attempt."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CASES: list[tuple[str, Job, BaseException, float | DeadReason]] = [
 
 
 def check(outcome: Outcome, expected: float | DeadReason) -> None:
-    """A retry after so many seconds, or a dead letter of this reason."""
+    """A retry after this many seconds, or a dead letter with this reason."""
     if isinstance(expected, DeadReason):
         assert isinstance(outcome, DeadLettered)
         assert outcome.reason is expected

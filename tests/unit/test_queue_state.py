@@ -1,4 +1,4 @@
-"""What a look at a queue says: when a new job starts, and that records survive the wire."""
+"""The state of a queue: when a new job starts, and records on the wire."""
 
 from __future__ import annotations
 

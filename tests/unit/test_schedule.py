@@ -1,4 +1,4 @@
-"""Definitions of schedules: what is refused at declaration, and what a stored one may say."""
+"""Definitions of schedules: validated at declaration, read from the server."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_cannot_work_is_refused_with_the_reason(options: dict[str, Any], sa
 
 
 def test_the_limit_of_arguments_counts_their_bytes() -> None:
-    text = "ä" * 30_000  # 60,000 bytes, and thrice that when escaped
+    text = "ä" * 30_000  # 60,000 bytes, and three times as many when escaped
     assert make_schedule({"name": "s", "task": "t", "every": MINUTE, "args": {"x": text}}).args == {"x": text}
 
 
@@ -180,7 +180,9 @@ def test_a_definition_of_a_newer_version_is_read() -> None:
     )
     assert isinstance(one, Schedule)
     assert one.every == MINUTE
-    assert read_schedule(b'{"name": "s", "task": "t", "every": "PT1M"}') is None  # since when? not ours
+    assert (
+        read_schedule(b'{"name": "s", "task": "t", "every": "PT1M"}') is None
+    )  # without since: not written by jetjobs
 
 
 def test_since_when_a_definition_counts() -> None:
@@ -267,7 +269,7 @@ def test_cron_as_a_decorator_says_how_it_is_written(is_async: bool) -> None:
     async def other() -> None: ...
 
     report: Any = app.task(name="report")(awaited if is_async else called)
-    # What `@report.cron("@daily")` above it comes to.
+    # What `@report.cron("@daily")` above a function does.
     with pytest.raises(
         DefinitionError, match="called with function 'other': cron and every are not decorators"
     ) as at:

@@ -1,4 +1,4 @@
-"""Secret arguments: they travel whole, and are shown to nobody."""
+"""Secret arguments: stored with the job, masked wherever arguments are shown."""
 
 from __future__ import annotations
 

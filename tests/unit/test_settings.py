@@ -1,4 +1,4 @@
-"""Settings: frozen, checked, with defaults that work."""
+"""Settings: immutable, validated, with working defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments: bound by name, checked on both ends, whole over the wire."""
+"""Arguments: bound by name, checked on both ends, unchanged by a round trip."""
 
 # No `from __future__ import annotations`: the functions below are declared inside tests, with local types.
 
@@ -94,7 +94,7 @@ def test_more_than_five_problems_are_counted() -> None:
 
 
 class Opaque:
-    """A class that pydantic knows nothing of."""
+    """A class that pydantic does not know."""
 
 
 def star(*names: str) -> None: ...
@@ -294,7 +294,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def whole_or_refused(signature: Signature, arguments: dict[str, Any]) -> bool:
-    """The producer may refuse what JSON cannot hold; what it stored, the worker must get as it was."""
+    """The producer may reject a value; the worker must get what it stored unchanged."""
     try:
         body = signature.encode(signature.bind((), arguments))
     except InvalidArguments:

@@ -21,7 +21,7 @@ from jetjobs.model.retry import RetryPolicy as Policy
 
 @pytest.fixture
 def app() -> JetJobs:
-    """Not connected: nothing here needs a server."""
+    """An app without a connection: nothing here needs a server."""
     return JetJobs("test", settings=Settings())
 
 
@@ -80,7 +80,7 @@ def test_a_plain_call_is_not_validated(app: JetJobs) -> None:
 
 
 def each(refused: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """One set of options for each value."""
+    """One set of options per value."""
     return [{name: value} for name, values in refused.items() for value in values]
 
 
@@ -281,7 +281,7 @@ async def test_enqueue_on_a_router_that_no_app_includes_says_what_to_do() -> Non
 
 
 def collecting(app: JetJobs) -> list[JobRequest[Any]]:
-    """Put a list where the connection would be."""
+    """Collect the requests that the app would store."""
     sent: list[JobRequest[Any]] = []
 
     async def outlet(request: JobRequest[Any]) -> JobHandle[Any]:
@@ -331,7 +331,7 @@ def test_a_router_cannot_include_itself(app: JetJobs) -> None:
 
 
 def test_a_task_declared_after_its_router_was_included_is_known(app: JetJobs) -> None:
-    # It would be enqueued through the app and then dead-lettered by every worker as unknown.
+    # It would be enqueued through the app, and every worker would dead-letter it as unknown.
     router = Router()
     app.include(router)
     task = router.task(greet)

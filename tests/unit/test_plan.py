@@ -1,4 +1,4 @@
-"""The leader's decisions: every scheduled time once, missed ones by the policy, and changes of all kinds."""
+"""Plans: every scheduled time once, missed ones by the policy, and changes of schedules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def schedule(**values: object) -> Schedule:
 
 
 def after(one: Schedule, mark: Mark, todo: Plan, now: datetime) -> Mark:
-    """How far it got once the plan is carried out."""
+    """The mark after the plan is carried out."""
     return step(one, mark, todo, now).mark if todo.upto is not None else mark
 
 
@@ -48,7 +48,7 @@ def scheduled_times(todo: Plan) -> list[datetime]:
 
 
 def walk(one: Schedule, steps: list[float]) -> tuple[list[datetime], datetime]:
-    """Plan at moments that are so many seconds apart; all ticks in order."""
+    """Plan at times this many seconds apart; returns all ticks in order."""
     now, mark, placed = T0, Mark(), []
     for seconds in steps:
         now += timedelta(seconds=seconds)
@@ -127,7 +127,7 @@ def test_a_clock_that_goes_back_places_nothing_again() -> None:
     one = schedule(every=SECOND)
     mark = after(one, Mark(), plan(one, Mark(), T0), T0)
     assert scheduled_times(plan(one, mark, T0 - timedelta(hours=1))) == []
-    # And one that goes forward is a misfire like any other.
+    # A jump forward is a misfire like any other.
     jumped = plan(one, mark, T0 + timedelta(hours=1))
     assert [
         scheduled_time for scheduled_time in scheduled_times(jumped) if scheduled_time <= T0 + timedelta(hours=1)
@@ -174,7 +174,7 @@ def test_a_plan_in_portions_is_the_plan(number: int, every: int) -> None:
         todo = plan(one, mark, now).first(number)
         if len(placed) + len(todo.ticks) < len(whole):
             assert todo.look_at is not None
-            assert todo.look_at <= now  # the rest is not put off
+            assert todo.look_at <= now  # the rest is planned at once
         placed += scheduled_times(todo)
         mark = after(one, mark, todo, now)
     assert placed == whole
@@ -193,7 +193,7 @@ def test_ten_seconds_late_is_not_missed(misfire: str) -> None:
 
 
 def waits(*seconds: float, jitter: float = 0.0) -> list[PlacedTick]:
-    """Ticks of scheduled times so many seconds after T0."""
+    """Ticks of scheduled times this many seconds after T0."""
     times = [T0 + timedelta(seconds=s) for s in seconds]
     return [
         PlacedTick(scheduled_time, scheduled_time + timedelta(seconds=jitter), "", 1) for scheduled_time in times
@@ -227,7 +227,7 @@ def test_another_rule_has_no_slot_before_it_was_made() -> None:
     hourly, now = schedule(every=timedelta(hours=1)), T0 + timedelta(minutes=30)
     done = begin(schedule(every=SECOND).over(hourly, now), 8, Mark(7, T0), [], now)
     assert (scheduled_times(done.plan)[0], done.mark.missed) == (now + SECOND, 0)
-    # Other arguments do not make it begin again: what nobody has planned is still caught up on.
+    # New arguments do not restart the schedule: unplanned times are still caught up on.
     later = T0 + timedelta(hours=2, minutes=30)
     done = begin(schedule(every=timedelta(hours=1), args={"n": 1}).over(hourly, later), 8, Mark(7, T0), [], later)
     assert (scheduled_times(done.plan), done.mark.missed) == ([T0 + timedelta(hours=2)], 1)
@@ -282,7 +282,7 @@ class World:
         return [tick for (where, _), tick in self.later.items() if where == queue]
 
     def store(self, queue: str, one: Step) -> bool:
-        """As the server: all of it, or nothing."""
+        """Apply a batch like the server: completely or not at all."""
         if self.marks.get(queue, Mark()).sequence != one.mark.sequence:
             return False
         if any(self.later.get((queue, tick.scheduled_time)) != tick for tick in one.taken):
@@ -298,7 +298,7 @@ class World:
         return True
 
     def steps(self, one: Schedule | None) -> list[tuple[str, Step]]:
-        """What a leader would do now, batch by batch: the queues it has left, then its own."""
+        """The batches of a leader: first for the queues that the schedule has left, then for its own."""
         home = one.queue if one is not None else ""
         left = {queue: mark for queue, mark in self.marks.items() if queue != home}
         at_once = one is None or one.paused
@@ -327,8 +327,9 @@ class World:
 def test_a_leader_that_has_ended_one_queue_cannot_begin_in_the_next_when_the_schedule_has_moved_on(
     before: str, batches: int, to: str | None
 ) -> None:
-    """It has been in the queues of `before`, and one leader is about to begin in b. Later the schedule goes to c,
-    back to a, or is deleted, and the leader that does it dies after some batches. Nothing is lost."""
+    """The schedule was in the queues of `before`, and one leader is about to plan in b. Then the schedule moves to
+    c, back to a, or is deleted, and its leader dies after some batches. No tick is lost.
+    """
     world, one = World(), schedule(every=SECOND, misfire="all")
     for queue in before:
         one, world.revision = one.model_copy(update={"queue": queue}), world.revision + 1
@@ -364,8 +365,9 @@ MOVES = st.tuples(
 def test_no_change_loses_or_doubles_a_slot_wherever_it_moves_and_whoever_leads(
     moves: list[tuple[str, float, str]], every: int, jitter: int, deletes: bool
 ) -> None:
-    """Edits, moves between queues, pauses or deletions that end a little later; a leader that dies between two
-    batches, also of a move, two that do the same at once, and one that carries out what it decided long ago."""
+    """Edits, moves, pauses and deletions, with leaders that die between two batches, two leaders that act at the
+    same time, and a leader that carries out an old decision.
+    """
     world = World()
     common = {"every": timedelta(seconds=every), "jitter": timedelta(seconds=jitter), "misfire": "all"}
     one, world.revision = schedule(**common, queue="a"), 1
@@ -380,14 +382,14 @@ def test_no_change_loses_or_doubles_a_slot_wherever_it_moves_and_whoever_leads(
             one = one.model_copy(update={"queue": one.queue if kind == "edit" else queue})
             old += world.steps(one)
         elif kind == "off":
-            world.lead(one)  # so that nothing is left that nobody has planned
+            world.lead(one)  # so that nothing is left unplanned
             off = None if deletes else one.model_copy(update={"paused": True})
             wanted.update(between(one, on_since, world.now - timedelta(seconds=jitter)))
             allowed.update(between(one, on_since, world.now + MARGIN))
             world.revision += 1
             world.lead(off)
             world.advance(seconds)
-            on_since = world.now + MARGIN  # what comes within two seconds of the pause belongs to it
+            on_since = world.now + MARGIN  # ticks within two seconds of the pause still run
             one, world.revision = one.over(off, world.now), world.revision + 1
             allowed.update(between(one, world.now, on_since))
         elif kind == "late":

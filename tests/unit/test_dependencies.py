@@ -1,4 +1,4 @@
-"""Dependencies: made once in their scope, closed in reverse order."""
+"""Dependencies: created once per scope, closed in reverse order."""
 
 # No `from __future__ import annotations`: factories are declared inside tests.
 
@@ -225,7 +225,7 @@ def unreadable(url: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F8
     return "db"
 
 
-# Else the worker would call it without the argument, and each job would fail.
+# Otherwise the worker would call it without the argument, and each job would fail.
 @pytest.mark.parametrize(("factory", "said"), [(needy, "argument 'url'"), (unreadable, "Nowhere")])
 def test_a_factory_with_an_argument_nobody_gives_is_refused(factory: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):

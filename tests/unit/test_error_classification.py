@@ -1,4 +1,4 @@
-"""What library errors mean for a job."""
+"""Errors: transient or permanent, by classifier and by HTTP status."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Response:
 
 
 class LikeHttpx(Exception):
-    """The shape of httpx.HTTPStatusError and requests.HTTPError."""
+    """Has the attributes of httpx.HTTPStatusError and requests.HTTPError."""
 
     def __init__(self, response: Any) -> None:
         self.response = response
 
 
 class LikeAiohttp(Exception):
-    """The shape of aiohttp.ClientResponseError."""
+    """Has the attributes of aiohttp.ClientResponseError."""
 
     def __init__(self, status: int, headers: Any = None) -> None:
         self.status = status
@@ -70,7 +70,7 @@ def test_the_nearest_class_of_the_apps_own_classifiers_decides() -> None:
         OSError: lambda error: Verdict(True, 9.0),
     }
     assert classify(ConnectionError(), classifiers) == Verdict(True, 9.0)
-    assert classify(KeyError(), classifiers) == PERMANENT  # no opinion: the next class up is asked
+    assert classify(KeyError(), classifiers) == PERMANENT  # no opinion: the base class decides
     assert classify(SystemExit(), classifiers) == TRANSIENT
     assert classify(LikeAiohttp(404), {}) == PERMANENT
 

@@ -1,4 +1,4 @@
-"""Names on the wire: which are usable, and what they look like."""
+"""Names on the wire: which are valid, and their form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote, read without trust."""
+"""Values that other programs wrote are read without trust."""
 
 from __future__ import annotations
 
