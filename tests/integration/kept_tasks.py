@@ -1,4 +1,4 @@
-"""Tasks that tell their progress and keep checkpoints. A module of its own: child processes import it."""
+"""Tasks that report progress and store checkpoints. Child processes import this module."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ async def in_child_loop(until: str) -> list[Any]:
 
 @app.task(isolation="process")
 def refused_in_child() -> list[str]:
-    """The errors that the child gets for what cannot be kept or shown."""
+    """The errors that a child gets for values that cannot be stored or shown."""
     job = current_job()
-    told = []
+    errors = []
     for call in (
         lambda: job.checkpoint_sync("x" * 70_000),
         lambda: job.checkpoint_sync(threading.Lock()),
@@ -101,14 +101,14 @@ def refused_in_child() -> list[str]:
         try:
             call()
         except Exception as error:
-            told.append(type(error).__name__)
+            errors.append(type(error).__name__)
     job.checkpoint_sync([1, "a"])
     try:
         job.resume_sync(State)
     except Exception as error:
-        told.append(f"{type(error).__name__}: {error}")
-    told.append(str(job.resume_sync()))
-    return told
+        errors.append(f"{type(error).__name__}: {error}")
+    errors.append(str(job.resume_sync()))
+    return errors
 
 
 @app.task(isolation="process")
@@ -119,6 +119,6 @@ def wait_and_checkpoint_in_child(until: str) -> str:
     try:
         job.checkpoint_sync(2)
     except Exception as error:
-        Path(until + ".told").write_text(type(error).__name__)
+        Path(until + ".error").write_text(type(error).__name__)
         raise
     return "kept"

@@ -60,7 +60,7 @@ ODD_ENDS: dict[str, tuple[Callable[[], Any], str, bool]] = {
     "cancels itself": (cancel_itself, "CancelledError", False),
     "unserialisable": (object, "UnstorableValue", True),
 }
-"""What a task does, the error that is told of, and whether a plain function may do it."""
+"""What a task does, the error that is reported, and whether a plain function may do it."""
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_whatever_a_task_raises_or_returns_is_a_failed_attempt_and_the_wor
                 await bad.result(SOON)
             assert await (await fine.enqueue()).result(SOON) == "fine"
         assert caught.value.reason == ("permanent" if kind == "unserialisable" else "exhausted")
-        # A plain function's GeneratorExit would close whoever waits for its thread: it is told of by another.
+        # A GeneratorExit from a thread would close the coroutine that awaits it, so another error reports it.
         shown = "RuntimeError" if plain and kind == "generator exit" else shown
         assert caught.value.error_type.rpartition(".")[2] == shown
         assert set(await truth.dead()) == {bad.id}

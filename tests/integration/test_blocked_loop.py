@@ -1,4 +1,4 @@
-"""A task that blocks the event loop of its worker is shown as running all the same."""
+"""A task that blocks the event loop of its worker is still shown as running."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SOON = timedelta(seconds=40)
 
 
 class Listener:
-    """Hears subjects from a thread of its own: the test's loop is the one that gets blocked."""
+    """Subscribes in a thread of its own, because the test blocks its own event loop."""
 
     def __init__(self, url: str, *subjects: str) -> None:
         self._url, self._subjects = url, subjects
         self.heard: list[tuple[str, dict[str, Any]]] = []
-        self.told = threading.Event()
+        self.received = threading.Event()
         self.ready = threading.Event()
         self._stop = threading.Event()
 
@@ -36,7 +36,7 @@ class Listener:
         async def on_message(message: Msg) -> None:
             if message.data:
                 self.heard.append((message.subject, json.loads(message.data)))
-                self.told.set()
+                self.received.set()
 
         nc = await nats.connect(self._url)
         for subject in self._subjects:
@@ -65,7 +65,7 @@ async def test_a_job_that_blocks_the_loop_is_shown_as_running(
 
     @app.task
     async def blocking() -> bool:
-        return listener.told.wait(20)  # nothing else turns meanwhile
+        return listener.received.wait(20)  # blocks the event loop
 
     async with provisioned(app):
         with listener.listening():
@@ -89,7 +89,7 @@ async def test_progress_of_a_job_that_blocks_the_loop_is_told(app: JetJobs, serv
     @app.task
     async def blocking() -> bool:
         current_job().progress(0.5, "half")
-        return listener.told.wait(20)
+        return listener.received.wait(20)
 
     async with provisioned(app):
         with listener.listening():

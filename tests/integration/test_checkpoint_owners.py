@@ -43,8 +43,8 @@ async def test_an_older_owner_cannot_write_over_a_newer_ones(opened: JetJobs, tr
     old, new = hand(1), hand(2)
     await kept.save(old, b"1", ours)
     assert await kept.load(new) == b"1"
-    await kept.save(old, b"2", ours)  # it does not know yet, and neither does the server
-    await kept.save(new, b"7", ours)  # by the newer hand: the other's is written over
+    await kept.save(old, b"2", ours)  # neither the old owner nor the server knows of the new one
+    await kept.save(new, b"7", ours)  # the newer owner overwrites it
     for _ in range(2):
         with pytest.raises(Superseded):
             await kept.save(old, b"3", ours)
@@ -69,7 +69,7 @@ async def test_an_older_owner_that_has_not_written_yet_is_refused_too(opened: Je
 
 
 async def test_counts_that_began_anew_let_the_one_who_came_last_write(opened: JetJobs, truth: Truth) -> None:
-    """A lane that was made again counts its deliveries from 1."""
+    """A lane that was recreated counts its deliveries from 1."""
     await opened.provision()
     kept = opened.jetstream.checkpoints
     old, new = hand(1, "a", fence=40), hand(1, "b", fence=1)
@@ -97,7 +97,7 @@ async def test_lives_of_one_id_do_not_meet(opened: JetJobs, truth: Truth) -> Non
 async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
     opened: JetJobs, truth: Truth, probe: Probe
 ) -> None:
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     @opened.task
     async def work() -> str:
@@ -108,7 +108,7 @@ async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
         try:
             await job.checkpoint(2)
         except LeaseLost as error:
-            told.append(error)
+            errors.append(error)
             raise
         return "?"
 
@@ -117,14 +117,14 @@ async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
         handle = await work.enqueue()
         await probe.wait(LeaseLostEvent, timeout=30)
         assert (await checkpoints(truth))[f"{handle.id}.{handle.run}"]["value"] == 50
-        assert len(await truth.jobs()) == 1  # not settled: it is another's
-    assert len(told) == 1
+        assert len(await truth.jobs()) == 1  # not settled: another worker has it
+    assert len(errors) == 1
     assert await truth.dead() == {}
     assert await truth.done() == {}
 
 
 async def test_a_child_of_a_worker_that_is_outrun_is_told(kept_app: JetJobs, truth: Truth, tmp_path: Path) -> None:
-    go_on, told_file = tmp_path / "go", tmp_path / "go.told"
+    go_on, error_file = tmp_path / "go", tmp_path / "go.error"
     async with running(kept_app.worker()):
         handle = await kept_tasks.wait_and_checkpoint_in_child.enqueue(str(go_on))
 
@@ -136,18 +136,18 @@ async def test_a_child_of_a_worker_that_is_outrun_is_told(kept_app: JetJobs, tru
         await kept_app.jetstream.checkpoints.save(CheckpointHandle(job, 2, 99, "another"), b"50", ours)
         go_on.touch()
 
-        async def told() -> bool:
-            return told_file.exists() and bool(told_file.read_text())
+        async def reported() -> bool:
+            return error_file.exists() and bool(error_file.read_text())
 
-        await eventually(told, 40)
+        await eventually(reported, 40)
         assert (await checkpoints(truth))[f"{handle.id}.{handle.run}"]["value"] == 50
-    assert told_file.read_text() == "LeaseLost"
+    assert error_file.read_text() == "LeaseLost"
 
 
 async def test_a_thread_that_was_given_up_keeps_nothing_more(
     opened: JetJobs, truth: Truth, tmp_path: Path
 ) -> None:
-    go_on, told = tmp_path / "go", tmp_path / "told"
+    go_on, refused = tmp_path / "go", tmp_path / "error"
 
     @opened.task(timeout=timedelta(seconds=0.5), retry=RetryPolicy(max_attempts=1))
     def work() -> None:
@@ -155,7 +155,7 @@ async def test_a_thread_that_was_given_up_keeps_nothing_more(
         try:
             current_job().checkpoint_sync(2)
         except JetJobsError as error:
-            told.write_text(str(error))
+            refused.write_text(str(error))
 
     await opened.provision()
     async with running(opened.worker()):
@@ -165,10 +165,10 @@ async def test_a_thread_that_was_given_up_keeps_nothing_more(
         go_on.touch()
 
         async def ended() -> bool:
-            return told.exists() and bool(told.read_text())
+            return refused.exists() and bool(refused.read_text())
 
         await eventually(ended, 30)
-    assert "attempt has ended" in told.read_text()
+    assert "attempt has ended" in refused.read_text()
     assert await checkpoints(truth) == {}
 
 
@@ -195,7 +195,7 @@ async def test_a_checkpoint_waits_for_a_server_that_is_away(
             await begun.wait()
         server.kill()
         stopped.set()
-        await asyncio.sleep(0.5)  # while there is nobody to ask
+        await asyncio.sleep(0.5)  # while no server answers
         server.start()
         assert await handle.result(SOON) == 2
         await gone(truth)
@@ -233,16 +233,16 @@ async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_pa
             await setup.provision()
         async with app_of("producer") as producer, app_of("worker") as working:
             handle = await producer.tasks["work"].enqueue()
-            told: list[str] = []
+            subjects: list[str] = []
             await producer.jetstream.connection.nc.listen(
-                "jobs.events.job.>", lambda subject, *_: told.append(subject)
+                "jobs.events.job.>", lambda subject, *_: subjects.append(subject)
             )
             async with asyncio.timeout(50), running(working.worker()):
                 async for status in handle.follow():
                     if status.progress == 0.5:
                         seen_it.set()
                 assert await handle.result(SOON) == 3
-        assert told == [f"jobs.events.job.progress.default.work.{handle.id}"]
+        assert subjects == [f"jobs.events.job.progress.default.work.{handle.id}"]
         async with app_of("setup") as setup:
             info = await setup.jetstream.connection.api(api.stream_info(f"KV_{BUCKET}"))
             assert (info["state"]["messages"], info["state"]["last_seq"]) == (0, 1)

@@ -21,7 +21,7 @@ from tests.support.workers import running
 SOON = timedelta(seconds=40)
 
 
-# CheckpointHandle for the next run, wherever the task runs
+# Kept for the next run, wherever the task runs
 
 
 @pytest.mark.parametrize(
@@ -226,25 +226,25 @@ async def test_a_plain_function_may_run_a_loop_of_its_own(opened: JetJobs, truth
 
 async def test_errors_cross_to_a_child_process(kept_app: JetJobs, truth: Truth) -> None:
     async with running(kept_app.worker()):
-        told = await (await kept_tasks.refused_in_child.enqueue()).result(SOON)
+        errors = await (await kept_tasks.refused_in_child.enqueue()).result(SOON)
         await gone(truth)
-    assert told[:4] == ["UnstorableValue", "UnstorableValue", "ValueError", "JetJobsError"]
-    assert told[4].startswith("CheckpointError: the checkpoint does not fit State")
-    assert told[5] == "[1, 'a']"
+    assert errors[:4] == ["UnstorableValue", "UnstorableValue", "ValueError", "JetJobsError"]
+    assert errors[4].startswith("CheckpointError: the checkpoint does not fit State")
+    assert errors[5] == "[1, 'a']"
 
 
 async def test_a_bucket_that_is_missing_is_said_so(opened: JetJobs, truth: Truth) -> None:
-    told: list[BrokerError] = []
+    errors: list[BrokerError] = []
 
     @opened.task
     async def work() -> None:
         try:
             await current_job().checkpoint(1)
         except BrokerError as error:
-            told.append(error)
+            errors.append(error)
 
     await opened.provision()
     await truth.js.delete_stream(f"KV_{BUCKET}")
     async with running(opened.worker()):
         await (await work.enqueue()).result(SOON)
-    assert told[0].hint == "jetjobs setup apply"
+    assert errors[0].hint == "jetjobs setup apply"

@@ -1,4 +1,4 @@
-"""Deliveries that ended without a word: counted, suspected, buried; and what the server itself gave up."""
+"""Deliveries that end in a crash: counted, quarantined, dead-lettered; and jobs the server stopped delivering."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ STREAM = "jobs-work-default"
 
 
 async def deliver(truth: Truth, lane: str = "normal", times: int = 1) -> None:
-    """Take the next message of a lane and never say a word about it, so often; then wait for its lease to end."""
+    """Pull the next message of a lane `times` times, leave it unacknowledged, and wait for its lease to end."""
     for _ in range(times):
         message = await pull(truth, lane)
         assert message.reply.startswith("$JS.ACK."), message.headers
 
 
 async def deliver_to_the_end(truth: Truth) -> int:
-    """As often as the server delivers a message; how often that is."""
+    """Pull a message as often as the server delivers it, and return how often that is."""
     most = int((await truth.consumer())["config"]["max_deliver"])
     await deliver(truth, times=most)
     return most
@@ -80,8 +80,8 @@ async def test_a_job_in_hand_at_two_crashes_runs_once_more_alone(app: JetJobs, p
         assert await truth.dead() == {}
 
 
-async def end_without_a_word(worker: Worker, life: asyncio.Task[None]) -> None:
-    """The end of a process, as far as the server can tell."""
+async def crash(worker: Worker, life: asyncio.Task[None]) -> None:
+    """End a worker so that the server sees a crash."""
     worker.leases.lease_s = 0.0
     life.cancel()
     await asyncio.gather(life, return_exceptions=True)
@@ -105,10 +105,10 @@ async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(app: JetJo
             async def begun(number: int = number) -> bool:
                 return len(ran) == number
 
-            await eventually(begun, 30)  # alone, and noted
-            await end_without_a_word(worker, life)
+            await eventually(begun, 30)  # alone, with its mark stored
+            await crash(worker, life)
         async with running(app.worker()) as last:
-            # Also where it is not to be started: given back as a new message it would get another run.
+            # Also if the worker does not start it: released as a new message it would run once more.
             last._jobs.dispatcher._place = last._jobs.pipeline.release  # type: ignore[method-assign]
 
             async def dead() -> bool:
@@ -124,7 +124,7 @@ async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(app: JetJo
 
 
 async def suspect(truth: Truth, n: int, crashes: str = "2") -> None:
-    """A job of task `work` that was returned with so many crashes."""
+    """A job of task `work` that was returned with `crashes` crashes."""
     headers = {"Jetjobs-Run": f"run{n}", "Jetjobs-Crashes": crashes, "Jetjobs-Lane": "normal"}
     await truth.js.publish(
         f"jobs.work.default.returned.work.-.u{n}", json.dumps({"n": n}).encode(), headers=headers
@@ -156,8 +156,8 @@ async def test_a_suspect_is_not_charged_with_the_end_of_a_worker_that_only_held_
         async def held() -> bool:
             return worker._jobs.dispatcher._quarantine.suspect is not None
 
-        await eventually(held)  # until its neighbour has ended
-        await end_without_a_word(worker, life)
+        await eventually(held)  # it waits until its neighbour has ended
+        await crash(worker, life)
         async with running(app.worker()):
             await probe.finished(2, "succeeded", timeout=30)
         assert sorted(runs) == ["neighbour", "neighbour", "work"]
@@ -235,7 +235,7 @@ async def test_a_second_suspect_goes_back_with_its_count_and_runs_after_the_firs
             await asyncio.wait_for(gate.wait(), 20)
 
     async with provisioned(app):
-        await suspect(truth, 0, crashes="0")  # from it the worker knows that there are more, and asks for both
+        await suspect(truth, 0, crashes="0")  # it shows the worker that there is more, and the worker pulls both
         for n in (1, 2):
             await suspect(truth, n)
         async with running(app.worker()):
@@ -251,7 +251,7 @@ async def test_a_second_suspect_goes_back_with_its_count_and_runs_after_the_firs
                 "1",
                 "normal",
             )
-            assert (await truth.consumer("returned"))["num_pending"] == 1  # it is not asked for again
+            assert (await truth.consumer("returned"))["num_pending"] == 1  # it is not pulled again
             gate.set()
             await probe.finished(3, "succeeded")
         ends = [(e.job_id, e.outcome) for e in probe.of(JobFinished)]
@@ -313,7 +313,7 @@ async def test_what_the_server_gives_up_is_a_dead_letter_soon_after_its_advisory
         handle = await work.enqueue(7)
         most = await deliver_to_the_end(truth)
         async with running(app.worker()):
-            # The server gives it up at the worker's first request. The sweep is not due for half a minute.
+            # The server stops delivering it at the worker's first pull. The sweep is not due for half a minute.
             (lost,) = await probe.finished(outcome="dead_lettered", timeout=25)
             assert (lost.job_id, lost.reason, lost.delivery) == (handle.id, "crashed", 0)
             await truth.until_empty()
@@ -410,11 +410,11 @@ async def test_the_sweep_finds_what_no_advisory_told_of_and_nothing_else(
             await deliver_to_the_end(truth)
 
             async def given_up() -> bool:
-                await pull(truth, expires_s=0.5)  # the server gives it up when somebody asks for more
+                await pull(truth, expires_s=0.5)  # the server stops delivering it at the next pull
                 return bool((await truth.consumer())["num_ack_pending"] == 1)
 
             await eventually(given_up)
-            # A job that was delivered before it still runs: the consumer's floor stands below both.
+            # A job that was delivered before it still runs: the consumer's floor is below both.
             for _ in range(2):
                 assert (await sweep.sweep("default")).repaired == 0
                 await asyncio.sleep(0.3)

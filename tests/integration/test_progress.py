@@ -1,4 +1,4 @@
-"""Progress: shown in the status, told to watchers, throttled, and nothing for jobs that never call it."""
+"""Progress: shown in the status, published to watchers, throttled, and without cost for jobs that report none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOON = timedelta(seconds=40)
 
 
 async def listen(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
-    """Every event of the namespace, as it comes."""
+    """Every event of the namespace, as it arrives."""
     heard: list[tuple[str, dict[str, Any]]] = []
 
     async def hear(message: Any) -> None:
@@ -110,10 +110,10 @@ async def test_a_short_job_tells_its_last_and_writes_no_record(opened: JetJobs, 
         await (await work.enqueue()).result(SOON)
         quick = time.monotonic() - started < TICK_S
 
-        async def told() -> bool:
+        async def reported() -> bool:
             return bool(heard)
 
-        await eventually(told, 30)
+        await eventually(reported, 30)
     assert [(event["progress"], event["message"]) for _, event in heard] == [(1.0, "all")]
     if quick:  # else it may have lasted long enough to be shown
         assert (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"] == 0
@@ -142,7 +142,7 @@ async def test_it_is_throttled_and_the_last_gets_through(opened: JetJobs, truth:
     # One for each tick, and the last. A tick is never shorter than that.
     assert len(heard) <= took / TICK_S + 2
     records = (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"]
-    assert records <= took / TICK_S + 3  # and the one that takes the record away
+    assert records <= took / TICK_S + 3  # and the one that deletes the record
 
 
 async def test_a_bad_progress_fails_the_attempt_with_a_clear_error(opened: JetJobs, truth: Truth) -> None:
@@ -182,8 +182,8 @@ async def test_following_a_job_tells_of_each_change_until_it_has_ended(opened: J
             if status.progress is not None:
                 steps[int(status.progress * 4)].set()
     assert first.state is JobState.QUEUED
-    told = [status.progress for status in seen if status.progress is not None]
-    assert told == [0.0, 0.25, 0.5]
+    reported = [status.progress for status in seen if status.progress is not None]
+    assert reported == [0.0, 0.25, 0.5]
     assert seen[-1].state is JobState.SUCCEEDED
 
 

@@ -62,7 +62,7 @@ async def test_low_priority_is_served_beside_a_backlog_of_high(app: JetJobs, pro
         async with running(app.worker(slots=4)):
             await probe.finished(900, timeout=30)
     first = order[:300]
-    assert first.count("high") > first.count("normal") > first.count("low") >= 12  # 8:3:1, and nobody starves
+    assert first.count("high") > first.count("normal") > first.count("low") >= 12  # 8:3:1, and no lane starves
 
 
 async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
@@ -113,7 +113,7 @@ async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(
         assert worker.cut_short == 0
         assert len(probe.of(JobFinished, lambda e: e.outcome == "succeeded")) == 4
         assert len(await truth.jobs()) == 6
-        await truth.until_idle()  # nothing is left to its lease
+        await truth.until_idle()  # nothing waits for its lease to end
 
 
 @pytest.mark.settings(worker={"stop_timeout": "200ms"})
@@ -203,7 +203,7 @@ async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
         await (await work.enqueue()).result(SOON)
         for lane in ("high", "normal", "low"):
             await truth.js.delete_consumer("jobs-work-default", lane)
-        # Refused again and again while they are away: no refusal may be the last word.
+        # Refused again and again while they are away: each refusal must be followed by another try.
         await probe.wait(LaneTrouble, 3)
         await probe.wait(LaneTrouble, 6, where=lambda e: "503" in e.error or "409" in e.error, timeout=20)
         await app.provision()
