@@ -1,1 +1,1 @@
-"""All that touches NATS. The only folder that imports it."""
+"""Everything on the NATS server: streams, buckets, requests. Only this layer imports the NATS client."""

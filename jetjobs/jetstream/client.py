@@ -1,4 +1,4 @@
-"""Everything on the server behind one name: the connection and the places jobs are moved between."""
+"""One object for everything on the server: the connection, the publishers, and the streams and buckets."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from jetjobs.model.settings import Settings
 from jetjobs.model.wire.subjects import Names
 
 PUBLISH_TIMEOUT_S = 15.0
-"""How long a publish is repeated under one message id before its outcome is called unknown."""
+"""How long a publish is repeated under one message id before it fails as unconfirmed."""
 
 
 class JetStreamClient:
-    """Made by the app, used by it and by the worker. Inert until `open`."""
+    """Created by the app and used by it and its workers. Does nothing before `open`."""
 
     def __init__(self, settings: Settings, name: str, observe: Observer) -> None:
         self._settings = settings.nats
@@ -61,7 +61,7 @@ class JetStreamClient:
             raise
 
     def extra_connection(self, role: str) -> Connection:
-        """Another connection to the same server, not yet open, for use on another event loop."""
+        """Another connection to the same server, not open yet, for another event loop."""
         return Connection(self._settings, f"{self._name}-{role}", lambda event: None)
 
     async def close(self) -> None:

@@ -1,14 +1,15 @@
-"""The leader lock: one worker at a time does what only one need do.
+"""The leader lock: one worker at a time does the work that only one worker must do.
 
-A key in the `locks` bucket with a TTL. It is taken by a publish that expects the key to be empty, and renewed at a
-third of the TTL by one that expects the revision written last; so a stale holder is refused, even if nobody took
-over. A holder trusts itself until TTL - 1 s after the *sending* of its last good publish, by its own monotonic
-clock: a late answer never extends that. The lock only saves work: what a leader does is harmless if two do it.
+It is a key with a TTL in the `locks` bucket. A worker takes it with a publish that expects no value, and renews
+it after a third of the TTL with a publish that expects its last revision, so a stale holder is refused. A holder
+relies on the lock until 1 s before the TTL ends, counted from the *sending* of its last successful publish by its
+monotonic clock: a late answer does not extend that. The lock only saves work: it is harmless if two leaders act at
+once.
 
-A holder that stops deletes the key: the others hear of that and need not wait for the TTL. Its expiry nobody hears
-of; for that they ask again every few seconds.
+A holder that stops deletes the key, which notifies the others. The server does not announce an expiry, so they
+also try again every few seconds.
 
-Written with plain publishes: nats-py's `kv.update` drops the TTL and would leave an immortal lock.
+It uses plain publishes, because `kv.update` of nats-py drops the TTL, and the lock would never expire.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import kv_stream, kv_subject
 
 TTL_S = 15.0
-"""A failover of the broker takes about seven seconds: a shorter TTL would cost the leader each time."""
+"""A failover of the server takes about seven seconds. With a shorter TTL, each one would change the leader."""
 RENEW_S = TTL_S / 3
 _MARGIN_S = 1.0
 
 
 async def lock_holder(connection: Connection, bucket: str) -> str | None:
-    """The name of the worker that leads; None when none does."""
+    """The name of the leader; None if there is none."""
     there = await last_on(connection, kv_stream(bucket), kv_subject(bucket, n.LEADER))
     if there is None or h.KV_OPERATION in there.headers:
         return None
@@ -45,7 +46,7 @@ async def lock_holder(connection: Connection, bucket: str) -> str | None:
 
 
 class LeaderLock:
-    """One candidate for the lock."""
+    """One candidate for leader."""
 
     def __init__(self, connection: Connection, publisher: Publisher, bucket: str, holder: str) -> None:
         self._connection = connection
@@ -53,7 +54,7 @@ class LeaderLock:
         self._stream = kv_stream(bucket)
         self._removal = f"nats kv purge {bucket} {n.LEADER} --force"
         self._subject = kv_subject(bucket, n.LEADER)
-        # Two workers may have one name; the token tells them apart.
+        # Two workers may have the same name, so the value has a token.
         self._value = json.dumps({"holder": holder, "token": new_uid()}).encode()
         self._revision = 0
         self._taken_at = 0
@@ -65,7 +66,7 @@ class LeaderLock:
 
     @property
     def term(self) -> int:
-        """The revision it was taken at, which is higher for each holder; 0 while we do not hold it."""
+        """The revision at which the lock was taken, higher for each holder; 0 while it is not held."""
         return self._taken_at if self.held else 0
 
     @property
@@ -73,8 +74,8 @@ class LeaderLock:
         return self._connection.connected
 
     async def try_lock(self) -> bool:
-        """Take or renew it. False when another has it; BrokerError when that is not known. TopologyConflict for a
-        lock that never ends: none of us wrote it, and nobody gives it up."""
+        """Take or renew the lock. False when another worker has it, BrokerError when that is unknown.
+        TopologyConflict for a lock without TTL, which jetjobs did not write and which never expires."""
         for _ in range(2):
             started = time.monotonic()
             headers = {h.TTL: f"{TTL_S:.0f}s", h.EXPECTED_LAST_SUBJECT_SEQ: str(self._revision)}
@@ -95,22 +96,22 @@ class LeaderLock:
             if there is not None and not ours and not free:
                 self._trusted_until = 0.0
                 if h.TTL not in there.headers:
-                    raise TopologyConflict("the leader lock has no TTL: it never ends", hint=self._removal)
+                    raise TopologyConflict("the leader lock has no TTL and never expires", hint=self._removal)
                 return False
-            # The key has just expired or was given up, or an answer of ours was lost: now we know what to expect.
+            # The key has just expired or was deleted, or an answer was lost: try again with the current revision.
         return False
 
     async def listen(self, freed: Callable[[], None]) -> int:
-        """Hear when a holder gives it up; the id to `unlisten`."""
+        """Call `freed` when a holder releases the lock. Returns the id for `unlisten`."""
         try:
             return await self._connection.nc.listen(
                 self._subject, lambda subject, reply, data, headers: None if data else freed()
             )
         except nats.errors.Error as error:
-            raise from_exception(error, "listen for the leader lock") from error
+            raise from_exception(error, "subscribe to the leader lock") from error
 
     async def release(self) -> None:
-        """Give it up at once, so that another need not wait for the TTL."""
+        """Release the lock, so that others need not wait for the TTL."""
         if not self.held:
             return
         self._trusted_until = 0.0
@@ -122,4 +123,4 @@ class LeaderLock:
         try:
             await self._publisher.store(self._stream, Outgoing(self._subject, b"", headers), timeout_s=1.0)
         except (BrokerError, WrongLastSequence):
-            return  # then it expires
+            return  # it expires

@@ -1,4 +1,4 @@
-"""Wanted streams, lanes and buckets. `plan` is pure; `inspect` compares with the server; `apply` changes it."""
+"""The streams, lanes and buckets that jetjobs needs: plan them, compare them with the server, apply changes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LAYOUT = "jetjobs.wire"
 """Metadata key of the layout of a stream."""
 _LAYOUT_S = 1.0
 SPARE_DELIVERIES = 5
-"""How far the server's own limit of deliveries stands above max_crashes."""
+"""How far the delivery limit of the server is above max_crashes."""
 Kind = Literal["stream", "lane", "bucket"]
 Action = Literal["create", "update", "none"]
 
 
 @public("jetjobs.admin")
 class Wanted(NamedTuple):
-    """One thing that must stand on the server, as the API wants to hear it."""
+    """One stream, lane or bucket that the server must have, as the API expects it."""
 
     kind: Kind
     label: str
@@ -39,23 +39,23 @@ class Wanted(NamedTuple):
     consumer: str
     config: dict[str, Any]
     pin: str = ""
-    """Subject of the stream's first message, which nobody consumes. ADR 1."""
+    """Subject of the first message of the stream, which no consumer reads. ADR 1."""
 
 
 @public("jetjobs.admin")
 class Change(NamedTuple):
-    """What must be done to one wanted thing: `diff` maps each key to (there, wanted)."""
+    """What must be done to one of them. `diff` maps each key to (current, wanted)."""
 
     wanted: Wanted
     action: Action
     diff: dict[str, tuple[Any, Any]]
 
 
-# Wanted
+# Plan
 
 
 def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas: int = 1) -> list[Wanted]:
-    """All that the namespace needs for `queues`. Pure: the same input gives the same plan."""
+    """Everything that the namespace needs for `queues`. Does not read from the server."""
     shared = {"storage": settings.storage, "num_replicas": settings.replicas or replicas}
     wanted = [
         _dead(names, settings, shared),
@@ -87,8 +87,8 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
         "description": f"jetjobs queue {queue}",
         "subjects": [names.lane_filter(queue, lane) for lane in lanes],
         "retention": "workqueue",
-        # No limit and no message TTL: the server throws no job away. (Schedules bring rollups with them, so who
-        # may publish here with headers of his own may also purge: docs/how-to/operations.md.)
+        # No limits and no message TTL: the server must not drop jobs. Schedules require rollups, so a user that
+        # may publish here with headers may also purge; see docs/how-to/operations.md.
         "discard": "old",
         "max_msgs": -1,
         "max_bytes": -1,
@@ -109,7 +109,7 @@ def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wante
         "durable_name": lane,
         "ack_policy": "explicit",
         "ack_wait": int(settings.lease.total_seconds() * api.NS),
-        # The worker buries at max_crashes; this stops what kills workers before they come to that. ADR 28.
+        # Workers dead-letter a job at max_crashes. This limit is for jobs that kill them before that. ADR 28.
         "max_deliver": settings.max_crashes + SPARE_DELIVERIES,
         "max_ack_pending": settings.max_running,
         "max_waiting": 2048,
@@ -136,7 +136,7 @@ def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Want
 
 
 def _bucket(bucket: str, shared: dict[str, Any]) -> Wanted:
-    # The form every NATS client knows as a key-value bucket.
+    # The form that every NATS client uses for a key-value bucket.
     config = {
         "name": kv_stream(bucket),
         "subjects": [f"$KV.{bucket}.>"],
@@ -159,13 +159,13 @@ def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
         "discard": "new",
         "allow_rollup_hdrs": True,
         "allow_direct": True,
-        "allow_msg_ttl": True,  # results go with their records
+        "allow_msg_ttl": True,  # results expire with their records
         **shared,
     }
     return Wanted("bucket", f"object store {store}", object_stream(store), "", config)
 
 
-# Compared
+# Compare
 
 
 async def inspect(connection: Connection, wanted: Sequence[Wanted], *, keep_replicas: bool) -> list[Change]:
@@ -232,7 +232,7 @@ async def _inspect(connection: Connection, wanted: Wanted, keep_replicas: bool) 
 
 
 def difference(wanted: dict[str, Any], there: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Keys of `wanted` that are otherwise on the server. What we do not name is the operator's."""
+    """Keys of `wanted` that differ on the server. Other keys are the operator's choice."""
     diff: dict[str, tuple[Any, Any]] = {}
     for key, value in wanted.items():
         found = there.get(key)
@@ -246,22 +246,22 @@ def difference(wanted: dict[str, Any], there: dict[str, Any]) -> dict[str, tuple
 
 
 def check(changes: Sequence[Change]) -> None:
-    """TopologyMissing or TopologyConflict unless the server stands as wanted. Changes nothing."""
+    """TopologyMissing or TopologyConflict if there are changes to apply."""
     missing = [c.wanted.label for c in changes if c.action == "create"]
     if missing:
         raise TopologyMissing(f"not on the server: {', '.join(missing)}", hint="jetjobs setup apply")
     drifted = [f"{c.wanted.label} ({', '.join(sorted(c.diff))})" for c in changes if c.action == "update"]
     if drifted:
         raise TopologyConflict(
-            f"not as wanted: {', '.join(drifted)}", hint="jetjobs setup plan shows the difference"
+            f"different from the plan: {', '.join(drifted)}", hint="`jetjobs setup plan` shows the differences"
         )
 
 
-# Applied
+# Apply
 
 
 async def apply(connection: Connection, publisher: Publisher, changes: Sequence[Change]) -> None:
-    """Make it so. Safe from many processes at once: each step is idempotent, and all take the same order."""
+    """Apply the changes. Many processes may do so at once: each step is idempotent, and the order is fixed."""
     for change in changes:
         try:
             if change.action != "none" and change.wanted.consumer:
@@ -277,14 +277,14 @@ async def _put_stream(connection: Connection, publisher: Publisher, change: Chan
     config = dict(wanted.config)
     if change.action == "create":
         if wanted.pin:
-            # The pin must be the first message, so no lane may take a job before it is there.
+            # The pin must be the first message, so no lane may accept a job before it is stored.
             config["subjects"] = [s for s in config["subjects"] if f".{n.MARK}." in s]
         await _create_stream(connection, config)
     if wanted.pin:
         await _put_pin(publisher, wanted)
     there = await _config_of(connection, wanted)
     if there is None:
-        raise TopologyMissing(f"{wanted.label} was deleted meanwhile")
+        raise TopologyMissing(f"{wanted.label} was deleted while it was updated")
     diff = difference(wanted.config, there)
     if change.action == "create" or "num_replicas" not in change.diff:
         diff.pop("num_replicas", None)
@@ -298,7 +298,7 @@ async def _create_stream(connection: Connection, config: dict[str, Any]) -> None
     try:
         await connection.api(api.stream_create(config["name"]), config, timeout_s=15.0, try_s=5.0)
     except TopologyConflict:
-        return  # another process was first; what is there is compared and updated next
+        return  # another process created it first; it is compared and updated next
     except BrokerError as error:
         if error.code not in NO_PEERS or config["num_replicas"] == 1:
             raise
@@ -317,18 +317,18 @@ async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
     subject = api.consumer_create(wanted.stream, wanted.consumer, wanted.config["filter_subject"])
     config = {"name": wanted.consumer, **wanted.config}
     if until := await _pause_of(connection, wanted.stream):
-        config["pause_until"] = until  # a lane that is made while its queue is paused
+        config["pause_until"] = until  # the lane is created while its queue is paused
     await connection.api(subject, {"stream_name": wanted.stream, "config": config}, timeout_s=15.0, try_s=5.0)
 
 
 async def _pause_of(connection: Connection, stream: str) -> str | None:
-    """Until when the lanes of a queue are paused; None when they are not."""
+    """The end of the pause of a queue's lanes; None when they are not paused."""
     lanes = (await connection.api(api.consumer_list(stream))).get("consumers") or []
     return next((lane["config"]["pause_until"] for lane in lanes if lane.get("paused")), None)
 
 
 async def list_queues(connection: Connection, names: Names) -> list[str]:
-    """The queues of the namespace, as they stand on the server."""
+    """The queues of the namespace that exist on the server."""
     queues: list[str] = []
     offset = 0
     while True:
@@ -342,7 +342,7 @@ async def list_queues(connection: Connection, names: Names) -> list[str]:
 
 
 async def restore_lanes(connection: Connection, names: Names, queue: str, settings: QueueSettings) -> list[str]:
-    """Create those lanes of a queue that are missing; their labels. A lane holds no jobs, its stream does."""
+    """Create the missing lanes of a queue and return their labels. Jobs are in the stream, so none are lost."""
     made = []
     for wanted in lanes(names, queue, settings):
         if await _config_of(connection, wanted) is None:

@@ -197,7 +197,7 @@ async def test_invalid_queues_and_times_have_their_exit_codes(shell: Shell, trut
     shell("setup", "apply")
     queues = shell.of("queues")
     for verb, *options in (["show"], ["pause"], ["resume"], ["purge", "--yes"]):
-        assert "there is no queue 'nothing'" in queues.error(verb, "nothing", *options, code=5)
+        assert "queue 'nothing' does not exist" in queues.error(verb, "nothing", *options, code=5)
     queues("show", "no.name", code=2)
     # One unknown queue: none is paused.
     queues("pause", "default", "nothing", code=5)

@@ -135,7 +135,7 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
 
     assert "this would delete schedule mornings" in schedules("delete", "mornings", code=6).stderr
     assert schedules("delete", "mornings", "--yes", "--quiet").stdout == "mornings\n"
-    assert "there is no schedule 'mornings'" in schedules("show", "mornings", code=5).stderr
+    assert "schedule 'mornings' does not exist" in schedules("show", "mornings", code=5).stderr
 
 
 def test_the_next_scheduled_times_are_shown_in_any_zone(schedules: Shell) -> None:
@@ -198,7 +198,7 @@ BAD = [
     (2, "greater than or equal to 0", "--every 1h --revision -1"),
     (2, "misfire", "--every 1h --misfire some"),
     (2, "invalid argument 'Ada'", "Ada --every 1h"),
-    (5, "there is no queue 'nowhere'", "--every 1h --queue nowhere"),
+    (5, "queue 'nowhere' does not exist", "--every 1h --queue nowhere"),
     (6, "its revision is none, not 7", "--every 1h --revision 7"),
 ]
 
@@ -211,7 +211,7 @@ def test_invalid_input_has_its_exit_code_and_stores_nothing(schedules: Shell) ->
     assert "nosuch" in schedules("put", "x", "nosuch", "--every", "1h", code=5).stderr
     assert schedules.json("list")["items"] == []
     for verb in ("show", "next", "run", "pause", "resume", "delete"):
-        assert "there is no schedule 'x'" in schedules(verb, "x", code=5).stderr
+        assert "schedule 'x' does not exist" in schedules(verb, "x", code=5).stderr
 
 
 def test_secret_arguments_are_masked(schedules: Shell) -> None:

@@ -187,7 +187,7 @@ async def test_a_result_that_does_not_fit_the_annotation_is_an_error_for_the_cal
     async with provisioned(app):
         handle = await work.enqueue()
         async with running(app.worker()):
-            with pytest.raises(ResultError, match="does not fit"):
+            with pytest.raises(ResultError, match="does not match"):
                 await handle.result(SOON)
 
 

@@ -113,7 +113,7 @@ async def test_a_stream_that_cannot_become_what_is_wanted_is_a_clear_error(app: 
 
 @pytest.mark.parametrize(
     ("version", "problem"),
-    [("2.13.9", "is too old"), ("1.99.0", "is too old"), ("v2.14", "has no version that can be read")],
+    [("2.13.9", "is too old"), ("1.99.0", "is too old"), ("v2.14", "has no readable version")],
 )
 async def test_a_server_below_2_14_is_refused(
     make_app: MakeApp, server: EmbeddedServer, version: str, problem: str

@@ -1,1 +1,1 @@
-"""Where jobs are found and what is stored about them: status, results, checkpoints, dead letters."""
+"""Find jobs on the server, and what is stored about them: status, results, checkpoints, dead letters."""

@@ -1,8 +1,7 @@
-"""Marks of cancelled jobs: written before anything else is done, and known to every worker before it runs a job.
+"""Cancel marks: the first step of a cancellation, known to every worker before it starts a job.
 
-A bucket with a TTL holds them. A worker reads all of them when it starts and after each reconnect, and hears of
-new ones as they are stored: a publish to a bucket reaches its listeners like any other. So a look before each run
-costs nothing.
+They are stored in a bucket and expire. A worker reads all marks when it starts and after each reconnect, and
+subscribes to the subjects of the bucket for new ones. A check before each run therefore needs no request.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_key_tokens, kv_stream, kv_subject
 
 KEPT_S = 86400
-"""How long a mark is kept: longer than a message of the job could come back from a broken server."""
+"""How long a mark is kept: longer than a message of the job can reappear after a server failure."""
 MOST = 100_000
 
 
 class CancelMark(NamedTuple):
-    """Which life of a job is cancelled, by whom and why."""
+    """Which run of a job is cancelled, by whom and why."""
 
     run: str
     by: str
@@ -36,7 +35,7 @@ class CancelMark(NamedTuple):
 
 
 class CancelMarks:
-    """All marks of the namespace, as far as this process has heard of them."""
+    """The marks of the namespace that this process knows."""
 
     def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
         self._connection = connection
@@ -46,13 +45,13 @@ class CancelMarks:
         self._sid: int | None = None
 
     async def put(self, job_id: str, mark: CancelMark) -> None:
-        """Store a mark. Returns once it is confirmed; then no worker starts that life of the job any more."""
+        """Store a mark and wait for its confirmation. From then on no worker starts that run of the job."""
         body = json.dumps({"run": mark.run, "by": mark.by, "why": mark.why}).encode()
         message = Outgoing(self._subject(job_id, mark.run), body, {h.TTL: f"{KEPT_S}s"})
         await self._publisher.store(kv_stream(self._bucket), message)
 
     async def get(self, job_id: str, run: str) -> CancelMark | None:
-        """The mark on this life of a job, asked of the server."""
+        """The mark of this run of a job, read from the server."""
         try:
             found = await last_on(self._connection, kv_stream(self._bucket), self._subject(job_id, run))
         except TopologyMissing:
@@ -60,24 +59,24 @@ class CancelMarks:
         return _read(found.data) if found is not None else None
 
     async def listen(self) -> None:
-        """Hear of new marks from now on, and read those that are there."""
+        """Subscribe to new marks, then read the existing ones."""
         try:
             self._sid = await self._connection.nc.listen(kv_subject(self._bucket, "*.*"), self._on_mark)
         except nats.errors.Error as error:
-            raise from_exception(error, "listen for cancelled jobs") from error
+            raise from_exception(error, "subscribe to cancelled jobs") from error
         await self.load()
 
     async def load(self) -> None:
-        """Read all marks. What was marked while we were away is among them."""
+        """Read all marks, including those stored while this process was disconnected."""
         found: dict[tuple[str, str], CancelMark] = {}
         stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*.*")
         try:
             async for message in scan(self._connection, stream, subject):
                 if (mark := _read(message.data)) is not None:
-                    found[_place(message.subject, mark)] = mark
+                    found[_key(message.subject, mark)] = mark
         except TopologyMissing:
-            return  # the bucket was deleted, and every mark with it
-        # Those heard of meanwhile stay. One too many does no harm: it is for one run only.
+            return  # the bucket was deleted with all marks
+        # Marks received in the meantime stay. An outdated mark does no harm, because it applies to one run only.
         newest = list({**found, **self._marks}.items())[-MOST:]
         self._marks = dict(newest)
 
@@ -85,21 +84,21 @@ class CancelMarks:
         return bool(self._marks)
 
     def find(self, job_id: str, run: str) -> CancelMark | None:
-        """The mark on this life of the job, if there is one."""
+        """The mark of this run of the job, if there is one."""
         return self._marks.get((job_id, run))
 
     def _on_mark(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
         if (mark := _read(data)) is not None:
             if len(self._marks) >= MOST:
                 self._marks.pop(next(iter(self._marks)))
-            self._marks[_place(subject, mark)] = mark
+            self._marks[_key(subject, mark)] = mark
 
     def _subject(self, job_id: str, run: str) -> str:
-        """Of one life only: jobs of other queues or tasks may have the same id."""
+        """The subject contains the run, because jobs of other queues or tasks may have the same id."""
         return kv_subject(self._bucket, f"{job_id}.{run}")
 
 
-def _place(subject: str, mark: CancelMark) -> tuple[str, str]:
+def _key(subject: str, mark: CancelMark) -> tuple[str, str]:
     return kv_key_tokens(subject)[0], mark.run
 
 

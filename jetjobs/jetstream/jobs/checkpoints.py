@@ -1,8 +1,8 @@
-"""Checkpoints: what a job has kept for its next run. One a life of a job; a newer owner's is never written over.
+"""Checkpoints: values that a job saves for its next attempt. One per run of a job.
 
-Each record says by whose hand it is: hop and delivery, which only rise in a job's life. A write expects the
-revision that was last seen. Where another stands, it is written over if it is by an older hand; by a newer one,
-the writer has lost its lease and learns it here. ADR 14.
+Each record names its owner by hop and delivery, which only rise during a run. A write expects the revision that
+was last read. If there is another revision, it is overwritten if an older owner wrote it. If a newer owner wrote
+it, the writer has lost its lease, and the write fails. ADR 14.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 TTL_S = 30 * 86_400
-"""A checkpoint goes with its job. This is for those that nobody was left to remove."""
+"""A checkpoint is removed when its job ends. This limit is for those that no worker was left to remove."""
 
 _HEADERS = 1024
-"""More than those of a record take, of what the server allows for a message."""
+"""Upper limit for the size of a record's headers, which count towards the size of a message."""
 
 
 class Superseded(Exception):
-    """The checkpoint is by the hand of a newer owner of the job."""
+    """A newer owner of the job has written the checkpoint."""
 
 
 class CheckpointHandle:
-    """One delivery's hand on the checkpoint of its job."""
+    """The access of one delivery to the checkpoint of its job."""
 
     __slots__ = ("delivery", "fence", "job", "lock", "number", "revision", "worker", "written")
 
@@ -46,7 +46,7 @@ class CheckpointHandle:
         self.fence = fence
         self.worker = worker
         self.revision = 0
-        """Of the record as it was last seen; 0 for none."""
+        """Revision of the record when it was last read; 0 for none."""
         self.number = 0
         self.written = False
         self.lock = asyncio.Lock()
@@ -67,46 +67,46 @@ class Checkpoints:
         self._bucket = names.checkpoints_bucket
         self._stream = kv_stream(self._bucket)
 
-    async def load(self, kept: CheckpointHandle) -> bytes | None:
-        """The value as JSON; None when there is none. Superseded when a newer owner has written it."""
-        there = await last_on(self._connection, self._stream, self._subject(kept.job.id, kept.job.run))
-        record = _look(kept, there)
+    async def load(self, handle: CheckpointHandle) -> bytes | None:
+        """The value as JSON; None if there is none. Superseded when a newer owner has written it."""
+        there = await last_on(self._connection, self._stream, self._subject(handle.job.id, handle.job.run))
+        record = _check_owner(handle, there)
         return json.dumps(record["value"]).encode() if "value" in record else None
 
-    async def save(self, kept: CheckpointHandle, value: bytes, owned: Callable[[], bool]) -> None:
-        """Stored when it returns. Superseded when a newer owner was first, BrokerError when it is not known."""
-        kept.number += 1
-        record = _record(kept, value)
+    async def save(self, handle: CheckpointHandle, value: bytes, owned: Callable[[], bool]) -> None:
+        """Store the value. Superseded when a newer owner has written one, BrokerError when that is unknown."""
+        handle.number += 1
+        record = _record(handle, value)
         room = self._connection.max_payload - _HEADERS
         if len(record) > room:
             raise UnstorableValue(
                 f"the checkpoint is {len(value):,} bytes as JSON, too large for the server",
                 hint="raise max_payload on the server",
             )
-        subject = self._subject(kept.job.id, kept.job.run)
+        subject = self._subject(handle.job.id, handle.job.run)
         while True:
-            headers = {h.TTL: f"{TTL_S}s", h.EXPECTED_LAST_SUBJECT_SEQ: str(kept.revision)}
+            headers = {h.TTL: f"{TTL_S}s", h.EXPECTED_LAST_SUBJECT_SEQ: str(handle.revision)}
             message = Outgoing(subject, record, headers)
             try:
                 reply = await self._publisher.confirm(self._stream, message, owned=owned)
-                kept.revision = int(json.loads(reply)["seq"])
-                kept.written = True
+                handle.revision = int(json.loads(reply)["seq"])
+                handle.written = True
                 return
             except WrongLastSequence:
                 there = await last_on(self._connection, self._stream, subject)
-                _look(kept, there)
+                _check_owner(handle, there)
                 if there is not None and there.data == record:
-                    return  # our own first try, whose answer was lost
+                    return  # an earlier try of ours, whose answer was lost
 
-    async def remove(self, kept: CheckpointHandle) -> None:
-        """The job has ended. What a newer owner has written since stays."""
-        async with kept.lock:  # a save may be under way
-            if kept.revision:
-                await self._purge(self._subject(kept.job.id, kept.job.run), {"seq": kept.revision + 1})
-                kept.revision = 0
+    async def remove(self, handle: CheckpointHandle) -> None:
+        """Remove the checkpoint of a job that has ended, unless a newer owner has written it."""
+        async with handle.lock:  # a save may be in progress
+            if handle.revision:
+                await self._purge(self._subject(handle.job.id, handle.job.run), {"seq": handle.revision + 1})
+                handle.revision = 0
 
     async def forget(self, job_id: str, run: str = "*") -> None:
-        """Remove whatever a job has kept, where no delivery has a hand on it."""
+        """Remove the checkpoints of a job that no delivery owns."""
         await self._purge(self._subject(job_id, run), {})
 
     async def _purge(self, subject: str, upto: dict[str, Any]) -> None:
@@ -116,20 +116,22 @@ class Checkpoints:
         return kv_subject(self._bucket, self._names.checkpoint_key(job_id, run))
 
 
-def _look(kept: CheckpointHandle, there: StoredMessage | None) -> dict[str, Any]:
-    """What stands there, and expect its revision from now on. Superseded when it is by a newer hand."""
+def _check_owner(handle: CheckpointHandle, there: StoredMessage | None) -> dict[str, Any]:
+    """The current record, whose revision the next write expects. Superseded when a newer owner wrote it."""
     record = read_record(there.data) if there is not None else {}
     order = (_whole(record, "hop"), _whole(record, "delivery"))
-    ours = order == kept.order and (record.get("fence"), record.get("worker")) == (kept.fence, kept.worker)
-    if order > kept.order or (order == kept.order and kept.written and not ours):
-        raise Superseded(f"its checkpoint is by {record.get('worker')}, delivery {order[1]} of hop {order[0]}")
-    kept.revision = there.sequence if there is not None else 0
-    kept.written |= ours
+    ours = order == handle.order and (record.get("fence"), record.get("worker")) == (handle.fence, handle.worker)
+    if order > handle.order or (order == handle.order and handle.written and not ours):
+        raise Superseded(
+            f"worker {record.get('worker')} wrote the checkpoint in delivery {order[1]} of hop {order[0]}"
+        )
+    handle.revision = there.sequence if there is not None else 0
+    handle.written |= ours
     return record
 
 
-def _record(kept: CheckpointHandle, value: bytes) -> bytes:
-    job = kept.job
+def _record(handle: CheckpointHandle, value: bytes) -> bytes:
+    job = handle.job
     return (
         b'{"id":%b,"run":%b,"task":%b,"queue":%b,"attempt":%d,"hop":%d,"delivery":%d,"fence":%d,"worker":%b,'
         b'"number":%d,"at":%.6f,"value":%b}'
@@ -140,10 +142,10 @@ def _record(kept: CheckpointHandle, value: bytes) -> bytes:
         quote(job.queue),
         job.attempt,
         job.hop,
-        kept.delivery,
-        kept.fence,
-        quote(kept.worker),
-        kept.number,
+        handle.delivery,
+        handle.fence,
+        quote(handle.worker),
+        handle.number,
         time.time(),
         value,
     )

@@ -1,4 +1,4 @@
-"""The dead-letter stream: a job that will not run again by itself, whole, with its cause."""
+"""The dead-letter stream: complete jobs that will not run again by themselves, each with its cause."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from jetjobs.model.wire.lenient_json import as_time, read_record
 from jetjobs.model.wire.subjects import PRIORITIES, DeadSubject, Names
 
 HEADER_LIMIT = 63 * 1024
-"""The server takes 64 KB of headers and refuses more."""
+"""The server accepts 64 KB of headers."""
 CAUSE_ROOM = 24 * 1024
 
 
 class NewDeadLetter(NamedTuple):
-    """A job to bury, and why."""
+    """A job to store as a dead letter, and why."""
 
     job: Job
     outcome: DeadLettered
     origin: str
-    """Subject and sequence it was delivered from."""
+    """Subject and sequence of the delivered message."""
     worker: str
     at: float
     started_at: float = 0.0
-    """When its last attempt began; 0 where none did, or nobody knows."""
+    """When its last attempt began; 0 if none did, or if that is unknown."""
 
 
 class DeadLetters:
-    """The dead stream of one namespace."""
+    """The dead-letter stream of one namespace."""
 
     def __init__(self, connection: Connection, publisher: Publisher, payloads: Payloads, names: Names) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class DeadLetters:
         self._names = names
 
     async def add(self, letter: NewDeadLetter, timeout_s: float, owned: Callable[[], bool]) -> None:
-        """Bury a job. Exactly one letter a run, whatever is repeated; an earlier life's is written over."""
+        """Store a dead letter: one per run, even if this is repeated. That of an earlier run is replaced."""
         subject, body, headers = await self._write(letter)
         stream = self._names.dead_stream
         expected = 0
@@ -71,33 +71,33 @@ class DeadLetters:
         return await last_on(self._connection, self._names.dead_stream, subject)
 
     async def subjects_of(self, job_id: str, queue: str = "*", task: str = "*") -> Sequence[str]:
-        """Subjects of the letters of that id: one, unless jobs of several queues or tasks were given it."""
+        """Subjects of the letters of that id. Several if jobs of several queues or tasks have it."""
         query = {"subjects_filter": self._names.dead(queue, task, job_id)}
         answer = await self._connection.api(api.stream_info(self._names.dead_stream), query)
         return sorted(answer["state"].get("subjects") or {})
 
     async def at(self, subject: str) -> StoredMessage | None:
-        """The letter on a subject that `subjects_of` gave."""
+        """The letter on a subject that `subjects_of` returned."""
         return await last_on(self._connection, self._names.dead_stream, subject)
 
     async def exists(self, sequence: int) -> bool:
-        """Whether the letter still stands at its place."""
+        """Whether the letter still exists."""
         return sequence > 0 and await at_sequence(self._connection, self._names.dead_stream, sequence) is not None
 
     async def last_sequence(self) -> int:
-        """The place of the newest letter there has been."""
+        """The sequence of the newest letter that was ever stored."""
         return int((await self._connection.api(api.stream_info(self._names.dead_stream)))["state"]["last_seq"])
 
     def scan(self, queue: str, task: str, start: int = 1) -> AsyncIterator[StoredMessage]:
-        """Letters in the order of their death; `*` for any queue or task."""
+        """Letters in the order in which they were stored; `*` for any queue or task."""
         return scan(self._connection, self._names.dead_stream, self._names.dead(queue, task, "*"), start)
 
     async def remove(self, sequence: int, *, erase: bool = True) -> bool:
-        """Delete exactly this letter. False when it is not there any more. `erase`: its bytes are written over."""
+        """Delete this letter. False when it no longer exists. `erase` overwrites its bytes on disk."""
         return await delete_message(self._connection, self._names.dead_stream, sequence, erase=erase)
 
     async def restore(self, subject: str, body: bytes, headers: dict[str, str]) -> bool:
-        """Put an exported letter back. False when there is a letter of that id already."""
+        """Store an exported letter again. False when there is a letter of that id already."""
         guarded = {**headers, h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
         try:
             await self._publisher.store(self._names.dead_stream, Outgoing(subject, body, guarded))
@@ -108,11 +108,11 @@ class DeadLetters:
     async def _write(self, letter: NewDeadLetter) -> tuple[str, bytes, dict[str, str]]:
         job = letter.job
         headers = encode_headers(job)
-        del headers[h.MSG_ID]  # the guard on the subject does its work, with no window
+        del headers[h.MSG_ID]  # the guard on the subject replaces it, without a time window
         headers[h.SOURCE] = letter.origin
         headers[h.LANE] = job.lane
         if header_size(headers) > HEADER_LIMIT - CAUSE_ROOM:
-            # A hand-made job may bring more headers than a letter can hold beside its cause: keep them whole.
+            # A job published without jetjobs may have too many headers to add the cause: store them as an object.
             name = n.headers_object(job.id, job.run)
             await self._payloads.put(name, json.dumps(dict(job.headers)).encode(), labels_of(job))
             headers = {h.SOURCE: letter.origin[:1000], h.RUN: job.run, h.PAYLOAD_HEADERS: name}
@@ -122,7 +122,7 @@ class DeadLetters:
         room = self._connection.max_payload - header_size(headers) - len(body)
         cause = _cause(letter, min(room - 1024, CAUSE_ROOM))
         if len(cause) + 1024 > room:
-            # Not even a bare cause fits beside this body: keep it whole, in the object store.
+            # Not even a short cause fits beside this body: store the body as an object.
             if not job.payload:
                 headers[h.PAYLOAD] = n.body_object(job.id, job.run)
                 await self._payloads.put(headers[h.PAYLOAD], body, labels_of(job))
@@ -138,7 +138,7 @@ def read_cause(headers: dict[str, str]) -> dict[str, Any]:
 
 
 def _cause(letter: NewDeadLetter, room: int) -> str:
-    """The cause as one header value; the traceback is the first thing to go, then the text."""
+    """The cause as one header value. To fit, first the traceback is cut, then the text."""
     error = letter.outcome.error
     cause = {
         "reason": str(letter.outcome.reason),
@@ -160,14 +160,14 @@ def _cause(letter: NewDeadLetter, room: int) -> str:
 
 
 def _token(task: str) -> str:
-    # A hand-made subject may hold anything as its task; the dead letter's own subject must stay readable.
+    # The task in a subject published without jetjobs may be invalid in the subject of a letter.
     return task if is_id(task) else "unknown"
 
 
 def read_letter(message: StoredMessage) -> DeadLetter:
-    """The letter in a message of the dead stream. Whatever is missing or odd in it is shown as empty."""
+    """The letter in a message of the dead-letter stream. Missing or invalid fields are empty."""
     _, queue, task, job_id = DeadSubject.parse(message.subject)
-    # What the server was asked for with the publish is no part of the job.
+    # Headers that were instructions to the server are not part of the job.
     headers = {k: v for k, v in message.headers.items() if not k.lower().startswith("nats-")}
     cause = read_cause(headers)
     lane = headers.get(h.LANE, "")

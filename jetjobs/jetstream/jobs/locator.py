@@ -1,4 +1,4 @@
-"""Where a job stands: its state is the place it is found in, asked of the streams themselves."""
+"""Find a job on the server: the stream or bucket that contains it is its state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_t
 
 
 class JobLocator:
-    """Looks a job up in the streams and buckets of its queue."""
+    """Finds jobs in the streams and buckets of their queues."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class JobLocator:
         self._names = names
 
     async def was_settled(self, job: Job) -> bool:
-        """Whether this hop of the job was settled already, and only its ack was lost.
+        """Whether this hop of the job was settled already and only its ack was lost.
 
-        So it is too when its run has died and was replayed: the letter is gone then, but what lives now, or has
-        ended, says where it came from.
+        Also true when the run became a dead letter that was replayed: the letter is gone then, but the new run
+        names the run it was replayed from.
         """
         done, dead, live = await asyncio.gather(
             self._results.get(job.queue, job.task, job.id),
@@ -70,16 +70,16 @@ class JobLocator:
         )
 
     async def mark_alone(self, job: Job) -> None:
-        """Note that this message is now run with nothing new beside it: if its worker dies, it was the cause."""
+        """Record that no other job starts while this message runs: if its worker dies, this job is the cause."""
         bucket = self._names.running_bucket
         note = json.dumps({"run": job.run, "hop": job.hop}).encode()
         message = Outgoing(kv_subject(bucket, f"alone.{job.id}"), note, {h.TTL: "1h"})
-        # Without the note it is only not charged for a crash; the server's own limit stands behind that.
+        # Without the record the job is not blamed for a crash; the delivery limit of the server still applies.
         with contextlib.suppress(BrokerError):
             await self._publisher.store(kv_stream(bucket), message, timeout_s=5.0)
 
     async def ran_alone(self, job: Job) -> bool:
-        """Whether this very message was run alone before."""
+        """Whether this message was run alone before."""
         bucket = self._names.running_bucket
         note = await self._record(kv_stream(bucket), kv_subject(bucket, f"alone.{job.id}"))
         return note.get("run") == job.run and note.get("hop") == job.hop
@@ -87,15 +87,15 @@ class JobLocator:
     async def find_live(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
         """The newest message of the job in its work stream.
 
-        Before its first move, a job published without jetjobs under a `Nats-Msg-Id` is not found by that id. Its
-        run leads to it, for a caller that has seen it.
+        Before its first move, a job published without jetjobs with a `Nats-Msg-Id` cannot be found by that id.
+        It is found by its `run`, if the caller knows it.
         """
         subject = self._names.job_anywhere(queue, task, parse_id(job_id))
         live = await last_on(self._connection, self._names.work_stream(queue), subject)
         return live or await self._first_message(queue, task, job_id, run)
 
     async def _first_message(self, queue: str, task: str, job_id: str, run: str = "") -> StoredMessage | None:
-        """The message whose stored time and sequence are the id of its job, or its run. The task may be `*`."""
+        """The message of an anonymous job, whose id or run contains its sequence. The task may be `*`."""
         sequence = anonymous_sequence(job_id) or anonymous_sequence(run)
         if sequence is None:
             return None
@@ -113,15 +113,15 @@ class JobLocator:
         return found if fits else None
 
     async def was_delivered(self, queue: str, subject: str, sequence: int) -> bool:
-        """Whether the lane of that subject has delivered that message, at least once."""
+        """Whether the lane of that subject has delivered the message at least once."""
         stream, lane = self._names.work_stream(queue), JobSubject.parse_any(subject).lane
         info = await self._connection.api(api.consumer_info(stream, lane))
         return int(info["delivered"]["stream_seq"]) >= sequence
 
     async def is_referenced(self, queue: str, task: str, job_id: str, name: str) -> bool:
-        """Whether the job, its dead letter or its done record refers to that object."""
-        # One after another, in the order of a job's life: one that moves on meanwhile is found further on. Only a
-        # replay goes the other way, so the first place is also the last one looked at.
+        """Whether the job, its dead letter or its done record references the object."""
+        # In the order of a job's life, so that a job that moves in the meantime is found in a later place.
+        # Only a replay goes the other way, so the first check is repeated at the end.
         if await self._live_references(queue, task, job_id, name):
             return True
         dead = await self._dead.get(queue, task, job_id)
@@ -137,19 +137,19 @@ class JobLocator:
         return live is not None and live.headers.get(h.PAYLOAD) == name
 
     async def delete_unreferenced(self, queue: str, task: str, job_id: str, name: str) -> None:
-        """Remove an object of a job, unless something refers to it still."""
+        """Delete an object of a job unless something references it."""
         if not await self.is_referenced(queue, task, job_id, name):
             await self._payloads.delete(name)
 
     async def locate(self, job_id: str, queues: Sequence[str]) -> set[tuple[str, str]]:
-        """Queue and task of every job of that id, from the id alone. Asks all queues at once."""
+        """Queue and task of every job with that id. Searches all queues at once."""
         places = await asyncio.gather(*(self._locate_in(queue, job_id) for queue in queues))
         found = set().union(*places)
         for subject in await self._subjects(self._names.dead_stream, self._names.dead("*", "*", job_id)):
             dead = DeadSubject.parse(subject)
             found.add((dead.queue, dead.task))
         if not found and (record := await self._running(job_id)):
-            # One published without jetjobs has its id in no subject before its first move.
+            # The id of a job published without jetjobs is in no subject before its first move.
             found.add((record["queue"], record["task"]))
         return found
 
@@ -168,7 +168,7 @@ class JobLocator:
         }
 
     async def _subjects(self, stream: str, pattern: str) -> list[str]:
-        """Subjects in use that match; none where there is no such stream."""
+        """Subjects with messages that match; none if the stream does not exist."""
         try:
             info = await self._connection.api(api.stream_info(stream), {"subjects_filter": pattern})
         except TopologyMissing:
@@ -176,12 +176,12 @@ class JobLocator:
         return list(info["state"].get("subjects") or {})
 
     async def status(self, queue: str, task: str, job_id: str, run: str = "") -> JobStatus:
-        """Where the job stands now. State None: it is not found by this id, or its record cannot be read.
+        """The status of the job now. Its state is None if it is not found by this id or its record is unreadable.
 
-        `run` is that of an earlier look; see `find_live`.
+        `run` is that of an earlier status; see `find_live`.
         """
-        # A job is published to its next place before it leaves the old one, so for a moment it stands in
-        # both: the record of its own run decides. And it may move while we look: then we look once more.
+        # A move stores the job in the next place before it is removed from the old one. While it is in both, the
+        # record of its own run decides. If it moves during the search, the search is repeated once.
         for _ in range(2):
             live, done, dead = await asyncio.gather(
                 self.find_live(queue, task, job_id, run),
@@ -200,7 +200,7 @@ class JobLocator:
         return running_status(job_id, running) if running else JobStatus(job_id, None, queue, task)
 
     async def running_without_id(self, queue: str, task: str, job_id: str) -> dict[str, Any]:
-        """The running record of a job whose id is in no subject yet, since it was published without jetjobs."""
+        """The running record of a job published without jetjobs, whose id is in no subject yet."""
         record = await self._running(job_id)
         unmoved = (
             record and (record["queue"], record["task"]) == (queue, task) and anonymous_sequence(record["run"])

@@ -1,4 +1,4 @@
-"""Wait for a job to end, or follow it: told by a push to our inbox, made sure of by looks at the streams."""
+"""Wait for a job to end, or follow it: by records pushed to an inbox, and by polling the streams."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import as_time, read_json, read_record, read_running
 from jetjobs.model.wire.subjects import Names
 
-_LOOK_S = 1.0
-"""Between looks at the bucket when a push is expected; it only makes up for a lost one."""
-_FIRST_LOOK_S = 0.02
+_POLL_S = 1.0
+"""Polling interval when a push is expected. Polling only replaces a lost push."""
+_FIRST_POLL_S = 0.02
 _FETCH_S = 10.0
-"""For reading a large result at least, however late the job has ended."""
+"""Minimum time for reading a large result, even if the job ended late."""
 
 
 class JobReference(Protocol):
-    """What waiting needs to know of a handle."""
+    """The fields of a job handle that waiting needs."""
 
     id: str
     queue: str
@@ -48,7 +48,7 @@ class JobReference(Protocol):
 
 
 class ResultWaiter:
-    """One inbox for all results this process waits for. Subscribed on first use: who never asks pays nothing."""
+    """Waits for results, on one inbox for the whole process. It subscribes on first use."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ResultWaiter:
         self._expected: dict[str, asyncio.Future[dict[str, Any]]] = {}
 
     def reply_for(self, job_id: str) -> str:
-        """The inbox a worker is to push the job's record to."""
+        """The inbox that the record of the job is pushed to."""
         if not self._inbox:
             self._inbox = self._connection.nc.new_inbox()
         return f"{self._inbox}.{job_id}"
@@ -85,7 +85,7 @@ class ResultWaiter:
             return decode(result)
         except ValueError as error:
             raise ResultError(
-                f"job {handle.id}: the result does not fit the task's annotation: {error}"
+                f"job {handle.id}: the result does not match the task's annotation: {error}"
             ) from error
 
     async def shown(self, handle: JobReference, timeout_s: float) -> Any:
@@ -94,7 +94,7 @@ class ResultWaiter:
         return mask_result(read_json(result), record.get("secret"))
 
     async def _succeeded(self, handle: JobReference, timeout_s: float) -> tuple[dict[str, Any], bytes]:
-        """The record and the result of a job that has succeeded, or what it came to otherwise, raised."""
+        """Record and result of a job that succeeded. Raises the outcome of one that did not."""
         if not handle.stores_result:
             raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
         give_up = time.monotonic() + timeout_s
@@ -115,7 +115,7 @@ class ResultWaiter:
         return record, await self._result(handle, record, give_up)
 
     async def _result(self, handle: JobReference, record: dict[str, Any], give_up: float) -> bytes:
-        """The result in the record, or the object it names."""
+        """The result in the record, or in the object that it names."""
         name = record.get("result_object")
         if name is None:
             return json.dumps(record["result"]).encode()
@@ -123,7 +123,7 @@ class ResultWaiter:
             async with asyncio.timeout(max(_FETCH_S, give_up - time.monotonic())):
                 return await self._payloads.get(str(name))
         except TimeoutError:
-            raise ResultNotReady(f"job {handle.id} has ended, but its result could not be read in time") from None
+            raise ResultNotReady(f"job {handle.id} has ended, but its result was not read in time") from None
         except MalformedJob as error:
             raise ResultExpired(f"job {handle.id} has ended and its result is gone: {error}") from error
 
@@ -131,31 +131,31 @@ class ResultWaiter:
         await self._subscribe()
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
-        told = self._expected.setdefault(handle.id, loop.create_future())
-        # A duplicate's record is pushed to whoever enqueued it first: we look, soon at first, then less often.
-        pause = _FIRST_LOOK_S if handle.duplicate else _LOOK_S
+        pushed = self._expected.setdefault(handle.id, loop.create_future())
+        # The record of a duplicate is pushed to its first producer: poll, often at first, then less.
+        pause = _FIRST_POLL_S if handle.duplicate else _POLL_S
         run = handle.run
         try:
             while True:
-                record = await self._look(handle)
+                record = await self._poll(handle)
                 if record is not None:
                     return record
                 remaining = give_up - loop.time()
                 if remaining <= 0:
                     raise ResultNotReady(f"job {handle.id} has not ended within {timeout_s:g} s")
-                await asyncio.wait({told}, timeout=min(pause, remaining))
-                if told.done():
-                    if _is_run(told.result(), handle):
-                        return told.result()
-                    told = self._expected[handle.id] = loop.create_future()  # of another life: wait on
-                pause = min(pause * 2, _LOOK_S)
+                await asyncio.wait({pushed}, timeout=min(pause, remaining))
+                if pushed.done():
+                    if _is_run(pushed.result(), handle):
+                        return pushed.result()
+                    pushed = self._expected[handle.id] = loop.create_future()  # of another run
+                pause = min(pause * 2, _POLL_S)
                 with contextlib.suppress(BrokerUnavailable):
                     run = await self._check_alive(handle, run)
         finally:
             self._expected.pop(handle.id, None)
 
-    async def _look(self, handle: JobReference) -> dict[str, Any] | None:
-        """Like `_ended`; a server that does not answer just now is no answer, and the caller has time left."""
+    async def _poll(self, handle: JobReference) -> dict[str, Any] | None:
+        """As `_ended`; None while the server does not answer, because the caller has time left."""
         try:
             return await self._ended(handle)
         except BrokerUnavailable:
@@ -171,9 +171,9 @@ class ResultWaiter:
         return None
 
     async def _check_alive(self, handle: JobReference, run: str) -> str:
-        """The job's run, if it was seen; see `JobLocator.find_live`. ResultExpired when it is gone.
+        """The run of the job, if it is known; see `JobLocator.find_live`. ResultExpired when the job is gone.
 
-        The order of looks is that of a job's life.
+        Searches in the order of a job's life.
         """
         where = handle.queue, handle.task, handle.id
         if await self._locator.find_live(*where, run):
@@ -181,31 +181,31 @@ class ResultWaiter:
         running = await self._locator.running_without_id(*where)
         if not running and await self._ended(handle) is None:
             raise ResultExpired(
-                f"job {handle.id} has ended and its record is gone, or cannot be read",
-                hint="or it was published without jetjobs, and is not found by this id before it runs",
+                f"job {handle.id} has ended and its record is gone or cannot be read",
+                hint="a job published without jetjobs is not found by this id before it runs",
             )
         return str(running.get("run", run))
 
-    # Following: told by the job's events, made sure of by a look at the streams each second.
+    # Following: by the events of the job, and by polling the streams each second.
 
     async def follow(self, handle: JobReference) -> AsyncIterator[JobStatus]:
-        """Each status that differs from the one before. Ends with the job, or when it is nowhere."""
-        told: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
+        """Each status that differs from the previous one. Ends with the job, or when the job is not found."""
+        pushed: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
         sid = await self._connection.nc.listen(
             self._names.job_event("*", handle.queue, handle.task, handle.id),
-            lambda subject, reply, data, headers: _put_newest(told, data),
+            lambda subject, reply, data, headers: _put_newest(pushed, data),
         )
         last: JobStatus | None = None
         try:
             while True:
-                event = await _event(told, _LOOK_S) if last is not None else None
-                status = _as_told(last, event) if last is not None and event else None
+                event = await _event(pushed, _POLL_S) if last is not None else None
+                status = _after_event(last, event) if last is not None and event else None
                 if status is None:
-                    # A server that does not answer just now is no news.
+                    # The server does not answer now: poll again.
                     with contextlib.suppress(BrokerUnavailable):
                         status = await self.status(handle, last.run if last is not None else "")
                 if status is None:
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
                     continue
                 if last is None or _differs(status, last):
                     yield status
@@ -222,14 +222,14 @@ class ResultWaiter:
         if not self._subscribed:
             self._subscribed = True
             self.reply_for("")
-            # No round trip: what we ask next on this connection is answered after the server has heard of it.
+            # Without a round trip: the server handles the next request of this connection after the subscription.
             await self._connection.nc.listen(f"{self._inbox}.*", self._on_record)
 
     def _on_record(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
-        told = self._expected.get(subject[len(self._inbox) + 1 :])
+        pushed = self._expected.get(subject[len(self._inbox) + 1 :])
         record = read_record(data)
-        if told is not None and not told.done() and "state" in record:
-            told.set_result(record)
+        if pushed is not None and not pushed.done() and "state" in record:
+            pushed.set_result(record)
 
 
 def _is_run(record: dict[str, Any], handle: JobReference) -> bool:
@@ -237,14 +237,14 @@ def _is_run(record: dict[str, Any], handle: JobReference) -> bool:
 
 
 def _differs(status: JobStatus, last: JobStatus) -> bool:
-    """The start of a running job is worked out anew for each record, to about a microsecond: that is no change."""
+    """Ignores the start of a running job, which is computed for each record and varies by a microsecond."""
     if status.started_at and last.started_at:
         return status._replace(started_at=last.started_at) != last
     return status != last
 
 
-def _as_told(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
-    """The status after an event; None when that must be looked up."""
+def _after_event(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
+    """The status after an event; None if the event does not contain it."""
     if event["progress"] is None:
         return None
     return last._replace(
@@ -257,16 +257,16 @@ def _as_told(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
     )
 
 
-async def _event(told: asyncio.Queue[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
+async def _event(pushed: asyncio.Queue[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
     try:
         async with asyncio.timeout(wait_s):
-            return await told.get()
+            return await pushed.get()
     except TimeoutError:
         return None
 
 
-def _put_newest(told: asyncio.Queue[dict[str, Any]], data: bytes) -> None:
-    """Only the newest matters: a slow reader is not to fill our memory."""
-    if told.full():
-        told.get_nowait()
-    told.put_nowait(read_running(read_record(data)))
+def _put_newest(pushed: asyncio.Queue[dict[str, Any]], data: bytes) -> None:
+    """Keep only the newest event, so that a slow reader does not fill the memory."""
+    if pushed.full():
+        pushed.get_nowait()
+    pushed.put_nowait(read_running(read_record(data)))

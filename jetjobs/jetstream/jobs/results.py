@@ -1,4 +1,4 @@
-"""Finished jobs: the `done` bucket holds the truth, the producer's inbox is told at once."""
+"""Records of finished jobs: stored in the `done` buckets, and pushed to the inbox of the producer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_json, read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
-# Replies go to inboxes only: else a producer could make a worker publish anywhere with its permissions.
 CANCELLED_TTL_S = 3600
-"""How long the record of a cancelled job is kept: whoever cancels need not know the task's own time."""
-MAX_REPLY = 512  # a subject near the server's 4 KB line limit would close the connection
+"""How long the record of a cancelled job is kept. A process that cancels need not know the task's `result_ttl`."""
+MAX_REPLY = 512
+"""Longer subjects are ignored: one near the server's line limit of 4 KB would close the connection."""
+# Only inboxes, so that a producer cannot make a worker publish elsewhere with the worker's permissions.
 _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 
@@ -32,10 +33,9 @@ def success_record(
     kept_as: str = "",
     secret: str = "",
 ) -> bytes:
-    """The record of a success. Put together by hand: the result is JSON already, and this runs for every job.
+    """The record of a success. Formatted without json.dumps, because this runs for every job.
 
-    `kept_as` names the object that holds the result, where it is too large for the record; `secret` what must not
-    be shown of it.
+    `kept_as` names the object with a result that is too large for the record. `secret` lists the secret fields.
     """
     replay = job.headers.get(h.REPLAY)
     return (
@@ -61,7 +61,7 @@ def success_record(
 def cancelled_record(
     job: Job, by: str, why: str, worker: str, started_at: float, ended_at: float, how: str = ""
 ) -> bytes:
-    """The record of a job that was cancelled; `worker` is empty where none had it, `how` where it did not run."""
+    """The record of a cancelled job. `worker` is empty if no worker had it, `how` if it was not running."""
     record = {
         "state": "cancelled",
         "id": job.id,
@@ -85,7 +85,7 @@ def cancelled_record(
 
 
 def _tick(headers: Mapping[str, str]) -> bytes:
-    """Which tick of which schedule it was."""
+    """The schedule and scheduled time of the job."""
     return b'"schedule":%b,"scheduled_time":%b,' % (
         quote(headers[h.OF_SCHEDULE]),
         quote(headers.get(h.SCHEDULED_TIME, "")),
@@ -93,16 +93,16 @@ def _tick(headers: Mapping[str, str]) -> bytes:
 
 
 def _line(headers: Mapping[str, str]) -> bytes:
-    """Which job enqueued it, and the first of that line."""
+    """The job that enqueued it, and the root of that chain."""
     parent, root = lineage_of(headers)
     return b'"parent":%b,"root":%b,' % (quote(parent), quote(root)) if parent and root else b""
 
 
 def _embedded(text: str) -> bytes:
-    """JSON from a header, made sure of: a hand-made one may be anything."""
+    """JSON from a header, checked, because a job published without jetjobs may contain anything."""
     try:
         return json.dumps(read_json(text)).encode()
-    except (ValueError, RecursionError):  # the latter of writing it
+    except (ValueError, RecursionError):  # RecursionError is raised by json.dumps
         return b"null"
 
 
@@ -112,7 +112,7 @@ def quote(text: str) -> bytes:
 
 
 class Results:
-    """The `done` buckets, one a queue."""
+    """The `done` buckets, one per queue."""
 
     def __init__(self, connection: Connection, publisher: Publisher, names: Names) -> None:
         self._connection = connection
@@ -122,7 +122,7 @@ class Results:
         self._places: dict[str, tuple[str, str]] = {}
 
     async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> bytes:
-        """Store the record; the first one of a run stays. Returns the one that stands, confirmed."""
+        """Store the record, unless the run has one. Returns the record that is stored, confirmed."""
         stream, prefix = self._places.get(job.queue) or self._place(job.queue)
         subject = f"{prefix}{job.task}.{job.id}"
         headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
@@ -136,7 +136,7 @@ class Results:
                 there = await last_on(self._connection, stream, subject)
                 if there is not None and read_record(there.data).get("run") == job.run:
                     return there.data
-                # The record of an earlier life of this id: it may be written over, but only as we read it.
+                # The record of an earlier run of this id: replace it, unless it has changed since it was read.
                 headers = _guard(ttl_s, there.sequence if there is not None else 0)
 
     def _place(self, queue: str) -> tuple[str, str]:
@@ -149,7 +149,7 @@ class Results:
         return await last_on(self._connection, kv_stream(bucket), kv_subject(bucket, f"{task}.{job_id}"))
 
     def notify_producer(self, job: Job, record: bytes) -> None:
-        """Push the record to the producer's inbox. Nobody need be listening; the bucket is the truth."""
+        """Push the record to the inbox of the producer. It may be lost: the bucket is authoritative."""
         if (
             len(job.reply) <= MAX_REPLY
             and _INBOX.fullmatch(job.reply)

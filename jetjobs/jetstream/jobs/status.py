@@ -1,6 +1,6 @@
-"""What a stored message, record or letter says of its job, as a JobStatus; and where those of a state are found.
+"""Convert messages, done records and dead letters to a JobStatus, and list the streams that contain a state.
 
-Whatever is odd in a message is left out. Nothing is held or acked.
+Invalid fields are left out. Nothing is pulled or acked.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from jetjobs.model.wire.lenient_json import as_int, as_time, read_iso_time, read
 from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_tokens, kv_stream, kv_subject
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
-"""What a done record may say."""
+"""The states of done records."""
 WAITING_STATES = {n.LATER: JobState.SCHEDULED, n.RETRY: JobState.RETRYING}
-"""By lane, of jobs that wait for their time."""
+"""States of waiting jobs by lane."""
 
 
 def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
-    """Of a message in a work stream, and the running record of its id, if any."""
+    """The state of a message in a work stream. `running` is the running record of its id, if any."""
     if (waiting := WAITING_STATES.get(JobSubject.parse_any(live.subject).lane)) is not None:
         return waiting
     ours = bool(running) and running.get("run") == run_of(live)
@@ -35,7 +35,7 @@ def live_state(live: StoredMessage, running: Mapping[str, Any]) -> JobState:
 
 
 def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running: Mapping[str, Any]) -> JobStatus:
-    """Of a message in a work stream, and the running record of its id, if any."""
+    """The status of a message in a work stream. `running` is the running record of its id, if any."""
     state, lane = live_state(live, running), JobSubject.parse_any(live.subject).lane
     shown = running if state is JobState.RUNNING else {}
     parent, root = lineage_of(live.headers)
@@ -65,7 +65,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
 
 
 def _priority(headers: Mapping[str, str], lane: str) -> str | None:
-    """The lane a job is for, of one that stands in `lane`."""
+    """The priority of a job that is in `lane`."""
     if lane in n.WAITING:
         lane = JobSubject.parse_any(headers.get(h.SCHEDULE_TARGET, "")).lane
     elif lane == n.RETURNED:
@@ -74,14 +74,14 @@ def _priority(headers: Mapping[str, str], lane: str) -> str | None:
 
 
 def due_time(headers: Mapping[str, str]) -> float | None:
-    """When the server puts it into its lane; None for what has no single time."""
+    """When the server moves the job to its lane; None for a message without such a time."""
     kind, _, text = headers.get(h.SCHEDULE, "").partition(" ")
     moment = read_iso_time(text) if kind == "@at" else None
     return moment.timestamp() if moment is not None else None
 
 
 def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
-    """Of a done record. State None: it is not one of ours, or of a version to come."""
+    """The status of a done record. Its state is None if another program or a newer version wrote the record."""
     said = record.get("state")
     state = JobState(said) if said in DONE_STATES else None
     replay = record.get("replay")
@@ -115,7 +115,7 @@ def _cancel_in(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
-    """Of a dead letter."""
+    """The status of a dead letter."""
     cause = read_cause(letter.headers)
     parent, root = lineage_of(letter.headers)
     return JobStatus(
@@ -147,14 +147,14 @@ Read = Callable[[StoredMessage], JobStatus | None]
 
 
 class ListingSource(NamedTuple):
-    """Messages of one kind, in one stream. `read` gives None for what is not of the state asked for."""
+    """Messages of one kind in one stream. `read` returns None for a message of another state."""
 
     key: str
     stream: str
     subject: str
     read: Read
     until: int | None = None
-    """Nothing of the state asked for stands beyond this sequence."""
+    """Messages after this sequence are of another state."""
 
 
 def listing_sources(
@@ -164,10 +164,10 @@ def listing_sources(
     running: Mapping[str, Any],
     delivered: Mapping[tuple[str, str], int],
 ) -> Iterator[ListingSource]:
-    """All places that may hold jobs of the query, in the order in which they are listed.
+    """All sources that may contain jobs of the query, in the order of the list.
 
-    `running` has the records of jobs shown as running by id. `delivered`, where only running jobs are asked for,
-    is how far each lane of a queue has been delivered.
+    `running` has the running records by id. `delivered` has the last delivered sequence of each lane; it is only
+    given for a query of running jobs.
     """
     wanted = frozenset((query.state,) if query.state is not None else LIVE)
     mine = [queue for queue in sorted(queues) if query.queue in (None, queue)]
@@ -233,7 +233,7 @@ def _read_letter(message: StoredMessage) -> JobStatus | None:
 
 
 def read_arguments(message: StoredMessage) -> dict[str, Any] | None:
-    """The arguments in a message's body, secrets masked; None where they are elsewhere or cannot be read."""
+    """The arguments in the body of a message, secrets masked; None if they are in an object or unreadable."""
     try:
         value = read_json(message.data)
     except ValueError:

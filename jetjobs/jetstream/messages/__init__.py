@@ -1,1 +1,1 @@
-"""Messages in streams: encode, publish, get, scan, and payloads too large for one."""
+"""Messages in streams: encode, publish, get, scan, and payloads that are too large for one message."""

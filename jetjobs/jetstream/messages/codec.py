@@ -1,4 +1,4 @@
-"""Job <-> subject, headers and bytes: the wire contract of docs/reference/wire.md in code."""
+"""Encode jobs to subject, headers and body, and decode them: the wire contract of docs/reference/wire.md."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _KEPT = frozenset(
         h.OVERLAP,
     }
 )
-"""Headers of ours that no field of the job stands for."""
+"""Headers of jetjobs that no field of the job represents."""
 
 MAX_MOVABLE = 48 * 1024
-"""Of a delivery's headers: the server takes 64 KB, and a move adds its own."""
+"""Bytes of headers of a delivery. The server accepts 64 KB, and a move adds headers."""
 
 MAX_HEADERS = 24 * 1024
-"""Of the caller's own headers: what is over it is refused at enqueue."""
+"""Bytes of the caller's own headers. Enqueueing refuses more."""
 
 
 class WireMessage(Protocol):
-    """A message with a job in it: delivered to us, or read from its stream."""
+    """A message that contains a job: a delivery, or a message read from its stream."""
 
     @property
     def subject(self) -> str: ...
@@ -58,7 +58,7 @@ class WireMessage(Protocol):
 
 
 def encode_headers(job: Job) -> dict[str, str]:
-    """The headers of this hop. Defaults are left out: what is absent has its default."""
+    """The headers of this hop. A header with its default value is left out."""
     headers = {k: v for k, v in job.headers.items() if k in _KEPT or not k.lower().startswith(h.OWN_PREFIXES)}
     headers[h.MSG_ID] = f"{job.id}.{job.run}.{job.hop}"
     headers[h.RUN] = job.run
@@ -84,11 +84,11 @@ def encode_headers(job: Job) -> dict[str, str]:
 
 
 def decode(delivery: WireMessage) -> Job:
-    """The job in a message. MalformedJob when subject or headers cannot be read."""
+    """The job in a message. MalformedJob when its subject or headers are invalid."""
     headers = delivery.headers
     if delivery.header_bytes > MAX_MOVABLE:
         raise MalformedJob(
-            f"the headers are {delivery.header_bytes:,} bytes; a job with over {MAX_MOVABLE:,} cannot be moved"
+            f"the headers are {delivery.header_bytes:,} bytes; a job can be moved with up to {MAX_MOVABLE:,}"
         )
     try:
         _, queue, lane, task, key, uid = n.JobSubject.parse(delivery.subject)
@@ -104,7 +104,7 @@ def decode(delivery: WireMessage) -> Job:
     if run is None:
         run = anonymous_id(delivery.stored_at, delivery.sequence)
     elif not is_id(run):
-        raise MalformedJob(f"header {h.RUN} is not usable: {run[:40]!r}")
+        raise MalformedJob(f"invalid header {h.RUN}: {run[:40]!r}")
     hop, attempt, most = get(h.HOP), get(h.ATTEMPT), get(h.MAX_ATTEMPTS)
     enqueued, due, deadline = get(h.ENQUEUED_AT), get(h.DUE_AT), get(h.DEADLINE)
     crashes = get(h.CRASHES)
@@ -130,7 +130,7 @@ def decode(delivery: WireMessage) -> Job:
 
 
 def decode_malformed(delivery: WireMessage, queue: str, lane: str) -> Job:
-    """A job good enough to bury, made of a delivery that `decode` refused."""
+    """What can be read of a delivery that `decode` refused, as a job that can be dead-lettered."""
     task = n.JobSubject.parse_any(delivery.subject).task
     place = anonymous_id(delivery.stored_at, delivery.sequence)
     return Job(
@@ -147,32 +147,32 @@ def decode_malformed(delivery: WireMessage, queue: str, lane: str) -> Job:
 
 
 def identify(message: WireMessage) -> str:
-    """The id of a job with none in its subject: its `Nats-Msg-Id` if that is usable, or else its place."""
+    """The id of a job without one in its subject: its `Nats-Msg-Id` if that is valid, else its anonymous id."""
     given = message.headers.get(h.MSG_ID, "")
     return given if is_id(given) else anonymous_id(message.stored_at, message.sequence)
 
 
 def run_of(message: WireMessage) -> str:
-    """The run of the job. One published without jetjobs names none: its place is another one for a reused id."""
+    """The run of the job. A job published without jetjobs has none; its anonymous id serves as run."""
     run = message.headers.get(h.RUN, "")
     return run if is_id(run) else anonymous_id(message.stored_at, message.sequence)
 
 
 def _own_lane(headers: Mapping[str, str]) -> str:
-    """The lane of a job that was met on a detour."""
+    """The own lane of a job in lane `returned`."""
     lane = headers.get(h.LANE, "")
     return lane if lane in n.PRIORITIES else "normal"
 
 
 def header_size(headers: Mapping[str, str] | bytes) -> int:
-    """Bytes on the wire, as the server counts them against `max_payload`."""
+    """Bytes on the wire, as the server counts them for `max_payload`."""
     if isinstance(headers, bytes):
         return len(headers)
     return 12 + sum(len(k.encode()) + len(v.encode()) + 4 for k, v in headers.items())
 
 
 def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
-    """The job with one more entry in its bounded history of failures."""
+    """The job with one more entry in its history of failures, which is limited in length."""
     entry = {
         "attempt": job.attempt,
         "at": round(now, 3),
@@ -189,7 +189,7 @@ def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
 
 
 def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Past failures, oldest first. An unreadable history is no reason to lose a job: it counts as none."""
+    """Past failures, oldest first. An unreadable history counts as empty, so that the job is not lost."""
     try:
         history = read_json(headers.get(h.ERRORS, "[]"))
     except ValueError:
@@ -198,7 +198,7 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def read_replays(headers: Mapping[str, str]) -> tuple[int, tuple[dict[str, Any], ...]]:
-    """How often it was replayed, and the last of these replays, oldest first; none where they cannot be read."""
+    """The number of replays and the latest of them, oldest first; none if they are unreadable."""
     try:
         found = read_json(headers.get(h.REPLAY, "{}"))
         entries, count = found["replays"], int(found.get("number", 0))
@@ -208,7 +208,7 @@ def read_replays(headers: Mapping[str, str]) -> tuple[int, tuple[dict[str, Any],
 
 
 def header_number(headers: Mapping[str, str], name: str, default: float) -> Any:
-    """A header as a number, or its default: a hand-made job may say anything, and is still to be shown."""
+    """A header as a number, or the default. The headers of a job published without jetjobs may be invalid."""
     try:
         value = float(headers[name])
     except (KeyError, ValueError):
@@ -220,7 +220,7 @@ def header_number(headers: Mapping[str, str], name: str, default: float) -> Any:
 
 def _whole(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > (9 if name == h.MAX_ATTEMPTS else 8):
-        raise MalformedJob(f"header {name} is no whole number: {text[:40]!r}")
+        raise MalformedJob(f"invalid header {name}: {text[:40]!r} is not a whole number")
     return int(text)
 
 
@@ -228,7 +228,7 @@ def _seconds(name: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        raise MalformedJob(f"header {name} is no time: {text[:40]!r}") from None
-    if not 0.0 <= seconds < 253402300800.0:  # the year 10000: beyond it a datetime cannot follow
-        raise MalformedJob(f"header {name} is no time: {text[:40]!r}")
+        raise MalformedJob(f"invalid header {name}: {text[:40]!r} is not a time") from None
+    if not 0.0 <= seconds < 253402300800.0:  # the year 10000: a datetime ends there
+        raise MalformedJob(f"invalid header {name}: {text[:40]!r} is not a time")
     return seconds

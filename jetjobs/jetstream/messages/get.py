@@ -1,4 +1,4 @@
-"""Single messages, at the stream's leader. Never a direct get: a replica may be behind, and these decide."""
+"""Read and delete single messages through the leader of a stream, because callers act on the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jetjobs.model.errors import BrokerError
 
 
 class StoredMessage(NamedTuple):
-    """A message as it stands in a stream."""
+    """A message of a stream."""
 
     subject: str
     sequence: int
@@ -21,16 +21,16 @@ class StoredMessage(NamedTuple):
     data: bytes
     stored_at: float
     following: int = 0
-    """How many more stand behind it on the same filter, where a scan was told so."""
+    """How many more messages match the same filter after it, if a scan has reported it."""
 
     @property
     def header_bytes(self) -> int:
-        """About as many as stood on the wire."""
+        """About as many as on the wire."""
         return sum(len(name) + len(value) + 4 for name, value in self.headers.items())
 
 
 async def last_on(connection: Connection, stream: str, subject: str) -> StoredMessage | None:
-    """The newest message on `subject`, which may hold wildcards; None when there is none."""
+    """The newest message on `subject`, which may contain wildcards; None if there is none."""
     return await _get(connection, stream, {"last_by_subj": subject})
 
 
@@ -39,7 +39,7 @@ async def at_sequence(connection: Connection, stream: str, sequence: int) -> Sto
 
 
 async def next_on(connection: Connection, stream: str, subject: str, start: int) -> StoredMessage | None:
-    """The first message on `subject` at sequence `start` or after it."""
+    """The first message on `subject` at or after sequence `start`."""
     return await _get(connection, stream, {"seq": start, "next_by_subj": subject})
 
 
@@ -61,13 +61,13 @@ async def _get(connection: Connection, stream: str, query: dict[str, object]) ->
 
 
 async def delete_message(connection: Connection, stream: str, sequence: int, *, erase: bool = True) -> bool:
-    """Delete exactly this message. False when it is not there any more. `erase`: its bytes are written over."""
+    """Delete this message. False when it no longer exists. `erase` overwrites its bytes on disk."""
     try:
         await connection.api(api.message_delete(stream), {"seq": sequence, "no_erase": not erase})
     except BrokerError as error:
         if error.code not in (MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND, MESSAGE_DELETE_FAILED):
             raise
-        # It says the last of these of a message that is gone, and of one that it could not delete.
+        # The server reports the last of these both for a missing message and for one that it failed to delete.
         if error.code == MESSAGE_DELETE_FAILED and await at_sequence(connection, stream, sequence) is not None:
             raise
         return False

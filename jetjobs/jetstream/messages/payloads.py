@@ -1,7 +1,7 @@
-"""Bodies and results that do not fit into a message: objects in a NATS object store, written and read whole.
+"""Store bodies and results that do not fit into a message as objects in a NATS object store.
 
-The form on the wire is that of every NATS client. The code is our own for three things they do not do: say
-why a write was refused, leave nothing behind when an object is deleted, and let objects expire. ADR 2.
+The wire form is that of every NATS client. The code is not theirs, because they do not report why a write was
+refused, leave messages behind when an object is deleted, and do not let objects expire. ADR 2.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import object_chunks, object_meta, object_stream
 
 MAX_OBJECT = 64 * 1024 * 1024
-"""The largest body or result: what a worker must hold in memory for one job."""
+"""The largest body or result: a worker holds it in memory."""
 CHUNK = 128 * 1024
-"""What other clients write; less where `max_payload` is small."""
+"""As in other clients; less if `max_payload` is small."""
 
 _PAGE = 16
 _DIGEST = "SHA-256="
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class ObjectInfo(NamedTuple):
-    """The entry of an object: what stands on its meta subject."""
+    """The entry of an object, stored on its meta subject."""
 
     name: str
     nuid: str
@@ -54,18 +54,18 @@ class ObjectInfo(NamedTuple):
     digest: str
     deleted: bool
     labels: dict[str, str]
-    """Queue, task, id and run of the job it belongs to; empty for what others wrote."""
+    """Queue, task, id and run of its job; empty for an object that jetjobs did not write."""
     sequence: int = 0
     stored_at: float = 0.0
 
 
 def labels_of(job: Job) -> dict[str, str]:
-    """What an object says of the job it belongs to, so that the job can be looked up."""
+    """The labels of an object of this job, by which the job can be found."""
     return {"queue": job.queue, "task": job.task, "id": job.id, "run": job.run}
 
 
 def write_info(info: ObjectInfo, store: str, chunk_size: int) -> bytes:
-    """The entry as every NATS client reads it."""
+    """The entry in the form that every NATS client reads."""
     entry = {
         "name": info.name,
         "bucket": store,
@@ -81,7 +81,7 @@ def write_info(info: ObjectInfo, store: str, chunk_size: int) -> bytes:
 
 
 def read_info(message: StoredMessage) -> ObjectInfo:
-    """An entry as a value; one that cannot be read counts as deleted."""
+    """Read an entry. An unreadable one counts as deleted."""
     try:
         entry: dict[str, Any] = read_json(message.data)
         labels = entry.get("metadata") or {}
@@ -101,16 +101,16 @@ def read_info(message: StoredMessage) -> ObjectInfo:
 
 
 def _usable(labels: dict[str, str]) -> dict[str, str]:
-    """The labels, or none where they do not name a job: they become part of subjects."""
+    """The labels, or none if they are not valid tokens: they become part of subjects."""
     return {} if any(set(label) & _NOT_IN_TOKENS for label in labels.values()) else labels
 
 
-def spell(digest: bytes) -> str:
+def format_digest(digest: bytes) -> str:
     return _DIGEST + base64.urlsafe_b64encode(digest).decode()
 
 
 class _Broken(Exception):
-    """The chunks are not what the entry says."""
+    """The chunks do not match the entry."""
 
 
 def _always() -> bool:
@@ -138,12 +138,12 @@ class Payloads:
         ttl_s: int = 0,
         owned: Callable[[], bool] = _always,
     ) -> None:
-        """Store `data` under `name`, in place of what was there; seen whole or not at all, and safe to repeat.
+        """Store `data` under `name` and replace an older object. The object appears as a whole. Safe to repeat.
 
-        `ttl_s` lets it expire; 0 keeps it. BrokerError when it is not stored; what was written of it is removed.
+        It expires after `ttl_s`; 0 keeps it. BrokerError when it is not stored; its chunks are then removed.
         """
         doing = f"store {len(data):,} bytes in {self.store}"
-        there = await self._insist(lambda: self.info(name), doing)
+        there = await self._retry(lambda: self.info(name), doing)
         writing = _Writing(name, new_uid(), ttl_s, owned)
         try:
             digest, chunks = await self._write_chunks(writing, data)
@@ -158,14 +158,14 @@ class Payloads:
         try:
             await self._write_entry(writing, entry, there)
         except Unconfirmed as error:
-            # It may be there, so its chunks must stay. If it is not, the sweep finds them.
+            # The entry may be stored, so its chunks must stay. If it is not, the sweep removes them.
             raise _named(error, doing) from error
         except BrokerError as error:
             await self._purge_quietly(object_chunks(self.store, writing.nuid))
             raise _named(error, doing) from error
 
     async def _write_chunks(self, writing: _Writing, data: bytes) -> tuple[str, int]:
-        """One after another, each confirmed: order is all that says which comes first."""
+        """Write the chunks one after the other and confirm each, because only their order numbers them."""
         subject = object_chunks(self.store, writing.nuid)
         size = self._chunk_size(writing)
         digest = hashlib.sha256()
@@ -176,14 +176,14 @@ class Payloads:
             message = Outgoing(subject, chunk, writing.headers(chunks))
             await self._publisher.store(self.stream, message, timeout_s=self._timeout_s, owned=writing.owned)
             chunks += 1
-        return spell(digest.digest()), chunks
+        return format_digest(digest.digest()), chunks
 
     def _chunk_size(self, writing: _Writing) -> int:
         room = self._connection.max_payload - header_size(writing.headers(99_999_999))
         return max(1, min(CHUNK, room))
 
     async def _write_entry(self, writing: _Writing, entry: bytes, there: ObjectInfo | None) -> None:
-        """Make the object visible, and remove the chunks of the one it takes the place of."""
+        """Make the object visible and remove the chunks of the object that it replaces."""
         subject = object_meta(self.store, writing.name)
         while True:
             headers = {h.ROLLUP: "sub", h.EXPECTED_LAST_SUBJECT_SEQ: str(there.sequence if there else 0)}
@@ -194,36 +194,36 @@ class Payloads:
                 await self._publisher.store(self.stream, message, timeout_s=self._timeout_s, owned=writing.owned)
                 break
             except WrongLastSequence:
-                there = await self._insist(lambda: self.info(writing.name), f"read {writing.name}")
+                there = await self._retry(lambda: self.info(writing.name), f"read {writing.name}")
                 if there is not None and there.nuid == writing.nuid:
-                    return  # our own resend
+                    return  # a repeated publish of ours
         if there is not None and there.nuid:
             await self._purge_quietly(object_chunks(self.store, there.nuid))
 
     # Reading
 
     async def info(self, name: str) -> ObjectInfo | None:
-        """The entry of that name by the stream's leader, or None."""
+        """The entry of that name, read from the leader; None if there is none."""
         found = await last_on(self._connection, self.stream, object_meta(self.store, name))
         return read_info(found)._replace(name=name) if found is not None else None
 
     async def get(self, name: str) -> bytes:
-        """The bytes, whole. MalformedJob when they are gone or broken: without them the job cannot run, now or
-        later. BrokerError when they cannot be read now."""
+        """Read the object. MalformedJob when it is missing or damaged: the job can never run. BrokerError when it
+        cannot be read now."""
         for last in (False, True):
-            there = await self._insist(lambda: self.info(name), f"read {name}")
+            there = await self._retry(lambda: self.info(name), f"read {name}")
             if there is None or there.deleted or not there.nuid:
-                raise MalformedJob(f"{name!r} is not in {self.store}")
+                raise MalformedJob(f"object {name!r} is not in {self.store}")
             if there.size > MAX_OBJECT:
                 raise MalformedJob(
-                    f"{name!r} in {self.store} is {there.size:,} bytes; the limit is {MAX_OBJECT:,}"
+                    f"object {name!r} in {self.store} is {there.size:,} bytes; the limit is {MAX_OBJECT:,}"
                 )
             try:
                 return await self._read(there)
             except _Broken as broken:
-                # It may have been written anew while we read: look once more.
+                # It may have been replaced while it was read: read it once more.
                 if last:
-                    raise MalformedJob(f"{name!r} in {self.store} is broken: {broken}") from None
+                    raise MalformedJob(f"object {name!r} in {self.store} is damaged: {broken}") from None
         raise AssertionError("not reached")
 
     async def _read(self, there: ObjectInfo) -> bytes:
@@ -232,9 +232,9 @@ class Payloads:
         size = start = 0
         while len(parts) < there.chunks:
             following = functools.partial(self._next, there, start, there.chunks - len(parts))
-            found = await self._insist(following, f"read {there.name}")
+            found = await self._retry(following, f"read {there.name}")
             if not found:
-                raise _Broken(f"{len(parts)} of {there.chunks} chunks are there")
+                raise _Broken(f"it has {len(parts)} of {there.chunks} chunks")
             for chunk in found:
                 digest.update(chunk.data)
                 size += len(chunk.data)
@@ -243,13 +243,13 @@ class Payloads:
                 break
             start = found[-1].sequence + 1
         if size != there.size:
-            raise _Broken(f"{size:,} bytes of {there.size:,}")
-        if there.digest and there.digest.rstrip("=") != spell(digest.digest()).rstrip("="):
+            raise _Broken(f"it has {size:,} of {there.size:,} bytes")
+        if there.digest and there.digest.rstrip("=") != format_digest(digest.digest()).rstrip("="):
             raise _Broken("the digest differs")
         return b"".join(parts)
 
     async def _next(self, there: ObjectInfo, start: int, left: int) -> list[StoredMessage]:
-        """The next chunks, a few at a time. A replica may be behind: only the leader says that there are none."""
+        """The next few chunks. A replica may be behind, so only the leader decides that there are none."""
         subject = object_chunks(self.store, there.nuid)
         found: list[StoredMessage] = []
         with contextlib.suppress(BrokerUnavailable, TopologyMissing):
@@ -262,16 +262,16 @@ class Payloads:
     # Removing
 
     async def delete(self, name: str) -> None:
-        """Remove it; nothing happens when it is gone already."""
-        there = await self._insist(lambda: self.info(name), f"delete {name}")
+        """Remove the object if it exists."""
+        there = await self._retry(lambda: self.info(name), f"delete {name}")
         if there is not None:
             await self.remove(there)
 
     async def remove(self, there: ObjectInfo) -> None:
-        """Remove exactly this writing of an object. The entry first: it is never seen without its chunks."""
+        """Remove this version of an object, the entry first, so that no entry is without chunks."""
         subject = object_meta(self.store, there.name)
         body = {"filter": subject, "seq": there.sequence + 1}
-        await self._insist(
+        await self._retry(
             lambda: self._connection.api(api.stream_purge(self.stream), body), f"delete {there.name}"
         )
         if there.nuid:
@@ -279,15 +279,15 @@ class Payloads:
 
     async def purge_chunks(self, nuid: str) -> None:
         body = {"filter": object_chunks(self.store, nuid)}
-        await self._insist(lambda: self._connection.api(api.stream_purge(self.stream), body), f"purge {nuid}")
+        await self._retry(lambda: self._connection.api(api.stream_purge(self.stream), body), f"purge {nuid}")
 
     async def _purge_quietly(self, subject: str) -> None:
-        """Chunks that nothing refers to. What stays of them the sweep finds."""
+        """Remove chunks without an entry. If that fails, the sweep removes them."""
         with contextlib.suppress(BrokerError):
             await self._connection.api(api.stream_purge(self.stream), {"filter": subject})
 
-    async def _insist(self, once: Callable[[], Awaitable[T]], doing: str) -> T:
-        """Repeat while the fault is a passing one, for as long as a publish would be."""
+    async def _retry(self, once: Callable[[], Awaitable[T]], doing: str) -> T:
+        """Repeat after transient errors, for as long as a publish is repeated."""
         give_up = time.monotonic() + self._timeout_s
         failures = 0
         while True:
@@ -303,7 +303,7 @@ class Payloads:
 
 
 class _Writing(NamedTuple):
-    """One writing of an object, with chunks of its own."""
+    """One version of an object, with its own chunks."""
 
     name: str
     nuid: str
@@ -311,7 +311,7 @@ class _Writing(NamedTuple):
     owned: Callable[[], bool]
 
     def headers(self, number: int) -> dict[str, str]:
-        """Of a chunk. By the message id a repeat is harmless; by the name the sweep finds whose it is."""
+        """Headers of a chunk. The message id makes a repeat safe; the name leads the sweep to the object."""
         headers = {h.MSG_ID: f"{self.nuid}.{number}", h.OBJECT: self.name}
         if self.ttl_s:
             headers[h.TTL] = f"{self.ttl_s}s"
@@ -319,6 +319,6 @@ class _Writing(NamedTuple):
 
 
 def _named(error: BrokerError, doing: str) -> BrokerError:
-    """The error with what was being done. Unconfirmed is told of messages only: here nothing is stored."""
+    """The error with the failed step. Not Unconfirmed, which is reserved for jobs."""
     kind = BrokerUnavailable if isinstance(error, Unconfirmed) else type(error)
     return kind(f"{doing}: {error}", hint=error.hint, code=error.code)

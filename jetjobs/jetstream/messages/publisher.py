@@ -141,13 +141,13 @@ class Publisher:
             await asyncio.sleep(pause_s)
 
     def check_connected(self) -> None:
-        # nats-py would buffer the message and send it after the reconnect, when nobody waits for it any more.
+        # nats-py would buffer the message and send it after the reconnect, when the caller has given up.
         if not self._connection.connected:
             raise BrokerUnavailable("not connected")
 
     async def check_stream(self, stream: str, subject: str) -> None:
-        """TopologyMissing when nobody answered because the stream does not exist or does not take the subject. A
-        stream without a leader passes."""
+        """After a publish without an answer: TopologyMissing when the stream does not exist or does not accept the
+        subject. A stream without a leader passes."""
         try:
             info = await self._connection.api(api.stream_info(stream))
         except TopologyMissing:
@@ -155,7 +155,7 @@ class Publisher:
         except BrokerError:
             return  # the API has no leader either, or we may not ask: try again
         if not any(matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
-            raise TopologyMissing(f"stream {stream} does not take {subject}", hint="jetjobs setup apply")
+            raise TopologyMissing(f"stream {stream} does not accept {subject}", hint="jetjobs setup apply")
 
 
 def raise_refusal(data: bytes, subject: str) -> None:

@@ -1,4 +1,4 @@
-"""Read many messages of a stream in order, by batched direct gets: no consumer, no ack, nothing held."""
+"""Read many messages of a stream in order with batched direct gets, without a consumer or acks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jetjobs.model.wire.subjects import Names
 
 PAGE = 256
 PAGE_BYTES = 8 * 1024 * 1024
-"""About how much of a page is held at once: its messages may be large."""
+"""About how many bytes of a page are in memory at once: messages may be large."""
 _PAGE_S = 10.0
 
 
@@ -42,7 +42,7 @@ async def scan(
 async def scan_waiting(
     connection: Connection, names: Names, queue: str, limit: int | None = None
 ) -> AsyncIterator[StoredMessage]:
-    """Jobs that wait for their time, up to `limit` of each lane."""
+    """Jobs that wait for their due time, up to `limit` of each lane."""
     for lane in n.WAITING:
         async for message in scan(
             connection, names.work_stream(queue), names.lane_filter(queue, lane), limit=limit
@@ -51,7 +51,7 @@ async def scan_waiting(
 
 
 async def count_on(connection: Connection, stream: str, subject: str) -> int:
-    """How many messages stand on `subject`, which may hold wildcards."""
+    """The number of messages on `subject`, which may contain wildcards."""
     found = await page(connection, stream, subject, 1, 1)
     return found[0].following + 1 if found else 0
 
@@ -59,9 +59,9 @@ async def count_on(connection: Connection, stream: str, subject: str) -> int:
 async def page(
     connection: Connection, stream: str, subject: str, start: int, count: int, since: str = ""
 ) -> list[StoredMessage]:
-    """Up to `count` messages on `subject` from `start` on, or stored since a time in RFC 3339.
+    """Up to `count` messages on `subject` from `start` on, or stored since an RFC 3339 time.
 
-    BrokerUnavailable when the answer is not whole, AccessDenied when it may not be asked for.
+    BrokerUnavailable when the answer is incomplete, AccessDenied without permission.
     """
     found: list[StoredMessage] = []
     ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -70,10 +70,10 @@ async def page(
         if headers is None or ended.done():
             return
         status = read_status(headers)[0]
-        if status in ("204", "404"):  # the end of the batch; nothing there
+        if status in ("204", "404"):  # end of the batch; no messages
             ended.set_result(b"")
         elif status == "503":
-            ended.set_exception(TopologyMissing(f"there is no stream {stream}", hint="jetjobs setup apply"))
+            ended.set_exception(TopologyMissing(f"stream {stream} does not exist", hint="jetjobs setup apply"))
         elif status:
             ended.set_exception(BrokerUnavailable(f"read {stream}: {' '.join(read_status(headers))}"))
         else:

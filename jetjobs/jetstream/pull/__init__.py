@@ -1,1 +1,1 @@
-"""Pull consumers: keep requests open, and turn messages into deliveries."""
+"""Pull consumers: keep pull requests open and turn messages into deliveries."""

@@ -43,7 +43,7 @@ class Delivery:
         self.header_bytes = len(headers) if headers else 0
         self.ack_subject = ack_subject
         # `delivered`: how often the server has delivered it; above 1 only after a lease expired.
-        # `fence`: the consumer's sequence. It only rises, so a newer owner can be told from an older one.
+        # `fence`: the consumer's sequence. It only rises, so it orders the owners of a job.
         # `pending`: how many messages follow in the lane.
         self.delivered, self.sequence, self.fence, self.stored_at, self.pending = api.parse_ack(ack_subject)
 

@@ -1,4 +1,4 @@
-"""Continuous pull from one lane: requests kept open on an inbox, watched, and asked again when lost."""
+"""Pull jobs of one lane continuously: keep requests open, watch them, and repeat lost ones."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * api.NS,
 class LanePuller:
     """The open pull requests of one lane. `on_delivery` is called for every job, in order.
 
-    nats-py's `fetch` waits in rounds and takes a deleted consumer for an empty queue. This asks, counts
-    what is still owed, and hears every status the server sends.
+    `fetch` of nats-py waits in rounds and reports a deleted consumer as an empty queue. This class counts the
+    deliveries that are still outstanding and handles every status that the server sends.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class LanePuller:
         self.lane = lane
         self.stream = stream
         self.owed = 0
-        """Deliveries asked for and not yet received."""
+        """Deliveries requested and not yet received."""
         self.pending = 0
-        """Jobs left in the lane, as the last delivery said."""
+        """Jobs left in the lane, as reported by the last delivery."""
         self._connection = connection
         self._on_delivery = on_delivery
         self._on_change = on_change
@@ -55,9 +55,9 @@ class LanePuller:
         self._next = api.next_messages(stream, lane)
         self._heard_at = 0.0
         self.blocked = False
-        """Refused by the server: not asked again before `unblock`, so that no refusal becomes a hot loop."""
+        """The server refused a request. None is sent before `unblock`, so that a refusal causes no busy loop."""
         self.stale_since = 0.0
-        """Not 0 while what arrives may have been sent as long ago as that: the process stood still. ADR 10."""
+        """Not 0 after the process was suspended: deliveries may have been sent as early as this. ADR 10."""
         self._resetting = asyncio.Lock()
         self._closed = False
         self._watchdog: asyncio.Task[None] | None = None
@@ -67,7 +67,7 @@ class LanePuller:
         self._watchdog = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
-        """Drop every open request. When this returns, all that was delivered has been handed over."""
+        """Drop the open requests. Everything delivered has been passed on when this returns."""
         self._closed = True
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -77,28 +77,28 @@ class LanePuller:
             await self._unsubscribe()
 
     def unblock(self) -> None:
-        """The lane may be asked again."""
+        """Allow requests again."""
         self.blocked = False
         self._on_change(self, None)
 
     def ask(self, count: int, *, backlog: bool) -> None:
-        """Ask for up to `count` jobs. With a backlog the request is filled at once or given up after a second,
-        so that slots are not kept for a lane that others have emptied; without one it waits, with heartbeats.
+        """Request up to `count` jobs. With a backlog, the request is filled at once or expires after a second, so
+        that no slots are reserved for a lane that others have emptied. Without one it waits, with heartbeats.
         """
         if self._sid is None or not self._connection.connected:
-            return  # `reset` asks again once the connection is back
+            return  # `reset` requests again after the reconnect
         if not self.owed:
             self._heard_at = time.monotonic()
         if self._connection.post(self._next, _BACKLOG % count if backlog else _WAIT % count, self._inbox):
             self.owed += count
 
     async def reset(self) -> None:
-        """Forget what is owed and start on a fresh inbox: old requests must not be filled beside new ones."""
+        """Start again on a new inbox, so that old requests are not filled in addition to new ones."""
         async with self._resetting:
             if self._closed:
                 return
             self.owed = 0
-            with contextlib.suppress(nats.errors.Error):  # lost again: the next reconnect resets again
+            with contextlib.suppress(nats.errors.Error):  # disconnected again: the next reconnect resets again
                 await self._unsubscribe()
                 await self._subscribe()
             self.owed = 0
@@ -107,7 +107,7 @@ class LanePuller:
         self._on_change(self, "")
 
     def mark_stale(self, since: float) -> None:
-        """What arrives before the next `reset` may be as old as `since`."""
+        """Deliveries that arrive before the next `reset` may be as old as `since`."""
         self.stale_since = self.stale_since or since
 
     async def _subscribe(self) -> None:
@@ -119,7 +119,7 @@ class LanePuller:
     async def _unsubscribe(self) -> None:
         sid, self._sid = self._sid, None
         if sid is not None:
-            # Waits for what is on its way: a delivery must be given back, not left to its lease.
+            # Waits for deliveries on their way: they must be returned, not left until their lease expires.
             with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
                 await self._connection.nc.unlisten(sid)
 
@@ -132,7 +132,7 @@ class LanePuller:
             self.pending = delivery.pending
             try:
                 self._on_delivery(self, delivery)
-            except Exception as error:  # we are called as the socket is read: it would never be read again
+            except Exception as error:  # raised in the task that reads the socket, it would end that task
                 _log.error("internal error (please report)", exc_info=error, extra={"event": "worker.fault"})
         elif headers is not None:
             self._on_status(headers)
@@ -143,7 +143,7 @@ class LanePuller:
         if status == "100":
             self._on_change(self, "")
             return
-        # A request has ended; the server says how much of it is unfilled.
+        # A request has ended, and the server reports how much of it is unfilled.
         unfilled = read_headers(headers).get("Nats-Pending-Messages", "")
         self.owed = max(0, self.owed - int(unfilled)) if unfilled.isdigit() else 0
         self.pending = 0
@@ -154,7 +154,7 @@ class LanePuller:
         self._on_change(self, problem)
 
     async def _watch(self) -> None:
-        """Notice requests the server has forgotten: no delivery and no heartbeat for too long."""
+        """Detect requests that the server has lost: no delivery and no heartbeat for too long."""
         while True:
             await asyncio.sleep(HEARTBEAT_S / 2)
             silent_s = time.monotonic() - self._heard_at

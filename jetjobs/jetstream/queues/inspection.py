@@ -1,4 +1,4 @@
-"""Looks at the server that change nothing: for those who ask whether all is well."""
+"""Read-only checks of the server, for the doctor and for maintenance."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.subjects import Names
 
 _NEVER = str(2**53 - 1)
-"""A sequence that no stream reaches: a publish that expects it is refused, once permissions were checked."""
+"""A sequence that no stream reaches. A publish that expects it is refused after the permissions are checked."""
 
 
 MAX_STRANDED = 1_000
-"""So many are found in a lane at one look."""
+"""The most that one call returns for a lane."""
 
 
 class Usage(NamedTuple):
-    """How much of something the account uses, and how much it may: -1 for no limit of its own."""
+    """How much of a resource the account uses, and its limit; -1 for no limit."""
 
     what: str
     used: int
@@ -32,7 +32,7 @@ class Usage(NamedTuple):
 
 
 async def round_trip_s(connection: Connection, enough_s: float, tries: int = 10) -> float:
-    """The shortest way there and back of a few, so that a busy machine does not count as a slow network."""
+    """The shortest of several round trips, so that a busy machine does not look like a slow network."""
     best = float("inf")
     for _ in range(tries):
         started = time.perf_counter()
@@ -47,7 +47,7 @@ async def round_trip_s(connection: Connection, enough_s: float, tries: int = 10)
 
 
 async def account_usage(connection: Connection) -> list[Usage]:
-    """What the account uses of JetStream, in each tier where it has tiers."""
+    """The JetStream resources that the account uses, by tier if it has tiers."""
     info = await connection.api(api.ACCOUNT_INFO)
     tiers: dict[str, dict[str, Any]] = info.get("tiers") or {"": info}
     found = []
@@ -64,7 +64,7 @@ async def account_usage(connection: Connection) -> list[Usage]:
 
 
 async def stream_info(connection: Connection, stream: str) -> dict[str, Any] | None:
-    """All that the server says of a stream; None when it is not there."""
+    """The server's description of a stream; None if it does not exist."""
     try:
         return await connection.api(api.stream_info(stream))
     except TopologyMissing:
@@ -72,7 +72,7 @@ async def stream_info(connection: Connection, stream: str) -> dict[str, Any] | N
 
 
 async def may_publish(connection: Connection, subject: str) -> bool | None:
-    """Whether this user may publish to `subject`; None when nobody takes it. Nothing is stored."""
+    """Whether this user may publish to `subject`; None if no stream accepts it. Stores nothing."""
     try:
         await connection.ask(subject, b"", {h.EXPECTED_LAST_SUBJECT_SEQ: _NEVER}, 3.0)
     except AccessDenied:
@@ -85,7 +85,7 @@ async def may_publish(connection: Connection, subject: str) -> bool | None:
 
 
 async def consumers_of(connection: Connection, stream: str) -> list[dict[str, Any]]:
-    """Every consumer of a stream, as the server describes it."""
+    """The server's description of every consumer of a stream."""
     found: list[dict[str, Any]] = []
     while True:
         answer = await connection.api(api.consumer_list(stream), {"offset": len(found)})
@@ -96,19 +96,19 @@ async def consumers_of(connection: Connection, stream: str) -> list[dict[str, An
 
 
 async def stranded_sequences(connection: Connection, names: Names, queue: str, lane: str) -> list[int]:
-    """Sequences of messages that stand in a lane and that its consumer will never deliver again, oldest first.
+    """Sequences of messages of a lane that its consumer will never deliver again, oldest first.
 
-    All that is at or below a consumer's ack floor was acknowledged or given up after `max_deliver`, and what was
-    acknowledged leaves the stream. It may be about to: only what is found at two looks is given up for certain.
+    Messages at or below the ack floor of a consumer were acked, or have reached `max_deliver`. Acked messages are
+    removed, but perhaps not yet: only a message that two calls return is certainly stranded.
     """
     stream, subject = names.work_stream(queue), names.lane_filter(queue, lane)
     try:
         info = await connection.api(api.consumer_info(stream, lane))
     except TopologyMissing:
-        return []  # others may be about to make it again
+        return []  # it may be about to be created again
     last = int(info["ack_floor" if info["num_ack_pending"] else "delivered"]["stream_seq"])
     found: list[int] = []
-    after = 1  # the pin: from it the server would walk every subject. ADR 1
+    after = 1  # after the pin: from it the server would walk every subject. ADR 1
     while after < last and len(found) < MAX_STRANDED:
         message = await next_on(connection, stream, subject, after + 1)
         if message is None or message.sequence > last:

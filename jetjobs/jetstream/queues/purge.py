@@ -1,8 +1,8 @@
-"""Delete the jobs that wait in a queue, and no others: each lane is pulled like a worker does, and acked. ADR 31.
+"""Delete the jobs that wait in a queue, and no others: pull each lane as a worker does, and ack the jobs. ADR 31.
 
-What is delivered to a purge runs nowhere else: it is new, or its lease has expired. A lane that hands out nothing,
-because it is paused or its workers hold as many jobs as they may, has its messages above the last delivery
-deleted by their sequence.
+A job that is delivered to a purge runs nowhere else: it is new, or its lease has expired. A lane that delivers
+nothing, because it is paused or its workers have the maximum of running jobs, is purged by deleting the messages
+after its last delivery by their sequence.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from jetjobs.model.wire.subjects import Names
 
 _BATCH = 500
 _QUIET_S = 1.0
-"""Nothing has come for this long: a pull request without an answer is given up."""
+"""A pull request without an answer ends after this."""
 _PATIENCE_S = 15.0
 
 
 @public("jetjobs.admin")
 class Purged(NamedTuple):
-    """How many jobs were deleted: from the lanes, and of those for later."""
+    """How many queued and scheduled jobs were deleted."""
 
     queued: int
     scheduled: int
 
 
 class _Pulled(NamedTuple):
-    """What one request has brought."""
+    """The result of one pull request."""
 
     taken: int
     expired: int
-    """How many of them a worker had before, and did not settle within its lease."""
+    """How many of them a worker had before and did not settle within its lease."""
     newer: list[Delivery]
     empty: bool
-    """The server said that the lane has no more."""
+    """The server reported that the lane has no more."""
 
 
 class Purge:
@@ -67,7 +67,7 @@ class Purge:
         queue: str,
         step: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """`step` is called with every so many that were deleted."""
+        """`step` is called with the number of jobs deleted since its last call."""
         self._connection = connection
         self._publisher = publisher
         self._names = names
@@ -75,19 +75,19 @@ class Purge:
         self._stream = names.work_stream(queue)
         self._step = step
         self._last = 0
-        """The last sequence at the start. What is newer stays."""
+        """The last sequence at the start. Newer jobs are kept."""
 
     async def run(self, *, scheduled: bool = False) -> Purged:
-        """Delete what waits now. QueueNotFound when there is no such queue."""
+        """Delete the jobs that wait now. QueueNotFound when the queue does not exist."""
         await lane_states(self._connection, self._names, self._queue)
         later = 0
-        # First, so that what falls due in the meantime is found in its lane. No consumer reads these.
+        # These lanes first, so that a job that becomes due in the meantime is found in its lane.
         for lane in n.WAITING if scheduled else ():
             query = {"filter": self._names.lane_filter(self._queue, lane)}
             answer = await self._connection.api(api.stream_purge(self._stream), query, 60.0)
             later += int(answer["purged"])
         self._last = int((await stream_state(self._connection, self._stream))["last_seq"])
-        # The lanes of returned jobs come first: what is newer is put there.
+        # The lane of returned jobs first: newer jobs are returned to it.
         queued = sum([await self._empty(lane) for lane in reversed(n.PULLED)])
         return Purged(queued, later)
 
@@ -102,13 +102,13 @@ class Purge:
                 count = await self._delete_page(look)
                 pulled = _Pulled(count, 0, [], not count)
             else:
-                # Expired deliveries come first, and are no part of `left`. How many there are, nobody can tell.
+                # Expired deliveries come first and are not counted in `left`. Their number is unknown.
                 pulled = await self._pull(lane, min(left or 1, _BATCH))
             deleted += pulled.taken
             left -= pulled.taken - pulled.expired
             self._step(pulled.taken)
             for delivery in pulled.newer:
-                await self._give_back(delivery)
+                await self._return_job(delivery)
             if pulled.empty or pulled.newer or (look.full and not pulled.taken):
                 break
             if pulled.taken:
@@ -116,13 +116,13 @@ class Purge:
             elif time.monotonic() > heard_at + _PATIENCE_S:
                 raise BrokerUnavailable(
                     f"lane {lane} of queue {self._queue} does not answer",
-                    hint="a purge pulls and acks: this user may need the rights to do so",
+                    hint="a purge pulls and acks; this user may lack the permissions",
                 )
         return deleted
 
     async def _pull(self, lane: str, batch: int) -> _Pulled:
-        """Ask for a batch, and ack what was there at the start as it comes. The last ack is confirmed, and with it
-        those before: the server handles them in their order."""
+        """Pull a batch and ack the jobs that were there at the start. The confirmation of the last ack covers all,
+        because the server handles them in order."""
         taken, expired, newer, status = 0, 0, list[Delivery](), ""
         latest: Delivery | None = None
         news = asyncio.Event()
@@ -159,16 +159,16 @@ class Purge:
                     news.clear()
         finally:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
-                await nc.unlisten(sid)  # waits for what is on its way
+                await nc.unlisten(sid)  # waits for deliveries on their way
         if latest is not None and not await latest.ack_confirmed():
             raise BrokerUnavailable(f"the acks of lane {lane} of queue {self._queue} were not confirmed")
         if status and not status.startswith(("404", "408")):
             raise BrokerUnavailable(f"pull from lane {lane} of queue {self._queue}: {status}")
         return _Pulled(taken, expired, newer, bool(status))
 
-    async def _give_back(self, delivery: Delivery) -> None:
-        """A move to the lane of returned jobs: a NAK would count as a crash. What cannot be moved is left to its
-        lease, after which a worker gets it."""
+    async def _return_job(self, delivery: Delivery) -> None:
+        """Move the job to the lane of returned jobs: a NAK would count as a crash. A job that cannot be moved is
+        delivered to a worker when its lease expires."""
         try:
             job = decode(delivery)
         except MalformedJob:

@@ -1,4 +1,4 @@
-"""How a queue stands, by one request for each place however long the queue is; and how it is paused."""
+"""Count the jobs of a queue, with one request for each place, and pause or resume the queue."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ _SETTLED_S = 10.0
 
 
 async def lane_states(connection: Connection, names: Names, queue: str) -> list[LaneState]:
-    """Every lane with a consumer. QueueNotFound when there is no such queue."""
+    """The state of every lane with a consumer. QueueNotFound when the queue does not exist."""
     found = await asyncio.gather(*(lane_state(connection, names, queue, lane) for lane in n.PULLED))
     return [look for look in found if look is not None]
 
 
 def server_time_of(lanes: list[LaneState]) -> float:
-    """The server's time at the look; our own where there is no lane that could tell."""
+    """The server's time of these states; this machine's time without lanes."""
     return max((lane.at for lane in lanes), default=time.time())
 
 
 async def lane_state(connection: Connection, names: Names, queue: str, lane: str) -> LaneState | None:
-    """None for a lane that is not there: others may be about to make it again."""
+    """The state of one lane; None if it does not exist: it may be about to be created again."""
     try:
         info = await connection.api(api.consumer_info(names.work_stream(queue), lane))
     except TopologyMissing as error:
         if error.code == STREAM_NOT_FOUND:
-            raise QueueNotFound(f"there is no queue {queue!r}", hint="jetjobs queues list") from error
+            raise QueueNotFound(
+                f"queue {queue!r} does not exist", hint="list them with `jetjobs queues list`"
+            ) from error
         return None
     return LaneState(
         lane,
@@ -62,7 +64,7 @@ async def lane_state(connection: Connection, names: Names, queue: str, lane: str
 
 
 async def stream_state(connection: Connection, stream: str) -> dict[str, Any]:
-    """The state of a stream as it counts it itself."""
+    """The state of a stream, as the server reports it."""
     state: dict[str, Any] = (await connection.api(api.stream_info(stream)))["state"]
     return state
 
@@ -74,7 +76,7 @@ async def queue_state(
     workers: Sequence[WorkerRecord],
     before: Sequence[LaneState] = (),
 ) -> QueueState:
-    """The queue now. Rates are those since its lanes were as `before`. QueueNotFound when it is not there."""
+    """The state of the queue now. Rates are relative to `before`. QueueNotFound when it does not exist."""
     lanes = await lane_states(connection, names, queue)
     stream = names.work_stream(queue)
     stored, scheduled, retrying, dead, pause = await asyncio.gather(
@@ -84,7 +86,7 @@ async def queue_state(
         _count_dead(connection, names, queue),
         pause_of(connection, names, queue, lanes),
     )
-    # Never from the stream's first message, which is the pin: from there the server walks every subject. ADR 1.
+    # Not from the first message of the stream, the pin: from there the server walks every subject. ADR 1.
     oldest = await _oldest_due(connection, names, queue, lanes, int(stored["first_seq"]) + 1)
     at = server_time_of(lanes)
     ours = [worker for worker in workers if queue in worker.queues and worker.takes_jobs]
@@ -110,7 +112,7 @@ async def queue_state(
 async def _oldest_due(
     connection: Connection, names: Names, queue: str, lanes: Sequence[LaneState], first: int
 ) -> float | None:
-    """Since when the job that has waited longest in front of its lane has been due; None when none waits."""
+    """The due time of the job that has waited longest at the head of a lane; None if none waits."""
     stream = names.work_stream(queue)
     fronts = await asyncio.gather(
         *(
@@ -124,8 +126,8 @@ async def _oldest_due(
 
 def _due(message: StoredMessage) -> float:
     headers = message.headers
-    told: float = header_number(headers, h.DUE_AT, 0) or header_number(headers, h.ENQUEUED_AT, 0)
-    return told or message.stored_at
+    due: float = header_number(headers, h.DUE_AT, 0) or header_number(headers, h.ENQUEUED_AT, 0)
+    return due or message.stored_at
 
 
 async def _count_dead(connection: Connection, names: Names, queue: str) -> int:
@@ -135,16 +137,16 @@ async def _count_dead(connection: Connection, names: Names, queue: str) -> int:
         return 0
 
 
-# Pausing: the server's own pause on every lane, which is the truth, and a note of why in the bucket of locks.
+# A pause is the server's own pause of every lane. A record in the bucket of locks explains it.
 
 
 async def pause(connection: Connection, publisher: Publisher, names: Names, queue: str, wanted: Pause) -> None:
-    """No job of the queue starts until `wanted.until`, or until `resume`. What runs is left to finish."""
+    """Start no job of the queue until `wanted.until` or `resume`. Running jobs finish."""
     headers = {h.MSG_ID: f"{queue}.{wanted.at}"}
     if wanted.until:
         headers[h.TTL] = f"{max(1, round(wanted.until - wanted.at))}s"
-    note = Outgoing(_note(names, queue), json.dumps(wanted._asdict()).encode(), headers)
-    await publisher.store(kv_stream(names.locks_bucket), note)
+    record = Outgoing(_pause_record(names, queue), json.dumps(wanted._asdict()).encode(), headers)
+    await publisher.store(kv_stream(names.locks_bucket), record)
     until = wanted.until or wanted.at + _CENTURY_S
     for lane in n.PULLED:
         await _set(connection, names, queue, lane, until)
@@ -152,37 +154,37 @@ async def pause(connection: Connection, publisher: Publisher, names: Names, queu
 
 
 async def resume(connection: Connection, publisher: Publisher, names: Names, queue: str) -> bool:
-    """Let jobs start again, at once. False when the queue was not paused.
+    """Let jobs start again at once. False when the queue was not paused.
 
-    By a pause that runs out in a moment: the server wakes waiting requests then, and not when it is told to end a
-    pause at once. Those would sleep until their next heartbeat.
+    It sets a pause that ends in a moment: the server then wakes waiting pull requests. When a pause is removed, it
+    does not, and they would wait until their next heartbeat.
     """
     lanes = [lane for lane in await lane_states(connection, names, queue) if lane.paused_until]
     looked_at = time.monotonic()
     for lane in lanes:
         soon_s = _SOON_S
-        # Unpaused in the answer: the moment had passed before the server heard of it.
+        # Not paused in the answer: the time had passed before the server received it.
         while not await _set(connection, names, queue, lane.lane, lane.at + time.monotonic() - looked_at + soon_s):
             soon_s *= 2
     if lanes:
         await _settled(connection, names, queue, lambda lane: not lane.paused_until)
     headers = {h.KV_OPERATION: "DEL", h.TTL: "1s", h.MSG_ID: f"{queue}.resume.{time.time()}"}
-    with contextlib.suppress(BrokerError):  # a note without a pause says nothing
-        await publisher.store(kv_stream(names.locks_bucket), Outgoing(_note(names, queue), b"", headers))
+    with contextlib.suppress(BrokerError):  # the record has no effect without a pause
+        await publisher.store(kv_stream(names.locks_bucket), Outgoing(_pause_record(names, queue), b"", headers))
     return bool(lanes)
 
 
 async def _settled(connection: Connection, names: Names, queue: str, settled: Callable[[LaneState], bool]) -> None:
-    """Wait until the lanes are so: in a cluster the answer comes before a lane's leader has heard of it."""
+    """Wait until all lanes are as wanted: in a cluster the answer comes before the leader of a lane knows it."""
     give_up = time.monotonic() + _SETTLED_S
     while not all(map(settled, await lane_states(connection, names, queue))):
         if time.monotonic() > give_up:
-            raise BrokerUnavailable(f"the lanes of queue {queue} are not all paused or resumed yet")
+            raise BrokerUnavailable(f"not all lanes of queue {queue} are paused or resumed yet")
         await asyncio.sleep(0.02)
 
 
 async def _set(connection: Connection, names: Names, queue: str, lane: str, until: float) -> bool:
-    """Whether the lane is paused now."""
+    """Pause the lane until then. Returns whether it is paused now."""
     answer = await connection.api(
         api.consumer_pause(names.work_stream(queue), lane), {"pause_until": api.format_time(until)}
     )
@@ -190,18 +192,18 @@ async def _set(connection: Connection, names: Names, queue: str, lane: str, unti
 
 
 async def pause_of(connection: Connection, names: Names, queue: str, lanes: list[LaneState]) -> Pause | None:
-    """The pause of a queue, with what the note says of it; None when its lanes are not paused."""
+    """The pause of a queue with its reason; None when its lanes are not paused."""
     lane = max(lanes, key=lambda lane: lane.paused_until, default=None)
     if lane is None or not lane.paused_until:
         return None
     until = lane.paused_until if lane.paused_until - lane.at < NO_END_S else 0.0
     try:
-        message = await last_on(connection, kv_stream(names.locks_bucket), _note(names, queue))
+        message = await last_on(connection, kv_stream(names.locks_bucket), _pause_record(names, queue))
         note = read_json(message.data) if message is not None and message.data else {}
         return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), as_seconds(note.get("at")))
     except (BrokerError, ValueError, TypeError, AttributeError):
-        return Pause(until)  # paused by other means than ours, or we may not read why
+        return Pause(until)  # not paused by jetjobs, or the reason is not readable
 
 
-def _note(names: Names, queue: str) -> str:
+def _pause_record(names: Names, queue: str) -> str:
     return kv_subject(names.locks_bucket, f"pause.{queue}")

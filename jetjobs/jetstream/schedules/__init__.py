@@ -1,1 +1,1 @@
-"""Schedules on the server: their definitions, and the ticks placed for them."""
+"""Schedules on the server: their definitions and the ticks placed for them."""

@@ -1,4 +1,4 @@
-"""The schedules bucket: definitions by name, each written only over the revision its writer has read."""
+"""The schedules bucket: definitions by name. A write expects the revision that its writer has read."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.subjects import Names, kv_key, kv_stream, kv_subject
 
 _GONE_S = 3600
-"""How long the bucket remembers that a schedule was deleted."""
+"""How long the mark of a deleted schedule is kept."""
 _CLOCKS_DIFFER_S = 3600.0
-"""No clocks of one cluster are so far apart."""
+"""More than the clocks of one cluster differ."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What stands in the bucket under one name."""
+    """One entry of the bucket."""
 
     name: str
     revision: int
@@ -39,12 +39,12 @@ class Definition:
 
     @cached_property
     def schedule(self) -> Schedule | None:
-        """None when it is deleted, or cannot be read."""
+        """None when the schedule is deleted or unreadable."""
         schedule = None if self.deleted else read_schedule(self.data)
         if schedule is not None and (
             schedule.name != self.name or schedule.since.timestamp() > self.stored_at + _CLOCKS_DIFFER_S
         ):
-            # Written by hand: under another name, or to begin long after it was stored. It would not be planned.
+            # Not written by jetjobs: it has another name or begins long after it was stored. It is not planned.
             return None
         return schedule
 
@@ -65,19 +65,21 @@ class ScheduleStore:
     # Reading
 
     async def get(self, name: str) -> Definition | None:
-        """From the leader of the bucket, so it decides. None when there never was one, or it is long deleted."""
+        """Read from the leader of the bucket. None if there is no schedule and no mark of a deleted one."""
         message = await last_on(self._connection, self._stream, kv_subject(self._bucket, name))
         return _read(message) if message is not None else None
 
     async def find(self, name: str) -> Definition:
-        """ScheduleNotFound unless it is there."""
+        """As `get`; ScheduleNotFound unless the schedule exists."""
         found = await self.get(name)
         if found is None or found.deleted:
-            raise ScheduleNotFound(f"there is no schedule {name!r}", hint="jetjobs schedules list shows all")
+            raise ScheduleNotFound(
+                f"schedule {name!r} does not exist", hint="list them with `jetjobs schedules list`"
+            )
         return found
 
     async def all(self) -> list[Definition]:
-        """Those that stand, by name, as they were a moment ago."""
+        """All existing schedules by name. A replica may answer, so the list may be slightly old."""
         subject = kv_subject(self._bucket, ">")
         found = {
             d.name: d async for m in scan(self._connection, self._stream, subject) if not (d := _read(m)).deleted
@@ -87,25 +89,25 @@ class ScheduleStore:
     # Writing
 
     async def check(self, schedule: Schedule) -> None:
-        """JobTooLarge or QueueNotFound unless its ticks could be stored."""
+        """JobTooLarge or QueueNotFound if its ticks cannot be stored."""
         self._ticks.check_size(schedule)
         try:
             await self._ticks.mark(schedule.queue, schedule.name)
         except TopologyMissing as error:
             raise QueueNotFound(
-                f"there is no queue {schedule.queue!r} for schedule {schedule.name!r}",
+                f"queue {schedule.queue!r} does not exist; schedule {schedule.name!r} needs it",
                 hint="create it with `jetjobs setup apply`, or start a worker for it",
             ) from error
 
     async def put(self, schedule: Schedule, over: Definition | None) -> Definition:
-        """Write it over what was read; the leader plans it. ScheduleConflict when another stands there by now."""
+        """Replace the definition that was read; the leader plans it. ScheduleConflict if it has changed since."""
         now = await self._clock.now()
         body = schedule.over(over.schedule if over is not None else None, now).model_dump_json().encode()
         revision = await self._write(schedule.name, body, over.revision if over is not None else 0, {})
         return Definition(schedule.name, revision, body, now.timestamp())
 
     async def delete(self, over: Definition) -> None:
-        """The leader takes back its ticks. ScheduleConflict when another stands there by now."""
+        """Delete the schedule; the leader removes its ticks. ScheduleConflict if it has changed since."""
         await self._write(over.name, b"", over.revision, {h.KV_OPERATION: "DEL", h.TTL: f"{_GONE_S}s"})
 
     async def _write(self, name: str, body: bytes, revision: int, headers: dict[str, str]) -> int:
@@ -117,21 +119,21 @@ class ScheduleStore:
             there = await last_on(self._connection, self._stream, message.subject)
             if there is None or (there.data, h.KV_OPERATION in there.headers) != (body, h.KV_OPERATION in headers):
                 raise ScheduleConflict(
-                    f"schedule {name!r} was changed meanwhile by somebody else",
-                    hint="look at it as it is now, and change it again",
+                    f"schedule {name!r} was changed by another process",
+                    hint="read it again and repeat the change",
                 ) from None
-            return there.sequence  # our own resend
+            return there.sequence  # a repeated publish of ours
         return int(json.loads(reply)["seq"])
 
-    async def listen(self, told: Callable[[str], None]) -> int:
-        """Hear the name of each that is written from now on; the id to `unlisten`."""
+    async def listen(self, on_change: Callable[[str], None]) -> int:
+        """Call `on_change` with the name of each schedule that is written. Returns the id for `unlisten`."""
         prefix = kv_subject(self._bucket, "")
         try:
             return await self._connection.nc.listen(
-                f"{prefix}>", lambda subject, reply, data, headers: told(subject.removeprefix(prefix))
+                f"{prefix}>", lambda subject, reply, data, headers: on_change(subject.removeprefix(prefix))
             )
         except nats.errors.Error as error:
-            raise from_exception(error, "listen for schedules") from error
+            raise from_exception(error, "subscribe to schedules") from error
 
 
 def _read(message: StoredMessage) -> Definition:

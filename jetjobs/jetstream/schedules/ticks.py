@@ -1,8 +1,8 @@
-"""Ticks of schedules in the work streams: each placed together with the mark that says so, or not at all.
+"""Place and remove the ticks of schedules in work streams, each atomically with the mark that records it.
 
-The mark of a schedule says how far it is planned, and by which revision of its definition. Ticks that are placed
-or taken back and their mark are one atomic batch, in which the mark expects the one before it: of two leaders that
-do the same one is refused, even after a restart of the server has forgotten every message id.
+The mark of a schedule records how far it is planned, and by which revision of its definition. Ticks that are
+placed or removed and their mark form one atomic batch, in which the mark expects the previous one. If two leaders
+do the same, one is refused, even if a restart of the server has lost the message ids.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from jetjobs.model.wire.subjects import JobSubject, Names, last_token
 
 _T = TypeVar("_T")
 BATCH_BYTES = 4 * 1024 * 1024
-TAKEN = "_taken"
-"""In the place of a schedule's name: where the messages go by which ticks are taken back."""
+REMOVALS = "_taken"
+"""In place of a schedule's name: the subject of the messages that remove ticks."""
 
 
 class Ticks:
@@ -58,33 +58,33 @@ class Ticks:
     # Reading
 
     async def mark(self, queue: str, schedule: str) -> Mark:
-        """From the stream's leader. TopologyMissing when there is no such queue."""
+        """Read from the leader of the stream. TopologyMissing when the queue does not exist."""
         message = await last_on(self._connection, self._stream(queue), self._names.schedule_mark(queue, schedule))
         return _read(message) if message is not None else Mark()
 
     async def marks_of(
         self, schedule: str, queues: Iterable[str]
     ) -> tuple[dict[str, Mark], dict[str, BrokerError]]:
-        """The marks of one schedule by queue, from the streams' leaders; and why other queues cannot be read."""
+        """The marks of one schedule by queue, read from the leaders, and the errors of unreadable queues."""
         found, failed = await _of_each(queues, lambda queue: self.mark(queue, schedule))
         return {queue: mark for queue, mark in found.items() if mark.sequence}, failed
 
     async def all_marks(self, queues: Iterable[str]) -> tuple[dict[str, dict[str, Mark]], dict[str, BrokerError]]:
-        """All marks by queue and schedule, as they were a moment ago; and why other queues cannot be read."""
+        """All marks by queue and schedule, and the errors of unreadable queues. May be slightly old."""
         return await _of_each(queues, self.marks)
 
     async def marks(self, queue: str) -> dict[str, Mark]:
-        """All of a queue, by the name of the schedule: as they were a moment ago."""
+        """All marks of a queue by schedule. May be slightly old."""
         found: dict[str, Mark] = {}
         async for message in scan(self._connection, self._stream(queue), self._names.schedule_mark(queue, "*")):
             name = last_token(message.subject)
-            if name != TAKEN:
+            if name != REMOVALS:
                 found[name] = _read(message)
         return found
 
     async def waiting(self, queue: str, schedule: str) -> tuple[list[PlacedTick], datetime]:
-        """The ticks of a schedule that have not fired, and the time by the clock of the stream's leader, asked
-        for after they were read: one that is due later has not fired unseen."""
+        """The ticks of a schedule that have not fired, and the time of the leader of the stream. The time is read
+        after the ticks, so no tick that is due later can have fired without being seen."""
         pattern = self._names.planned(queue, schedule_key(schedule))
         subjects = await self._subjects(queue, pattern)
         found = await asyncio.gather(
@@ -101,21 +101,21 @@ class Ticks:
         return any(live.lane != n.LATER and live.uid < job.uid for live in map(JobSubject.parse_any, subjects))
 
     async def _subjects(self, queue: str, pattern: str) -> list[str]:
-        """Those that match and hold a message, by the stream's leader."""
+        """Matching subjects with messages, read from the leader of the stream."""
         info = await self._connection.api(api.stream_info(self._stream(queue)), {"subjects_filter": pattern})
         return sorted(info["state"].get("subjects") or {})
 
     # Writing
 
     async def store(self, queue: str, steps: Sequence[Step], now: datetime) -> list[Mark] | None:
-        """Carry out all of them or none; the marks that stand then. None when one of the marks or ticks is not as
-        it was read, or the answer was lost: look again.
+        """Carry out all steps or none, and return the new marks. None when a mark or tick has changed since it was
+        read, or when the answer was lost: read them again.
 
-        Unconfirmed when it is not known, else BrokerError; JobTooLarge before anything is sent.
+        Unconfirmed when the result is unknown, otherwise BrokerError; JobTooLarge before anything is sent.
         """
-        batch = [self._take_back(queue, tick) for one in steps for tick in one.taken]
+        batch = [self._removal(queue, tick) for one in steps for tick in one.taken]
         if batch:
-            # Nobody needs those of the batch before any more.
+            # Also deletes the removal messages of earlier batches.
             batch[0] = batch[0]._replace(lines=f"{batch[0].lines}{h.ROLLUP}: sub\r\n")
         ends: list[int] = []
         for one in steps:
@@ -134,29 +134,29 @@ class Ticks:
         ] or None
 
     async def forget(self, queue: str, mark: Mark) -> None:
-        """Remove a mark, if it still stands."""
+        """Remove a mark if it still exists."""
         await delete_message(self._connection, self._stream(queue), mark.sequence, erase=False)
 
     def check_size(self, schedule: Schedule) -> None:
-        """JobTooLarge unless a message holds a tick of it."""
+        """JobTooLarge if a tick of the schedule does not fit into a message."""
         self._job(schedule, Tick(schedule.since, schedule.since), schedule.since)
 
     def _job(self, schedule: Schedule, tick: Tick, now: datetime) -> Outgoing:
         due_at = tick.due.timestamp() if tick.due > now else None
         message = self._publisher.outgoing(tick_job(schedule, tick, now.timestamp()), due_at)
-        # The server closes the connection over a message that is too large.
+        # The server closes the connection when a message is too large.
         self._publisher.check_size(message, self._connection.inline_limit)
         return message
 
-    def _take_back(self, queue: str, tick: PlacedTick) -> BatchMessage:
-        """Removes a tick, if it still stands."""
+    def _removal(self, queue: str, tick: PlacedTick) -> BatchMessage:
+        """A message that removes a tick if it still exists."""
         headers = {
             h.SCHEDULER: tick.subject,
             h.SCHEDULE_NEXT: "purge",
             h.EXPECTED_LAST_SUBJECT_SEQ: str(tick.sequence),
             h.EXPECTED_LAST_SUBJECT: tick.subject,
         }
-        return BatchMessage(self._names.schedule_mark(queue, TAKEN), b"", header_lines(headers))
+        return BatchMessage(self._names.schedule_mark(queue, REMOVALS), b"", header_lines(headers))
 
     def _mark(self, queue: str, one: Step) -> BatchMessage:
         mark = one.mark
@@ -177,7 +177,7 @@ class Ticks:
 
 
 def tick_job(schedule: Schedule, tick: Tick, now: float) -> Job:
-    """The job of one tick. Its id is the same whoever makes it."""
+    """The job of one tick. Its id depends only on the schedule and the scheduled time."""
     arguments = schedule.args
     if schedule.takes_scheduled_time:
         arguments = {**arguments, "scheduled_time": tick.scheduled_time.isoformat()}
@@ -201,12 +201,12 @@ def tick_job(schedule: Schedule, tick: Tick, now: float) -> Job:
 
 
 def portion(schedule: Schedule) -> int:
-    """How many ticks of it one batch takes."""
+    """How many ticks of the schedule fit into one batch."""
     return max(1, BATCH_BYTES // (len(json.dumps(schedule.args)) + 1024))
 
 
 def batches(steps: Sequence[Step]) -> list[list[Step]]:
-    """In portions that one batch takes."""
+    """The steps, grouped so that each group fits into one batch."""
     portions: list[list[Step]] = [[]]
     count = size = 0
     for one in steps:
@@ -238,10 +238,10 @@ async def _of_each(
 
 def _read(message: StoredMessage) -> Mark:
     record = read_record(message.data)
-    standing = Mark(sequence=message.sequence, written_at=datetime.fromtimestamp(message.stored_at, UTC))
+    mark = Mark(sequence=message.sequence, written_at=datetime.fromtimestamp(message.stored_at, UTC))
     try:
         moved_to = record.get("moved_to")
-        return standing._replace(
+        return mark._replace(
             revision=int(record["revision"]),
             planned_until=_moment(record["planned_until"]),
             last=_moment(record["last"]) if record.get("last") else None,
@@ -249,11 +249,11 @@ def _read(message: StoredMessage) -> Mark:
             moved_to=None if moved_to is None else str(moved_to),
         )
     except (KeyError, ValueError, TypeError, OverflowError):
-        return standing  # written by hand: the leader writes over it
+        return mark  # invalid: the leader replaces it
 
 
 def _waiting(message: StoredMessage) -> PlacedTick | None:
-    """None for what is no tick."""
+    """None if the message is not a tick."""
     scheduled_time = time_of_token(last_token(message.subject))
     if scheduled_time is None:
         return None
@@ -266,5 +266,5 @@ def _waiting(message: StoredMessage) -> PlacedTick | None:
 def _moment(text: object) -> datetime:
     moment = datetime.fromisoformat(str(text))
     if moment.utcoffset() is None:
-        raise ValueError("has no time zone")
+        raise ValueError("the time has no time zone")
     return moment.astimezone(UTC)

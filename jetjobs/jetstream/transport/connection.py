@@ -1,4 +1,4 @@
-"""One connection to NATS: connect, ask, reconnect for ever, report each outage once."""
+"""One connection to NATS: connect, send requests, reconnect indefinitely, report each outage once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
 from jetjobs.model.settings import NatsSettings, show_url
 
 HEADER_ROOM = 64 * 1024
-"""Kept free below `max_payload` for the headers that moves add. ADR 2."""
+"""Reserved below `max_payload` for the headers that later moves of a job add. ADR 2."""
 
-MIN_VERSION = (2, 14)
-"""ADR 23."""
+MIN_VERSION = (2, 14)  # ADR 23
 _SWEEP_S = 0.25
 _NO_JETSTREAM_S = 1.5
-"""Nobody behind the API for this long is no restart any more: JetStream is off."""
+"""A restart takes less than this. After it, an API that does not respond means that JetStream is off."""
 
 
 class _Waiting(NamedTuple):
@@ -38,10 +37,10 @@ class _Waiting(NamedTuple):
 
 
 class Connection:
-    """A NATS client, and one reply inbox for every answer we wait for.
+    """A NATS client with one reply inbox for all requests.
 
-    nats-py's own `request` makes a timer for every call and tells a denied publish from a slow one only
-    after the timeout. Here one sweep serves all timeouts, and a denial fails the request it belongs to.
+    The `request` of nats-py creates a timer for every call, and a denied request fails only when it times out.
+    Here one sweep serves all timeouts, and a denial fails its request at once.
     """
 
     def __init__(self, settings: NatsSettings, name: str, observe: Observer) -> None:
@@ -50,7 +49,7 @@ class Connection:
         self._observe = observe
         self.nc = FastClient()
         self.closed = asyncio.Event()
-        """Set when the connection is gone for good: the server threw us out, or we closed it."""
+        """Set when the connection will not come back: the server ended it, or we closed it."""
         self._loop: asyncio.AbstractEventLoop
         self._waiting: dict[str, _Waiting] = {}
         self._prefix = ""
@@ -64,7 +63,7 @@ class Connection:
     # Life
 
     async def open(self) -> None:
-        """Connect and check the server. BrokerUnavailable, AccessDenied or UnsupportedServer, within seconds."""
+        """Connect and check the version. BrokerUnavailable, AccessDenied or UnsupportedServer within seconds."""
         limit = self._settings.connect_timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._refused = asyncio.get_running_loop().create_future()
@@ -89,30 +88,30 @@ class Connection:
         await self.nc.listen(self._prefix + "*", self._on_reply)
 
     async def close(self) -> None:
-        """Flush what is written and close. Pending requests fail."""
+        """Flush the buffer and close. Pending requests fail."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, asyncio.TimeoutError):
             if self.nc.is_connected:
                 await self.nc.flush(2)
-        # RuntimeError: uvloop's word for a transport that is closed under unsent data.
+        # uvloop raises RuntimeError when a transport is closed with unsent data.
         with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):
             await self.nc.close()
         self.closed.set()
         self._fail_all(BrokerUnavailable("the connection is closed"))
 
     async def _check_version(self) -> None:
-        problem = "has no version that can be read"
+        problem = "has no readable version"
         with contextlib.suppress(ValueError):
             found = self.nc.connected_server_version
             if (found.major, found.minor) >= MIN_VERSION:
                 return
             problem = "is too old"
-        said = self.nc._server_info.get("version", "")
+        reported = self.nc._server_info.get("version", "")
         await self.nc.close()
         raise UnsupportedServer(
-            f"nats-server {said} {problem}: jetjobs needs {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer",
-            hint="run 2.14.5, 2.15.1 or newer of their line",
+            f"nats-server {reported} {problem}: jetjobs needs {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer",
+            hint="use 2.14.5, 2.15.1 or a newer release",
         )
 
     def _options(self, limit: float) -> dict[str, Any]:
@@ -126,7 +125,7 @@ class Connection:
             "closed_cb": self._on_closed,
             "max_reconnect_attempts": -1,
             "reconnect_to_server_handler": _next_server,
-            # A dead peer is noticed after at most three intervals: within 30 s, with time to spare.
+            # A dead peer is detected after at most three intervals, which is within 30 s.
             "ping_interval": 9,
             "max_outstanding_pings": 2,
             "connect_timeout": limit,
@@ -152,10 +151,10 @@ class Connection:
         reason = f": {_plain(self._last_error)}" if self._last_error else ""
         return BrokerUnavailable(
             f"no NATS server at {where} within {limit:g} s{reason}",
-            hint="start one with `jetjobs dev`, or name another with --server or NATS_URL",
+            hint="start one with `jetjobs dev`, or set another with --server or NATS_URL",
         )
 
-    # Asking
+    # Requests
 
     @property
     def connected(self) -> bool:
@@ -167,7 +166,7 @@ class Connection:
 
     @property
     def inline_limit(self) -> int:
-        """The largest headers and body together that a producer may send, leaving room for later moves."""
+        """The largest size of headers and body that a producer may send, so that later moves fit."""
         limit = self.nc.max_payload
         return max(limit - HEADER_ROOM, limit // 2)
 
@@ -178,8 +177,8 @@ class Connection:
         headers: dict[str, str] | bytes | None = None,
         timeout_s: float = 2.0,
     ) -> bytes:
-        """One request, one answer. BrokerUnavailable (code 503 when nobody listens) or AccessDenied otherwise."""
-        # Not asyncio.get_running_loop(): before Python 3.12 each call of it is a system call.
+        """Send a request and return its answer. AccessDenied or BrokerUnavailable, code 503 without responders."""
+        # Not asyncio.get_running_loop(): before Python 3.12 each call makes a system call.
         future: asyncio.Future[bytes] = self._loop.create_future()
         name = self.expect(future, subject, timeout_s)
         try:
@@ -187,14 +186,14 @@ class Connection:
             return await future
         except nats.errors.Error as error:
             raise from_exception(error, subject) from error
-        except ValueError as error:  # made of something that others wrote
+        except ValueError as error:  # the subject contains text that others wrote
             raise BrokerError(f"not sent: {error}") from error
         finally:
             self.forget(name)
 
     def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> str:
-        """Let the future fail when a request to `subject` is denied, the connection is lost or time is up, until
-        `forget` is called with the name returned."""
+        """Fail the future when a request to `subject` is denied, the connection is lost or time is up, until
+        `forget` is called with the returned name."""
         self._token += 1
         name = str(self._token)
         self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
@@ -206,14 +205,14 @@ class Connection:
         self._waiting.pop(name, None)
 
     def check_loop(self) -> None:
-        """JetJobsError on another event loop than the one it was opened on: there it would wait for ever."""
+        """JetJobsError on another event loop than the one it was opened on, where a request would never return."""
         if asyncio.get_running_loop() is not self._loop:
             raise JetJobsError(
                 "the app was opened on another event loop", hint="open it where it is used: `async with app:`"
             )
 
     async def send_frames(self, frames: list[bytes]) -> None:
-        """Write ready frames at once. BrokerUnavailable when that is not possible now."""
+        """Write prepared frames. BrokerUnavailable when that is not possible now."""
         try:
             self.nc.write(b"".join(frames))
             await self.nc.wait_for_buffer()
@@ -221,7 +220,7 @@ class Connection:
             raise from_exception(error, "publish") from error
 
     def post(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> bool:
-        """Publish without an answer, for what may be lost. False when it was not even written."""
+        """Publish without waiting for an answer: the message may be lost. False when it was not written."""
         try:
             self.nc.write(frame(subject, payload, reply, headers))
         except (nats.errors.Error, ValueError):
@@ -235,10 +234,10 @@ class Connection:
         timeout_s: float = 5.0,
         try_s: float | None = None,
     ) -> dict[str, Any]:
-        """A JetStream API call, repeated until it is answered or time is up: all that we use are idempotent.
+        """Call the JetStream API; repeat the call until it is answered or time is up. All calls are idempotent.
 
-        `try_s`: ask again when that has passed without an answer; a cluster that changes its leader gives none.
-        BrokerError when the server refuses it.
+        `try_s` is the time limit of one try: a cluster that elects a leader does not answer. BrokerError when the
+        server refuses the call.
         """
         one_s = timeout_s if try_s is None else try_s
         payload = json.dumps(body).encode() if body else b""
@@ -263,7 +262,7 @@ class Connection:
 
     @property
     def clustered(self) -> bool:
-        """Whether the server knows of at least two others."""
+        """Whether the server knows at least two others."""
         info = self.nc._server_info
         return bool(info.get("cluster")) and len(info.get("connect_urls", [])) >= 3
 
@@ -277,37 +276,37 @@ class Connection:
         return f"{found.major}.{found.minor}.{found.patch}"
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call it after each reconnect; what is returned undoes this."""
+        """Call `callback` after each reconnect. Call the returned function to stop that."""
         self._on_reconnect.append(callback)
         return lambda: self._on_reconnect.remove(callback)
 
-    # What the server tells us
+    # Called by nats-py
 
     def _on_reply(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
         waiting = self._waiting.get(subject[len(self._prefix) :])
         if waiting is None or waiting.future.done():
             return
         if headers is not None and not data and read_status(headers)[0] == "503":
-            waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: nobody answers", code=503))
+            waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no responders", code=503))
         else:
             waiting.future.set_result(data)
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         text = str(error)
-        hung_up = isinstance(error, OSError) and self.nc._server_info.get("auth_required")
-        if self._refused is not None and not self._refused.done() and (is_denial(text) or hung_up):
-            # It greeted us, asked for credentials, and said no or hung up.
+        closed = isinstance(error, OSError) and self.nc._server_info.get("auth_required")
+        if self._refused is not None and not self._refused.done() and (is_denial(text) or closed):
+            # The server requires credentials, and refused ours or closed the connection.
             self._refused.set_result(_plain(error))
         if not is_denial(text):
             return
         for waiting in list(self._waiting.values()):
-            # The server quotes the subject it refused, and nats-py lowers the case of the whole line.
+            # The error quotes the refused subject, and nats-py converts the line to lower case.
             quoted = f'"{waiting.subject}"'
             if quoted.lower() in text.lower() and not waiting.future.done():
-                said = _plain(error).lower().replace(quoted.lower(), quoted)
+                reason = _plain(error).lower().replace(quoted.lower(), quoted)
                 waiting.future.set_exception(
-                    AccessDenied(said, hint="this user needs permission to publish there")
+                    AccessDenied(reason, hint="this user needs permission to publish there")
                 )
 
     async def _on_disconnected(self) -> None:
@@ -318,7 +317,7 @@ class Connection:
     async def _on_reconnected(self) -> None:
         outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
         self._observe(ConnectionRestored(outage, self._where()))
-        # What was written to the dying socket is gone: whoever waits asks again, under the same message id.
+        # Data written to the old socket is lost. Callers repeat their request under the same message id.
         self._fail_all(BrokerUnavailable("the connection was lost"))
         for callback in list(self._on_reconnect):
             callback()
@@ -342,7 +341,7 @@ class Connection:
 
 
 def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
-    """The server tried least, after a pause that grows with the tries and never lines clients up."""
+    """The server with the fewest tries, after a pause that grows with them."""
     server = min(servers, key=lambda s: s.reconnects)
     return server, backoff_s(server.reconnects + 1, most_s=2.0)
 

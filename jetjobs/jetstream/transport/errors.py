@@ -1,4 +1,4 @@
-"""nats errors and server error codes -> ours, and which of them are worth another try."""
+"""Translate errors of nats-py and of the server to those of jetjobs, and decide which ones to retry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jetjobs.model.errors import (
     UnsupportedServer,
 )
 
-# Server error codes we act on.
+# Error codes of the server that jetjobs handles.
 WRONG_LAST_SEQUENCE = 10071
 CAS_IN_FLIGHT = 10164
 DUPLICATE_IN_FLIGHT = 10158
@@ -36,7 +36,7 @@ TRANSIENT = frozenset(
     {
         CAS_IN_FLIGHT,  # a publish on the same subject is still being replicated
         DUPLICATE_IN_FLIGHT,  # our own first copy is still being replicated
-        10008,  # cluster temporarily unavailable
+        10008,  # the cluster is temporarily unavailable
         10009,  # no leader
         10118,  # stream offline
         10119,  # consumer offline
@@ -45,7 +45,7 @@ TRANSIENT = frozenset(
     }
 )
 
-# Every nats error class, by what it means to a caller. A test walks them and fails on a new one.
+# Every error class of nats-py by its meaning to a caller. A test fails when nats-py adds one.
 UNAVAILABLE: tuple[type[BaseException], ...] = (
     nats.errors.TimeoutError,
     nats.errors.NoRespondersError,
@@ -71,7 +71,7 @@ DENIED: tuple[type[BaseException], ...] = (
 
 
 def from_response(response: dict[str, Any], doing: str) -> BrokerError | None:
-    """The error in a JetStream API answer or PubAck, or None."""
+    """The error in an answer of the JetStream API or to a publish; None if it has none."""
     error = response.get("error")
     if not error:
         return None
@@ -80,7 +80,9 @@ def from_response(response: dict[str, Any], doing: str) -> BrokerError | None:
     if code in (STREAM_NOT_FOUND, CONSUMER_NOT_FOUND):
         return TopologyMissing(text, code=code, hint="jetjobs setup apply")
     if code in NO_JETSTREAM:
-        return UnsupportedServer(text, code=code, hint="start nats-server with -js, or enable it for the account")
+        return UnsupportedServer(
+            text, code=code, hint="start nats-server with -js, or enable JetStream for the account"
+        )
     if code in STORAGE:
         return StorageFull(text, code=code, hint="free JetStream storage or raise its limits")
     if code in CONFLICT:
@@ -91,7 +93,7 @@ def from_response(response: dict[str, Any], doing: str) -> BrokerError | None:
 
 
 def from_exception(error: BaseException, doing: str) -> BrokerError:
-    """Our error for one that nats-py raised; the caller chains it with `from`."""
+    """The error of jetjobs for one that nats-py raised. The caller chains it with `from`."""
     text = str(error).strip() or type(error).__name__
     if isinstance(error, DENIED) or is_denial(text):
         return AccessDenied(f"{doing}: {text}", hint="check the credentials and permissions of this user")
@@ -101,7 +103,7 @@ def from_exception(error: BaseException, doing: str) -> BrokerError:
 
 
 def is_denial(text: str) -> bool:
-    """Whether a server's error text is a refusal rather than a failure."""
+    """Whether the error text of a server reports a missing permission."""
     lowered = text.lower()
     return any(
         phrase in lowered

@@ -1,9 +1,9 @@
-"""nats-py's client with a faster way in and out for what happens with every job. ADR 3 has the figures.
+"""The nats-py client with faster reading and writing of messages. ADR 3 has the measurements.
 
-Three of its steps cost more than all of ours together: it checks every character of every header name it
-reads, it validates each header by regular expression when it writes, and it queues every message for a
-task of the subscription's own. Here headers are read and written in one pass, and a subscription may be
-given a sink that is called as the message is parsed. Everything else is nats-py's.
+Three steps of nats-py cost more than all of jetjobs: it checks every character of every header name it reads, it
+validates every header it writes with a regular expression, and it queues every message for a task of the
+subscription. Here headers are read and written in one pass, and a subscription can have a sink that is called as
+soon as the message is parsed. Everything else is nats-py.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 PING = b"PING\r\n"
 Sink = Callable[[str, str, bytes, bytes | None], None]
-"""Called with subject, reply, body and raw header block, if any. Must not block or raise."""
+"""Called with subject, reply, body and the raw header block, if any. Must not block or raise."""
 
 
 class FastParser(Parser):
-    """Hands whole messages straight to their sinks; all else is nats-py's own parser's."""
+    """Passes complete messages directly to their sinks. The parser of nats-py handles the rest."""
 
     def __init__(self, client: Client, sinks: dict[int, Sink]) -> None:
         super().__init__(client)
         self._sinks = sinks
 
     async def parse(self, data: bytes = b"") -> None:
-        """Called with whatever the socket gave, as often as it gives."""
+        """Parse the next bytes of the socket."""
         if self.state != AWAITING_CONTROL_LINE:
             await super().parse(data)
             return
@@ -42,12 +42,12 @@ class FastParser(Parser):
         if not rest:
             return
         if rest[:1] in b"MH" and (rest.startswith((b"MSG ", b"HMSG ")) and not self._is_foreign(rest)):
-            self.buf.extend(rest)  # the beginning of a message: wait for the rest of it
+            self.buf.extend(rest)  # an incomplete message: wait for the rest
         else:
             await super().parse(rest)
 
     def _deliver(self, data: bytes) -> int:
-        """Deliver the whole messages at the front of `data`; how many bytes they were."""
+        """Deliver the complete messages at the start of `data`. Returns their number of bytes."""
         done = 0
         while True:
             with_headers = data.startswith(b"HMSG ", done)
@@ -72,7 +72,7 @@ class FastParser(Parser):
             sink(words[1], reply, data[body:end], headers)
 
     def _is_foreign(self, rest: bytes) -> bool:
-        """Whether the message that begins here is one for nats-py's own subscriptions."""
+        """Whether the message that begins here is for a subscription without a sink."""
         words = rest[: rest.find(b"\r\n")].split(b" ") if b"\r\n" in rest else []
         return len(words) > 2 and int(words[2]) not in self._sinks
 
@@ -87,13 +87,13 @@ class FastClient(Client):
         self._ps = FastParser(self, self._sinks)
 
     async def listen(self, subject: str, sink: Sink) -> int:
-        """Subscribe with a sink. Lives until `unlisten` or the end of the connection, through reconnects."""
+        """Subscribe with a sink, until `unlisten` or the end of the connection. Survives reconnects."""
         subscription = await self.subscribe(subject)
         self._sinks[subscription._id] = sink
         return subscription._id
 
     async def unlisten(self, sid: int) -> None:
-        """Unsubscribe. What the server sent before it heard of this has reached the sink when it returns."""
+        """Unsubscribe. Messages that the server sent before are passed to the sink before this returns."""
         subscription = self._subs.get(sid)
         try:
             if subscription is not None and self.is_connected:
@@ -104,7 +104,7 @@ class FastClient(Client):
             self._sinks.pop(sid, None)
 
     def write(self, command: bytes) -> None:
-        """Put a frame into the buffer; it is flushed in this turn of the loop. Raises what `publish` raises."""
+        """Add a frame to the buffer, to be flushed in this iteration of the loop. Raises as `publish` does."""
         if self._status != Client.CONNECTED:
             self._check_writable(len(command))
         self._pending.append(command)
@@ -119,7 +119,7 @@ class FastClient(Client):
         return self._loop.create_future()
 
     async def wait_for_buffer(self) -> None:
-        """Wait while more is buffered than may be: for those who write much."""
+        """Wait while the buffer is over its limit. For callers that write a lot."""
         while self._pending_data_size > self._max_pending_size and self.is_connected:
             await self._flush_pending(force_flush=True)
 
@@ -132,8 +132,8 @@ class FastClient(Client):
             raise OutboundBufferLimitError
 
     async def flush(self, timeout: float = 10.0) -> None:
-        """As nats-py's own, which waits by `wait_for`: before Python 3.12 that swallows a cancellation that comes
-        together with the answer, and the task that was to end goes on for ever."""
+        """As in nats-py, but without `wait_for`: before Python 3.12 it loses a cancellation that arrives together
+        with the answer, and the cancelled task never ends."""
         if self.is_closed:
             raise ConnectionClosedError
         future = self._new_future()
@@ -144,14 +144,14 @@ class FastClient(Client):
         except TimeoutError:
             raise FlushTimeoutError from None
 
-    # Called by nats-py for a flush, and now and then to see if the server lives. Its own writes the PING past
-    # what is buffered, so that its answer would say nothing of that.
+    # Called by nats-py for a flush, and at intervals to check the server. The original writes the PING before the
+    # buffered data, so its answer would not confirm that data.
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
         self._pongs.append(self._new_future() if future is None else future)
         self.write(PING)
 
-    # Called by nats-py's parser for every PONG. Its own would set the result of a flush that was cancelled
-    # meanwhile; the error ends the reading of the socket, and the connection is deaf for good.
+    # Called by the parser of nats-py for every PONG. The original would set the result of a flush that has been
+    # cancelled. That error ends the task that reads the socket, and no message arrives any more.
     async def _process_pong(self) -> None:
         waiting = self._pongs.pop(0) if self._pongs else None
         if waiting is not None and not waiting.done():
@@ -159,21 +159,21 @@ class FastClient(Client):
         self._pongs_received += 1
         self._pings_outstanding = 0
 
-    # Called by nats-py's parser for every message.
+    # Called by the parser of nats-py for every message.
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         sink = self._sinks.get(sid)
         if sink is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         else:
-            # Anybody may publish a subject that is no UTF-8; it must not end the connection.
+            # Any client can publish a subject that is not UTF-8. It must not end the connection.
             sink(subject.decode(errors="replace"), reply.decode(errors="replace"), data, headers)
 
 
 def frame(subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | bytes | None = None) -> bytes:
-    """One publish as it goes over the wire. ValueError for a subject that would end its line and forge another."""
-    # The cheapest way to see white space anywhere in it: this runs for every message.
+    """One publish in its wire form. ValueError for a subject with white space, which could inject a command."""
+    # The fastest check for white space anywhere: this runs for every message.
     if subject.split() != [subject] or (reply and reply.split() != [reply]):
-        raise ValueError(f"{subject[:60]!r} or its reply {reply[:60]!r} is no subject")
+        raise ValueError(f"invalid subject {subject[:60]!r} or reply {reply[:60]!r}")
     if not headers:
         return f"PUB {subject} {reply} {len(payload)}\r\n".encode() + payload + b"\r\n"
     block = headers if isinstance(headers, bytes) else write_headers(headers)
@@ -187,22 +187,22 @@ def write_headers(headers: dict[str, str]) -> bytes:
 
 
 def header_lines(headers: dict[str, str]) -> str:
-    """A line for each. ValueError when a name or value would end its line, and so forge another."""
+    """One line for each header. ValueError when a name or value contains a line break, which could inject one."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
-        raise ValueError("a header holds a line break")
+        raise ValueError("a header contains a line break")
     return lines
 
 
 def read_headers(block: bytes) -> dict[str, str]:
-    """Name and value of each line; the first line is skipped. The first of a repeated name wins."""
+    """The headers of a block by name. The first line is skipped, and the first of a repeated name counts."""
     headers: dict[str, str] = {}
     lines = block.decode(errors="replace").split("\r\n")
     for line in lines[1:-2]:
         name, colon, value = line.partition(":")
         if colon and name not in headers:
             headers[name] = value.strip()
-    # A bare CR or LF within a line is no line break to the server, but could not be written again.
+    # The server does not treat a single CR or LF as a line break, but it could not be written again.
     breaks = len(lines) - 1
     if block.count(b"\n") != breaks or block.count(b"\r") != breaks:
         return {_plain(name): _plain(value) for name, value in headers.items()}
@@ -214,7 +214,7 @@ def _plain(text: str) -> str:
 
 
 def read_status(block: bytes) -> tuple[str, str]:
-    """Code and description in a block's first line; both empty for an ordinary message.
+    """Code and description in the first line of a block; both are empty for an ordinary message.
 
     >>> read_status(b"NATS/1.0 408 Request Timeout\\r\\n\\r\\n")
     ('408', 'Request Timeout')

@@ -1,1 +1,1 @@
-"""The registry of workers and the requests sent to them."""
+"""The registry of workers, requests to them and the events they publish."""

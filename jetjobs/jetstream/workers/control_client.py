@@ -24,12 +24,12 @@ from jetjobs.model.wire.subjects import Names
 ANSWER_S = 2.0
 _NOTHING: Mapping[str, Any] = {}
 MOST_WAITING = 10_000
-"""Of a reader that is slower than the events the oldest are dropped, and the next says how many."""
+"""If a reader is slower than the events, the oldest are dropped, and the next one reports how many."""
 
 
 @public("jetjobs.admin")
 class WorkerAnswers(NamedTuple):
-    """What workers said, by their keys, and the keys of those that are registered and said nothing."""
+    """The answers of workers by their keys, and the keys of registered workers that did not answer."""
 
     by_worker: dict[str, dict[str, Any]]
     silent: list[str]
@@ -43,15 +43,15 @@ async def ask_all(
     *,
     timeout_s: float = ANSWER_S,
 ) -> WorkerAnswers:
-    """The answers of all workers: waits for those that are registered, but no longer than `timeout_s`."""
+    """Send a request to all workers. Waits for the registered ones, but no longer than `timeout_s`."""
     answers: dict[str, dict[str, Any]] = {}
     news = asyncio.Event()
-    nobody = False
+    no_responders = False
 
     def on_reply(_: str, reply: str, data: bytes, headers: bytes | None) -> None:
-        nonlocal nobody
+        nonlocal no_responders
         if headers is not None and not data and read_status(headers)[0] == "503":
-            nobody = True
+            no_responders = True
         elif (answer := read_answer(data)) is not None:
             answers[str(answer.get("worker", f"?{len(answers)}"))] = answer
         news.set()
@@ -60,16 +60,16 @@ async def ask_all(
     try:
         sid = await connection.nc.listen(inbox, on_reply)
     except nats.errors.Error as error:
-        raise from_exception(error, "ask the workers") from error
+        raise from_exception(error, "request to all workers") from error
     try:
         request = json.dumps({**body, "do": word}).encode()
         if not connection.post(names.control_workers, request, inbox):
-            raise BrokerUnavailable("ask the workers: not connected")
+            raise BrokerUnavailable("request to all workers: not connected")
         expected: set[str] = set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 expected = {record.key for record in await list_workers(connection, names)}
-                while not nobody and expected - answers.keys():
+                while not no_responders and expected - answers.keys():
                     news.clear()
                     await news.wait()
     finally:
@@ -88,7 +88,7 @@ def read_answer(data: bytes) -> dict[str, Any] | None:
 
 
 class EventStream:
-    """One watcher: `async for event in EventStream(...).events()`. ADR 35."""
+    """Live events: `async for event in EventStream(...).events()`. ADR 35."""
 
     def __init__(self, connection: Connection, names: Names, subjects: Iterable[str]) -> None:
         self._connection = connection
@@ -98,9 +98,10 @@ class EventStream:
         self._dropped = 0
 
     async def events(self, begun: Callable[[int], None] = lambda workers: None) -> AsyncGenerator[LiveEvent, None]:
-        """Without end, through reconnects. `begun` is told how many workers have heard of us by then.
+        """Events without end, also after reconnects. `begun` is called with the number of workers that publish
+        events by then.
 
-        BrokerUnavailable when the connection is closed for good.
+        BrokerUnavailable when the connection is closed.
         """
         sids = [await self._connection.nc.listen(subject, self._on_event) for subject in self._subjects]
         announcing = asyncio.create_task(self._announce(begun))
@@ -109,12 +110,12 @@ class EventStream:
                 if self._dropped:
                     event, self._dropped = event._replace(skipped=event.skipped + self._dropped), 0
                 yield event
-            raise BrokerUnavailable("the server closed the connection for good")
+            raise BrokerUnavailable("the server closed the connection")
         finally:
             announcing.cancel()
             await asyncio.gather(announcing, return_exceptions=True)
             for sid in sids:
-                with contextlib.suppress(Exception):  # the connection is gone, and the subscription with it
+                with contextlib.suppress(Exception):  # the connection is closed, and with it the subscription
                     await self._connection.nc.unlisten(sid)
 
     def _on_event(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:

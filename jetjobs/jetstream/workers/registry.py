@@ -1,7 +1,7 @@
-"""The registry of workers: a key-value bucket in which each live worker keeps a record that expires.
+"""The registry of workers: a key-value bucket in which each running worker keeps a record that expires.
 
-The server throws a record away when its worker has not renewed it for three beats. A key is the worker's name and
-a token of its own, so that workers of one name do not write over each other. ADR 38.
+The server removes a record that its worker has not renewed for three heartbeats. A key is the name of the worker
+and a random token, so that workers of the same name do not overwrite each other. ADR 38.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jetjobs.model.wire.validation import token_of
 
 BEAT_S = 5.0
 TTL_S = 14
-"""Three beats less a second: the server looks for what has expired about once a second."""
+"""Three heartbeats less a second, because the server removes expired messages about once a second."""
 
 
 def new_key(name: str) -> str:
-    """A key for a worker of that name."""
+    """A new key for a worker of that name."""
     return f"{token_of(name)}-{secrets.token_hex(3)}"
 
 
@@ -39,13 +39,13 @@ async def register(connection: Connection, names: Names, record: WorkerRecord) -
 
 
 async def deregister(connection: Connection, names: Names, key: str) -> None:
-    """Take the record away. BrokerError when that is not certain; then it expires."""
+    """Remove the record. BrokerError when that is not confirmed; then it expires."""
     headers = {h.KV_OPERATION: "DEL", h.TTL: "1s"}
     await connection.ask(kv_subject(names.workers_bucket, key), b"", headers, 1.0)
 
 
 async def list_workers(connection: Connection, names: Names) -> list[WorkerRecord]:
-    """The workers that live, by key."""
+    """The registered workers by key."""
     bucket = names.workers_bucket
     prefix = kv_subject(bucket, "")
     found: dict[str, WorkerRecord] = {}
@@ -55,9 +55,9 @@ async def list_workers(connection: Connection, names: Names) -> list[WorkerRecor
             if (record := _read(key, message)) is None:
                 found.pop(key, None)
             else:
-                found[record.key] = record  # twice, when it is written while we read
+                found[record.key] = record  # twice, if it is written during the scan
     except TopologyMissing:
-        return []  # not set up: nobody can have registered
+        return []  # no bucket: no worker can be registered
     return [found[key] for key in sorted(found)]
 
 
@@ -68,7 +68,7 @@ async def live_workers(connection: Connection, names: Names) -> list[WorkerRecor
 
 
 def _read(key: str, message: StoredMessage) -> WorkerRecord | None:
-    """None for the mark of a worker that left, and for what cannot be read."""
+    """None for the mark of a worker that stopped, and for an unreadable record."""
     if h.KV_OPERATION in message.headers or not message.data:
         return None
     try:
