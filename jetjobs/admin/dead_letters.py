@@ -25,8 +25,6 @@ from jetjobs.model.views.dead_letter import (
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.subjects import DeadSubject
 
-__all__ = ["DeadLetters", "ImportReport", "ReplayAnswer", "ReplayOutcome"]
-
 EVERYTHING = DeadLetterFilter()
 
 

@@ -181,5 +181,6 @@ def _usage_error(error: Any) -> int:
         if not state.out.as_json:
             state.out.note(text)
         text = "missing command"
-    state.out.error(text, f"{command} --help", USAGE)
+    text = text.removeprefix("Invalid value: ")  # of a BadParameter without an option: its own text says more
+    state.out.error(text[:1].lower() + text[1:].removesuffix("."), f"{command} --help", USAGE)
     return USAGE

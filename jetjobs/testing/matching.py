@@ -88,7 +88,7 @@ def _check_argument(task: Task[Any, Any], name: str, value: Any) -> None:
     try:
         task.signature.bind((), {name: value})
     except InvalidArguments as error:
-        problems = [(where, text) for where, text in error.problems if where.split(".")[0] == name]
+        problems = [(where, text) for where, text in error.problems if where.partition(".")[0] == name]
         if problems:
             details = "; ".join(f"{where}: {text}" for where, text in problems)
             raise InvalidArguments(f"task {task.name!r}: {details}", task=task.name, problems=problems) from None

@@ -177,7 +177,7 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
     assert json.loads(done.stdout)["items"][0]["local"].endswith("+05:45"), done.stderr
     for words, text in (
         (["--cron", "0 9 * * *", "--tz", "Europe/Berln"], "Europe/Berlin"),
-        (["--every", "half"], "no duration"),
+        (["--every", "half"], "invalid duration"),
         ([], "name a schedule, or give a rule with --cron or --every"),
         (["x", "--every", "1h"], "name a schedule, or give a rule with --cron or --every"),
         (["x", "-n", "0"], "-n"),
@@ -191,7 +191,7 @@ def test_a_rule_is_tried_out_without_a_server(folder: Path) -> None:
 BAD = [
     (2, "either cron or every", ""),
     (2, "at least one second", "--every 500ms"),
-    (2, "no duration", "--every often"),
+    (2, "invalid duration", "--every often"),
     (2, "--start: '2027-01-01' has no time zone", "--every 1h --start 2027-01-01"),
     (2, "--end: invalid ISO 8601 time 'soon'", "--every 1h --end soon"),
     (2, "no scheduled time from now until its end", "--every 1h --end 2020-01-01T00:00Z"),

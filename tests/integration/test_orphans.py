@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.admin.dead_letters import ReplayOutcome
+from jetjobs.admin import ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.leader.maintenance import sweep_orphans

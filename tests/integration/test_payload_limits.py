@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.admin.dead_letters import ReplayOutcome
+from jetjobs.admin import ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.jetstream.messages import payloads as payloads_module
 from jetjobs.model.errors import StorageFull

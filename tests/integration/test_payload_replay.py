@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.admin.dead_letters import ReplayOutcome
+from jetjobs.admin import ReplayOutcome
 from tests.support.payloads import nothing_stored, text_of
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, JobFailed, JobState, RetryPolicy
-from jetjobs.admin.dead_letters import ReplayOutcome
+from jetjobs.admin import ReplayOutcome
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.pull.delivery import Delivery

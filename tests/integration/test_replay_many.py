@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.admin import DeadLetterFilter, ReplayOutcome
-from jetjobs.admin.dead_letters import ReplayAnswer
+from jetjobs.admin import DeadLetterFilter, ReplayAnswer, ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import DefinitionError, QueueNotFound
 from tests.conftest import MakeApp

@@ -108,7 +108,7 @@ def test_help_lists_every_command_with_its_own_words() -> None:
 
 def test_a_mistyped_command_is_answered_with_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue"]) == USAGE
-    assert "No such command 'queue'. Did you mean 'queues'" in capsys.readouterr().err
+    assert "no such command 'queue'. Did you mean 'queues'" in capsys.readouterr().err
 
 
 @pytest.mark.alone

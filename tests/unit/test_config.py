@@ -84,7 +84,7 @@ def test_sources_are_told_for_each_key(project: Path, monkeypatch: pytest.Monkey
     assert rows["queues.lease"] == ("45s", file)
     assert rows["worker.slots"] == ("7", "env JETJOBS_WORKER__SLOTS")
     assert rows["worker.http"] == (":9000", "flag")
-    assert rows["worker.timeout"] == ("5m", "default"), "a flag that was not given is no source"
+    assert rows["worker.timeout"] == ("5m", "default"), "a flag that was not given is not a source"
     assert loaded.settings.queues.lease == timedelta(seconds=45)
 
 

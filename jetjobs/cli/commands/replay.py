@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from jetjobs.admin.dead_letters import ReplayAnswer, ReplayOutcome
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.dead import NAMED, DiedOf, ErrorType, Queue, Selection, Since, TaskName, find_letter
 from jetjobs.cli.completion import dead_ids, queue_names
@@ -21,7 +20,7 @@ from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
 from jetjobs.model.errors import ConfigError, JetJobsError
-from jetjobs.model.views.dead_letter import DeadLetter
+from jetjobs.model.views.dead_letter import DeadLetter, ReplayAnswer, ReplayOutcome
 
 commands = typer.Typer()
 
