@@ -308,7 +308,7 @@ class JetJobs(Router):
         )
         return Worker(self.jetstream, self, self.settings, options, self._observers.notify)
 
-    async def plan(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
+    async def plan(self, queues: Sequence[str] | None = None) -> list[topology.TopologyChange]:
         """The changes that the server needs for `queues` (default: those of the tasks). Applies none of them."""
         connection = self.jetstream.connection
         await connection.api(api.ACCOUNT_INFO)
@@ -321,7 +321,7 @@ class JetJobs(Router):
         )
         return await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
 
-    async def provision(self, queues: Sequence[str] | None = None) -> list[topology.Change]:
+    async def provision(self, queues: Sequence[str] | None = None) -> list[topology.TopologyChange]:
         """Create or update what `plan` reports, and return it. Many processes may run this at the same time."""
         changes = await self.plan(queues)
         await topology.apply(self.jetstream.connection, self.jetstream.publisher, changes)

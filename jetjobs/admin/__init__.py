@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jetjobs.admin.workers import Workers
     from jetjobs.doctor.finding import Finding
     from jetjobs.jetstream.queues.purge import Purged
-    from jetjobs.jetstream.topology import Change, Wanted
+    from jetjobs.jetstream.topology import TopologyChange, TopologyItem
     from jetjobs.jetstream.workers.control_client import WorkerAnswers
     from jetjobs.model.views.dead_letter import (
         DeadLetter,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CancelAnswer",
     "CancelOutcome",
-    "Change",
     "DeadLetter",
     "DeadLetterFilter",
     "DeadLetterGroup",
@@ -59,7 +58,8 @@ __all__ = [
     "RunningJob",
     "ScheduleInfo",
     "Schedules",
-    "Wanted",
+    "TopologyChange",
+    "TopologyItem",
     "WorkerAnswers",
     "WorkerRecord",
     "Workers",
@@ -78,7 +78,7 @@ _HOMES = {
     "jetjobs.admin.workers": "Workers",
     "jetjobs.doctor.finding": "Finding",
     "jetjobs.jetstream.queues.purge": "Purged",
-    "jetjobs.jetstream.topology": "Change Wanted",
+    "jetjobs.jetstream.topology": "TopologyChange TopologyItem",
     "jetjobs.jetstream.workers.control_client": "WorkerAnswers",
     "jetjobs.model.views.dead_letter": "DeadLetter DeadLetterFilter DeadLetterGroup "
     "ReplayAnswer ReplayOptions ReplayOutcome",

@@ -30,7 +30,7 @@ Action = Literal["create", "update", "none"]
 
 
 @public("jetjobs.admin")
-class Wanted(NamedTuple):
+class TopologyItem(NamedTuple):
     """One stream, lane or bucket that the server must have, as the API expects it."""
 
     kind: Kind
@@ -43,10 +43,10 @@ class Wanted(NamedTuple):
 
 
 @public("jetjobs.admin")
-class Change(NamedTuple):
+class TopologyChange(NamedTuple):
     """What must be done to one of them. `diff` maps each key to (current, wanted)."""
 
-    wanted: Wanted
+    wanted: TopologyItem
     action: Action
     diff: dict[str, tuple[Any, Any]]
 
@@ -54,7 +54,7 @@ class Change(NamedTuple):
 # Plan
 
 
-def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas: int = 1) -> list[Wanted]:
+def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas: int = 1) -> list[TopologyItem]:
     """Everything that the namespace needs for `queues`. Does not read from the server."""
     shared = {"storage": settings.storage, "num_replicas": settings.replicas or replicas}
     wanted = [
@@ -74,12 +74,12 @@ def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas:
     return wanted
 
 
-def lanes(names: Names, queue: str, settings: QueueSettings) -> list[Wanted]:
+def lanes(names: Names, queue: str, settings: QueueSettings) -> list[TopologyItem]:
     """The consumers of one queue."""
     return [_lane(names, queue, lane, settings) for lane in n.PULLED]
 
 
-def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
+def _work(names: Names, queue: str, shared: dict[str, Any]) -> TopologyItem:
     lanes = (*n.PULLED, *n.WAITING, n.MARK)
     stream = names.work_stream(queue)
     config = {
@@ -100,10 +100,10 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> Wanted:
         "metadata": {"jetjobs.queue": queue, _LAYOUT: n.WIRE_VERSION},
         **shared,
     }
-    return Wanted("stream", f"work stream {stream}", stream, "", config, names.pin(queue))
+    return TopologyItem("stream", f"work stream {stream}", stream, "", config, names.pin(queue))
 
 
-def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wanted:
+def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> TopologyItem:
     stream = names.work_stream(queue)
     config = {
         "durable_name": lane,
@@ -116,10 +116,10 @@ def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Wante
         "filter_subject": names.lane_filter(queue, lane),
         "metadata": {"jetjobs.queue": queue, "jetjobs.lane": lane},
     }
-    return Wanted("lane", f"lane {queue}/{lane}", stream, lane, config)
+    return TopologyItem("lane", f"lane {queue}/{lane}", stream, lane, config)
 
 
-def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Wanted:
+def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> TopologyItem:
     config = {
         "name": names.dead_stream,
         "description": "jetjobs dead letters",
@@ -132,10 +132,10 @@ def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Want
         "metadata": {_LAYOUT: n.WIRE_VERSION},
         **shared,
     }
-    return Wanted("stream", f"dead-letter stream {names.dead_stream}", names.dead_stream, "", config)
+    return TopologyItem("stream", f"dead-letter stream {names.dead_stream}", names.dead_stream, "", config)
 
 
-def _bucket(bucket: str, shared: dict[str, Any]) -> Wanted:
+def _bucket(bucket: str, shared: dict[str, Any]) -> TopologyItem:
     # The form that every NATS client uses for a key-value bucket.
     config = {
         "name": kv_stream(bucket),
@@ -148,10 +148,10 @@ def _bucket(bucket: str, shared: dict[str, Any]) -> Wanted:
         "allow_msg_ttl": True,
         **shared,
     }
-    return Wanted("bucket", f"bucket {bucket}", kv_stream(bucket), "", config)
+    return TopologyItem("bucket", f"bucket {bucket}", kv_stream(bucket), "", config)
 
 
-def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
+def _payloads(names: Names, shared: dict[str, Any]) -> TopologyItem:
     store = names.payload_store
     config = {
         "name": object_stream(store),
@@ -162,13 +162,15 @@ def _payloads(names: Names, shared: dict[str, Any]) -> Wanted:
         "allow_msg_ttl": True,  # results expire with their records
         **shared,
     }
-    return Wanted("bucket", f"object store {store}", object_stream(store), "", config)
+    return TopologyItem("bucket", f"object store {store}", object_stream(store), "", config)
 
 
 # Compare
 
 
-async def inspect(connection: Connection, wanted: Sequence[Wanted], *, keep_replicas: bool) -> list[Change]:
+async def inspect(
+    connection: Connection, wanted: Sequence[TopologyItem], *, keep_replicas: bool
+) -> list[TopologyChange]:
     """Compare with the server. `keep_replicas` accepts any number of replicas, because the settings name none.
 
     TopologyConflict when a stream has another layout: an update would not convert its messages.
@@ -221,14 +223,14 @@ def _check_layouts(layouts: dict[str, str]) -> None:
         )
 
 
-async def _inspect(connection: Connection, wanted: Wanted, keep_replicas: bool) -> Change:
+async def _inspect(connection: Connection, wanted: TopologyItem, keep_replicas: bool) -> TopologyChange:
     there = await _config_of(connection, wanted)
     if there is None:
-        return Change(wanted, "create", {})
+        return TopologyChange(wanted, "create", {})
     diff = difference(wanted.config, there)
     if keep_replicas:
         diff.pop("num_replicas", None)
-    return Change(wanted, "update" if diff else "none", diff)
+    return TopologyChange(wanted, "update" if diff else "none", diff)
 
 
 def difference(wanted: dict[str, Any], there: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -245,7 +247,7 @@ def difference(wanted: dict[str, Any], there: dict[str, Any]) -> dict[str, tuple
     return diff
 
 
-def check(changes: Sequence[Change]) -> None:
+def check(changes: Sequence[TopologyChange]) -> None:
     """TopologyMissing or TopologyConflict if there are changes to apply."""
     missing = [c.wanted.label for c in changes if c.action == "create"]
     if missing:
@@ -260,7 +262,7 @@ def check(changes: Sequence[Change]) -> None:
 # Apply
 
 
-async def apply(connection: Connection, publisher: Publisher, changes: Sequence[Change]) -> None:
+async def apply(connection: Connection, publisher: Publisher, changes: Sequence[TopologyChange]) -> None:
     """Apply the changes. Many processes may do so at once: each step is idempotent, and the order is fixed."""
     for change in changes:
         try:
@@ -272,7 +274,7 @@ async def apply(connection: Connection, publisher: Publisher, changes: Sequence[
             raise type(error)(f"{change.wanted.label}: {error}", hint=error.hint, code=error.code) from error
 
 
-async def _put_stream(connection: Connection, publisher: Publisher, change: Change) -> None:
+async def _put_stream(connection: Connection, publisher: Publisher, change: TopologyChange) -> None:
     wanted = change.wanted
     config = dict(wanted.config)
     if change.action == "create":
@@ -305,7 +307,7 @@ async def _create_stream(connection: Connection, config: dict[str, Any]) -> None
         await _create_stream(connection, {**config, "num_replicas": 1})
 
 
-async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
+async def _put_pin(publisher: Publisher, wanted: TopologyItem) -> None:
     headers = {h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
     try:
         await publisher.store(wanted.stream, Outgoing(wanted.pin, b"", headers))
@@ -313,7 +315,7 @@ async def _put_pin(publisher: Publisher, wanted: Wanted) -> None:
         return
 
 
-async def _put_consumer(connection: Connection, wanted: Wanted) -> None:
+async def _put_consumer(connection: Connection, wanted: TopologyItem) -> None:
     subject = api.consumer_create(wanted.stream, wanted.consumer, wanted.config["filter_subject"])
     config = {"name": wanted.consumer, **wanted.config}
     if until := await _pause_of(connection, wanted.stream):
@@ -351,7 +353,7 @@ async def restore_lanes(connection: Connection, names: Names, queue: str, settin
     return made
 
 
-async def _config_of(connection: Connection, wanted: Wanted) -> dict[str, Any] | None:
+async def _config_of(connection: Connection, wanted: TopologyItem) -> dict[str, Any] | None:
     subject = (
         api.consumer_info(wanted.stream, wanted.consumer) if wanted.consumer else api.stream_info(wanted.stream)
     )

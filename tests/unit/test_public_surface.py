@@ -154,3 +154,9 @@ def test_an_error_of_the_users_own_keeps_its_module() -> None:
         pass
 
     assert describe(Mine("x")).type.startswith(f"{__name__}.")
+
+
+@pytest.mark.parametrize("module", MODULES[:4], ids=lambda m: m.__name__)
+def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text()
+    assert [name for name in module.__all__ if f"`{name}`" not in page] == []

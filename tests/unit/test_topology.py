@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.topology import Change, Wanted, check, difference, plan
+from jetjobs.jetstream.topology import TopologyChange, TopologyItem, check, difference, plan
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
 from jetjobs.model.settings import QueueSettings
@@ -22,7 +22,7 @@ SETTINGS = QueueSettings()
 QUEUES = st.lists(st.sampled_from(["a", "b", "c", "mail"]), max_size=6)
 
 
-def planned(*queues: str, settings: QueueSettings = SETTINGS, replicas: int = 1) -> dict[str, Wanted]:
+def planned(*queues: str, settings: QueueSettings = SETTINGS, replicas: int = 1) -> dict[str, TopologyItem]:
     return {wanted.label: wanted for wanted in plan(NAMES, queues, settings, replicas)}
 
 
@@ -123,12 +123,12 @@ def as_stored(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wanted", plan(NAMES, ["mail"], SETTINGS), ids=lambda wanted: wanted.label)
-def test_what_the_operator_added_is_no_difference(wanted: Wanted) -> None:
+def test_what_the_operator_added_is_no_difference(wanted: TopologyItem) -> None:
     assert difference(wanted.config, as_stored(wanted.config)) == {}
 
 
 @pytest.mark.parametrize("wanted", plan(NAMES, ["mail"], SETTINGS), ids=lambda wanted: wanted.label)
-def test_every_key_of_ours_that_is_otherwise_is_a_difference(wanted: Wanted) -> None:
+def test_every_key_of_ours_that_is_otherwise_is_a_difference(wanted: TopologyItem) -> None:
     for key, value in wanted.config.items():
         there = as_stored(wanted.config)
         there[key] = {} if key == "metadata" else ["other"] if key == "subjects" else "other"
@@ -154,9 +154,9 @@ def test_comparing_changes_neither_side() -> None:
 # Checked
 
 
-def changes(*actions: Any) -> list[Change]:
+def changes(*actions: Any) -> list[TopologyChange]:
     return [
-        Change(wanted, action, {"ack_wait": (1, 2)} if action == "update" else {})
+        TopologyChange(wanted, action, {"ack_wait": (1, 2)} if action == "update" else {})
         for wanted, action in zip(plan(NAMES, ["mail"], SETTINGS), actions, strict=False)
     ]
 

@@ -9,7 +9,7 @@ import typer
 from jetjobs.cli.completion import queue_names
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import App
-from jetjobs.jetstream.topology import Change
+from jetjobs.jetstream.topology import TopologyChange
 from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
@@ -40,7 +40,9 @@ async def apply(app: App = None, queues: Queues = None, replicas: Replicas = Non
     _show(await _compare(app, queues, replicas, apply=True), applied=True)
 
 
-async def _compare(name: str | None, queues: str | None, replicas: int | None, *, apply: bool) -> list[Change]:
+async def _compare(
+    name: str | None, queues: str | None, replicas: int | None, *, apply: bool
+) -> list[TopologyChange]:
     app = state.load_app(name, state.settings({"queues.replicas": replicas}))
     extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
     wanted = sorted({*app.task_queues, *extra})
@@ -48,7 +50,7 @@ async def _compare(name: str | None, queues: str | None, replicas: int | None, *
         return await (app.provision(wanted) if apply else app.plan(wanted))
 
 
-def _show(changes: list[Change], *, applied: bool) -> None:
+def _show(changes: list[TopologyChange], *, applied: bool) -> None:
     out = state.out
     if out.as_json:
         items = [{"what": c.wanted.label, "action": c.action, "diff": c.diff} for c in changes]

@@ -16,7 +16,7 @@ from jetjobs.cli.exit_codes import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import state
 from jetjobs.define.context import running_job
-from jetjobs.jetstream.topology import Change
+from jetjobs.jetstream.topology import TopologyChange
 from jetjobs.model.errors import JetJobsError
 from jetjobs.observe.health import LISTENING, Health
 from jetjobs.observe.logs import log_event, set_up
@@ -66,7 +66,7 @@ async def _prepare(app: JetJobs, queues: Sequence[str]) -> None:
         await app.verify(queues)
 
 
-def _log_topology(changes: Sequence[Change]) -> None:
+def _log_topology(changes: Sequence[TopologyChange]) -> None:
     """Log what was created, and warn about each update: it may have undone another operator's change."""
     log = logging.getLogger("jetjobs.topology")
     made = [change.wanted.label for change in changes if change.action == "create"]
