@@ -64,7 +64,7 @@ def in_thread(until: str) -> list[Any]:
 def in_child(until: str) -> list[Any]:
     job = current_job()
     found = job.resume_sync(State)
-    for n in range(1000):  # the last of many is the one that is shown
+    for n in range(1000):  # only the last one is shown
         job.progress(n / 1000, "too many")
     job.progress(0.75, "in a child")
     wait_for_file(until)

@@ -18,10 +18,10 @@ from tests.support.workers import provisioned, running
 SOON = timedelta(seconds=10)
 
 
-# Hand-made jobs
+# Anonymous jobs
 
 
-async def test_a_job_published_by_hand_with_a_subject_and_a_json_object_runs_and_gets_an_id(
+async def test_an_anonymous_job_with_a_subject_and_a_json_object_runs_and_gets_an_id(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     seen: list[tuple[str, int]] = []
@@ -43,7 +43,7 @@ async def test_a_job_published_by_hand_with_a_subject_and_a_json_object_runs_and
         await truth.until_empty()
 
 
-async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_id(
+async def test_an_anonymous_job_with_a_message_id_runs_once_and_is_found_by_that_id(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -67,7 +67,7 @@ async def test_a_hand_made_job_with_a_message_id_runs_once_and_is_found_by_that_
         assert len(probe.of(JobStarted)) == 2
 
 
-async def test_a_failing_hand_made_job_keeps_its_id_through_retries(
+async def test_a_failing_anonymous_job_keeps_its_id_through_retries(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     ids: list[str] = []
@@ -99,14 +99,14 @@ async def test_a_failing_hand_made_job_keeps_its_id_through_retries(
         ("normal.greet", b'{"user": "seven"}', "invalid_arguments"),
         ("normal.greet", b'{"user": 1, "extra": 2}', "invalid_arguments"),
         ("normal.greet", b"{}", "invalid_arguments"),
-        ("normal.nobody", b"{}", "unknown_task"),
+        ("normal.absent", b"{}", "unknown_task"),
         ("normal.greet.only-six", b'{"user": 1}', "malformed"),
         ("normal.greet.bad-key.id", b'{"user": 1}', "malformed"),
         ("normal.greet.-.id.more", b'{"user": 1}', "malformed"),
         ("normal.greet", b'{"user": 1}', "malformed"),  # its header
     ],
 )
-async def test_what_cannot_run_is_dead_lettered_with_its_cause_and_others_keep_flowing(
+async def test_jobs_that_cannot_run_are_dead_lettered_with_their_cause_and_other_jobs_keep_running(
     app: JetJobs, truth: Truth, probe: Probe, subject: str, body: bytes, reason: str
 ) -> None:
     @app.task
@@ -129,7 +129,7 @@ async def test_what_cannot_run_is_dead_lettered_with_its_cause_and_others_keep_f
         assert not probe.of(ConnectionLost)
 
 
-async def test_a_subject_that_is_no_utf8_ends_neither_worker_nor_connection(
+async def test_a_subject_that_is_not_utf8_stops_neither_worker_nor_connection(
     app: JetJobs, server: EmbeddedServer, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -153,7 +153,7 @@ async def test_a_subject_that_is_no_utf8_ends_neither_worker_nor_connection(
 # Connection
 
 
-async def test_a_hand_made_job_with_huge_headers_is_dead_lettered_with_all_of_them(
+async def test_an_anonymous_job_with_huge_headers_is_dead_lettered_with_all_of_them(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -172,10 +172,10 @@ async def test_a_hand_made_job_with_huge_headers_is_dead_lettered_with_all_of_th
         await truth.until_empty()
 
 
-# Found by trying to break it
+# Regressions
 
 
-async def test_results_of_hand_made_jobs_are_kept_apart_when_the_stream_was_made_anew(
+async def test_results_of_anonymous_jobs_are_kept_apart_when_the_stream_was_recreated(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -196,7 +196,7 @@ async def test_results_of_hand_made_jobs_are_kept_apart_when_the_stream_was_made
         assert {r["result"] for r in (await truth.done()).values()} == {"old 1", "old 2", "new 1", "new 2"}
 
 
-async def test_two_hand_made_jobs_of_one_id_are_both_kept_when_they_fail(
+async def test_two_anonymous_jobs_with_the_same_id_are_both_kept_when_they_fail(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=200), jitter=False))
@@ -214,4 +214,4 @@ async def test_two_hand_made_jobs_of_one_id_are_both_kept_when_they_fail(
         (letter,) = (await truth.dead()).values()
         kept = {json.loads(letter["body"])["n"], (await truth.done())["same"]["result"]}
         assert kept == {1, 2}
-        assert "taken" in letter["text"]
+        assert "another live job has the id" in letter["text"]

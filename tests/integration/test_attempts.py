@@ -23,7 +23,7 @@ SOON = timedelta(seconds=10)
 ONCE = RetryPolicy(max_attempts=1)
 
 
-# Ends of an attempt
+# Outcomes of an attempt
 
 
 async def test_a_plain_function_runs_in_a_thread_and_sees_its_job(app: JetJobs) -> None:
@@ -67,7 +67,7 @@ ODD_ENDS: dict[str, tuple[Callable[[], Any], str, bool]] = {
     ("kind", "plain"),
     [(kind, plain) for kind in ODD_ENDS for plain in (False, True) if ODD_ENDS[kind][2] or not plain],
 )
-async def test_whatever_a_task_raises_or_returns_is_a_failed_attempt_and_the_worker_lives(
+async def test_any_exception_or_invalid_result_is_a_failed_attempt_and_the_worker_survives(
     app: JetJobs, truth: Truth, kind: str, plain: bool
 ) -> None:
     end, shown, _ = ODD_ENDS[kind]
@@ -175,7 +175,7 @@ async def test_a_job_past_its_deadline_is_dead_lettered_unrun(app: JetJobs, trut
         assert not probe.of(JobStarted)
 
 
-# Signals and verdicts
+# Signals and classification
 
 
 async def test_a_task_that_snoozes_five_times_within_the_duplicate_window_still_runs(
@@ -194,12 +194,12 @@ async def test_a_task_that_snoozes_five_times_within_the_duplicate_window_still_
         handle = await patient.enqueue()
         async with running(app.worker()):
             assert await handle.result(SOON) == "at last"
-        assert calls == [(1, 1)] * 6  # no attempt spent, no delivery counted
+        assert calls == [(1, 1)] * 6  # no attempt used up, no delivery counted
         assert len(probe.of(JobFinished, lambda e: e.outcome == "snoozed")) == 5
         await truth.until_empty()
 
 
-async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
+async def test_the_classification_of_an_error_by_task_or_app_decides_the_outcome(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     class Busy(Exception): ...
@@ -237,10 +237,10 @@ async def test_what_a_task_or_the_app_says_of_an_error_decides_what_follows(
         assert (await truth.dead())[handles["reject"].id]["text"] == "never mind"
 
 
-# Found by trying to break it
+# Regressions
 
 
-async def test_a_move_whose_message_id_somebody_used_before_is_made_all_the_same(
+async def test_a_move_is_made_even_if_its_message_id_was_used_before(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=50)))
@@ -258,7 +258,7 @@ async def test_a_move_whose_message_id_somebody_used_before_is_made_all_the_same
 
 
 @pytest.mark.settings(queues={"lease": "1s", "max_crashes": 1})
-async def test_a_job_whose_outcome_cannot_be_stored_is_kept_and_counted_as_no_crash(
+async def test_a_job_whose_outcome_cannot_be_stored_is_held_and_not_counted_as_a_crash(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task

@@ -83,7 +83,7 @@ async def test_a_job_that_blocks_the_loop_is_shown_as_running(
         await eventually(hidden, 30)
 
 
-async def test_progress_of_a_job_that_blocks_the_loop_is_told(app: JetJobs, server: EmbeddedServer) -> None:
+async def test_progress_of_a_job_that_blocks_the_loop_is_published(app: JetJobs, server: EmbeddedServer) -> None:
     listener = Listener(server.url, "jobs.events.job.progress.>")
 
     @app.task

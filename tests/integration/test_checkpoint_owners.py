@@ -1,4 +1,4 @@
-"""Checkpoints of workers that compete for a job, and of those without a server."""
+"""Checkpoints of workers that compete for a job, and during outages of the server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ours() -> bool:
     return True
 
 
-async def test_an_older_owner_cannot_write_over_a_newer_ones(opened: JetJobs, truth: Truth) -> None:
+async def test_an_older_owner_cannot_overwrite_a_newer_checkpoint(opened: JetJobs, truth: Truth) -> None:
     await opened.provision()
     kept = opened.jetstream.checkpoints
     old, new = hand(1), hand(2)
@@ -58,7 +58,7 @@ async def test_an_older_owner_cannot_write_over_a_newer_ones(opened: JetJobs, tr
     assert await checkpoints(truth) == {}
 
 
-async def test_an_older_owner_that_has_not_written_yet_is_refused_too(opened: JetJobs, truth: Truth) -> None:
+async def test_an_older_owner_that_has_not_written_yet_is_refused(opened: JetJobs, truth: Truth) -> None:
     await opened.provision()
     kept = opened.jetstream.checkpoints
     await kept.save(hand(1, hop=3), b"7", ours)
@@ -68,7 +68,7 @@ async def test_an_older_owner_that_has_not_written_yet_is_refused_too(opened: Je
     assert (await checkpoints(truth))["j1.r1"]["value"] == 7
 
 
-async def test_counts_that_began_anew_let_the_one_who_came_last_write(opened: JetJobs, truth: Truth) -> None:
+async def test_after_delivery_counts_restart_the_latest_owner_may_write(opened: JetJobs, truth: Truth) -> None:
     """A lane that was recreated counts its deliveries from 1."""
     await opened.provision()
     kept = opened.jetstream.checkpoints
@@ -81,7 +81,7 @@ async def test_counts_that_began_anew_let_the_one_who_came_last_write(opened: Je
     assert (await checkpoints(truth))["j1.r1"]["value"] == 4
 
 
-async def test_lives_of_one_id_do_not_meet(opened: JetJobs, truth: Truth) -> None:
+async def test_runs_with_the_same_id_do_not_share_checkpoints(opened: JetJobs, truth: Truth) -> None:
     await opened.provision()
     kept = opened.jetstream.checkpoints
     first, second = hand(4), hand(1)
@@ -94,7 +94,7 @@ async def test_lives_of_one_id_do_not_meet(opened: JetJobs, truth: Truth) -> Non
     assert await checkpoints(truth) == {}
 
 
-async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
+async def test_a_worker_that_lost_its_job_gets_an_error_and_settles_nothing(
     opened: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     errors: list[BaseException] = []
@@ -123,7 +123,9 @@ async def test_a_worker_that_is_outrun_is_told_and_settles_nothing(
     assert await truth.done() == {}
 
 
-async def test_a_child_of_a_worker_that_is_outrun_is_told(kept_app: JetJobs, truth: Truth, tmp_path: Path) -> None:
+async def test_a_child_of_a_worker_that_lost_its_job_gets_an_error(
+    kept_app: JetJobs, truth: Truth, tmp_path: Path
+) -> None:
     go_on, error_file = tmp_path / "go", tmp_path / "go.error"
     async with running(kept_app.worker()):
         handle = await kept_tasks.wait_and_checkpoint_in_child.enqueue(str(go_on))
@@ -144,7 +146,7 @@ async def test_a_child_of_a_worker_that_is_outrun_is_told(kept_app: JetJobs, tru
     assert error_file.read_text() == "LeaseLost"
 
 
-async def test_a_thread_that_was_given_up_keeps_nothing_more(
+async def test_an_abandoned_thread_stores_no_more_checkpoints(
     opened: JetJobs, truth: Truth, tmp_path: Path
 ) -> None:
     go_on, refused = tmp_path / "go", tmp_path / "error"
@@ -175,7 +177,7 @@ async def test_a_thread_that_was_given_up_keeps_nothing_more(
 # Outages
 
 
-async def test_a_checkpoint_waits_for_a_server_that_is_away(
+async def test_a_checkpoint_waits_for_an_unavailable_server(
     server: EmbeddedServer, opened: JetJobs, truth: Truth
 ) -> None:
     stopped, begun = asyncio.Event(), asyncio.Event()
@@ -201,7 +203,7 @@ async def test_a_checkpoint_waits_for_a_server_that_is_away(
         await gone(truth)
 
 
-async def test_many_checkpoints_at_once_leave_the_last(opened: JetJobs) -> None:
+async def test_of_many_concurrent_checkpoints_the_last_one_is_kept(opened: JetJobs) -> None:
     @opened.task
     async def work() -> int | None:
         job = current_job()
@@ -213,7 +215,9 @@ async def test_many_checkpoints_at_once_leave_the_last(opened: JetJobs) -> None:
         assert await (await work.enqueue()).result(SOON) == 49
 
 
-async def test_the_roles_of_the_example_configuration_may_keep_and_follow(tmp_path: Path) -> None:
+async def test_the_roles_of_the_example_configuration_may_store_checkpoints_and_follow_jobs(
+    tmp_path: Path,
+) -> None:
     with GuardedServer(tmp_path) as guarded:
         seen_it = asyncio.Event()
 

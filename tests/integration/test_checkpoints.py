@@ -34,7 +34,7 @@ SOON = timedelta(seconds=40)
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-async def test_the_next_attempt_gets_what_the_last_one_kept(
+async def test_the_next_attempt_gets_the_last_checkpoint(
     kept_app: JetJobs, truth: Truth, tmp_path: Path, task: Any, step: int
 ) -> None:
     go_on = tmp_path / "go"
@@ -82,7 +82,9 @@ async def test_a_checkpoint_is_on_the_server_when_the_call_returns(opened: JetJo
     )
 
 
-async def test_a_snoozed_and_a_released_job_keep_theirs(opened: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_snoozed_and_a_released_job_keep_their_checkpoint(
+    opened: JetJobs, truth: Truth, probe: Probe
+) -> None:
     @opened.task
     async def work() -> int:
         step = await current_job().resume(int) or 0
@@ -110,10 +112,10 @@ async def test_a_snoozed_and_a_released_job_keep_theirs(opened: JetJobs, truth: 
         await gone(truth)
 
 
-# Gone with the job
+# Deleted with the job
 
 
-async def test_a_dead_job_keeps_none_and_a_replay_begins_anew(opened: JetJobs, truth: Truth) -> None:
+async def test_a_dead_job_keeps_no_checkpoint_and_a_replay_starts_over(opened: JetJobs, truth: Truth) -> None:
     found: list[Any] = []
 
     @opened.task
@@ -142,7 +144,9 @@ async def _two(found: list[Any]) -> bool:
     return len(found) == 2
 
 
-async def test_a_job_that_is_buried_without_a_run_leaves_none(opened: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_job_dead_lettered_without_a_run_leaves_no_checkpoint(
+    opened: JetJobs, truth: Truth, probe: Probe
+) -> None:
     @opened.task
     async def work() -> None:
         await current_job().checkpoint(5)
@@ -153,7 +157,7 @@ async def test_a_job_that_is_buried_without_a_run_leaves_none(opened: JetJobs, t
         await work.enqueue()
         await probe.finished(1, "snoozed", timeout=30)
     assert len(await checkpoints(truth)) == 1
-    del opened.tasks["work"]  # an unknown task by now
+    del opened.tasks["work"]  # now it is unknown
 
     @opened.task
     async def other() -> None: ...
@@ -164,7 +168,7 @@ async def test_a_job_that_is_buried_without_a_run_leaves_none(opened: JetJobs, t
     assert {letter["reason"] for letter in (await truth.dead()).values()} == {"unknown_task"}
 
 
-async def test_a_job_without_checkpoints_asks_and_writes_nothing(opened: JetJobs, truth: Truth) -> None:
+async def test_a_job_without_checkpoints_reads_and_writes_nothing(opened: JetJobs, truth: Truth) -> None:
     @opened.task
     async def work() -> None: ...
 
@@ -185,10 +189,10 @@ async def test_a_job_without_checkpoints_asks_and_writes_nothing(opened: JetJobs
     assert (await truth.api(f"STREAM.INFO.KV_{BUCKET}"))["state"]["last_seq"] == before
 
 
-# Bad input
+# Invalid input
 
 
-async def test_what_cannot_be_kept_is_refused_in_the_task(opened: JetJobs, truth: Truth) -> None:
+async def test_invalid_checkpoints_are_refused_in_the_task(opened: JetJobs, truth: Truth) -> None:
     @opened.task
     async def work() -> None:
         job = current_job()
@@ -196,7 +200,7 @@ async def test_what_cannot_be_kept_is_refused_in_the_task(opened: JetJobs, truth
             with pytest.raises(UnstorableValue):
                 await job.checkpoint(value)
         assert await checkpoints(truth) == {}
-        await job.checkpoint("x" * 65_534)  # and two quotes
+        await job.checkpoint("x" * 65_534)  # plus two quotes
         with pytest.raises(CheckpointError, match="does not fit"):
             await job.resume(int)
         job.checkpoint_sync(1)
@@ -209,7 +213,7 @@ async def test_what_cannot_be_kept_is_refused_in_the_task(opened: JetJobs, truth
         await gone(truth)
 
 
-async def test_a_plain_function_may_run_a_loop_of_its_own(opened: JetJobs, truth: Truth) -> None:
+async def test_a_plain_function_may_run_its_own_event_loop(opened: JetJobs, truth: Truth) -> None:
     @opened.task
     def work() -> int | None:
         async def inside() -> int | None:
@@ -224,7 +228,7 @@ async def test_a_plain_function_may_run_a_loop_of_its_own(opened: JetJobs, truth
         await gone(truth)
 
 
-async def test_errors_cross_to_a_child_process(kept_app: JetJobs, truth: Truth) -> None:
+async def test_a_child_process_gets_the_same_errors(kept_app: JetJobs, truth: Truth) -> None:
     async with running(kept_app.worker()):
         errors = await (await kept_tasks.refused_in_child.enqueue()).result(SOON)
         await gone(truth)
@@ -233,7 +237,7 @@ async def test_errors_cross_to_a_child_process(kept_app: JetJobs, truth: Truth) 
     assert errors[5] == "[1, 'a']"
 
 
-async def test_a_bucket_that_is_missing_is_said_so(opened: JetJobs, truth: Truth) -> None:
+async def test_a_missing_bucket_is_reported(opened: JetJobs, truth: Truth) -> None:
     errors: list[BrokerError] = []
 
     @opened.task

@@ -54,14 +54,14 @@ async def pull(truth: Truth, lane: str = "normal", expires_s: float = 20.0) -> M
 
 @pytest.fixture
 def app(make_app: MakeApp, request: pytest.FixtureRequest) -> JetJobs:
-    """With short leases; a test that is parametrized with `app` says how many crashes are allowed."""
+    """An app with short leases. A test can parametrize `app` with the number of allowed crashes."""
     return make_app(queues={"lease": "1s", "max_crashes": getattr(request, "param", 3)})
 
 
 one_crash = pytest.mark.parametrize("app", [1], indirect=True, ids=["one crash"])
 
 
-async def test_a_job_in_hand_at_two_crashes_runs_once_more_alone(app: JetJobs, probe: Probe, truth: Truth) -> None:
+async def test_a_job_held_at_two_crashes_runs_once_more_alone(app: JetJobs, probe: Probe, truth: Truth) -> None:
     seen: list[int] = []
 
     @app.task
@@ -87,7 +87,9 @@ async def crash(worker: Worker, life: asyncio.Task[None]) -> None:
     await asyncio.gather(life, return_exceptions=True)
 
 
-async def test_a_suspect_that_crashed_alone_is_dead_and_not_run_again(app: JetJobs, truth: Truth) -> None:
+async def test_a_suspect_that_crashed_alone_is_dead_lettered_and_does_not_run_again(
+    app: JetJobs, truth: Truth
+) -> None:
     ran: list[int] = []
 
     @app.task
@@ -189,7 +191,7 @@ async def test_a_suspect_that_is_released_on_stop_keeps_its_count_and_is_not_cha
         assert await truth.dead() == {}
 
 
-async def test_nothing_new_starts_beside_a_suspect(app: JetJobs, truth: Truth) -> None:
+async def test_no_new_job_starts_while_a_suspect_runs(app: JetJobs, truth: Truth) -> None:
     now: list[str] = []
     beside: list[list[str]] = []
     gate = asyncio.Event()
@@ -224,7 +226,7 @@ async def test_nothing_new_starts_beside_a_suspect(app: JetJobs, truth: Truth) -
         assert beside == [[]]
 
 
-async def test_a_second_suspect_goes_back_with_its_count_and_runs_after_the_first(
+async def test_a_second_suspect_is_returned_with_its_count_and_runs_after_the_first(
     app: JetJobs, probe: Probe, truth: Truth
 ) -> None:
     gate = asyncio.Event()
@@ -259,7 +261,7 @@ async def test_a_second_suspect_goes_back_with_its_count_and_runs_after_the_firs
         await truth.until_empty()
 
 
-async def test_suspects_on_two_workers_run_alone_and_are_not_passed_to_and_fro(
+async def test_suspects_on_two_workers_run_alone_and_are_not_passed_back_and_forth(
     app: JetJobs, probe: Probe, truth: Truth
 ) -> None:
     now: Counter[str] = Counter()
@@ -279,13 +281,13 @@ async def test_suspects_on_two_workers_run_alone_and_are_not_passed_to_and_fro(
         async with running(app.worker(name="a", slots=4)), running(app.worker(name="b", slots=4)):
             await probe.finished(20, "succeeded", timeout=30)
         assert together == [1] * 20
-        # Each run costs at most what its worker had pulled beside it.
+        # Each run delays at most the jobs that its worker had pulled with it.
         assert len(probe.of(JobFinished, lambda e: e.outcome == "released")) <= 20 * 4
         await truth.until_empty()
         assert await truth.dead() == {}
 
 
-async def test_a_count_of_crashes_that_is_no_number_is_a_dead_letter(app: JetJobs, truth: Truth) -> None:
+async def test_an_invalid_count_of_crashes_is_a_dead_letter(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def work(n: int) -> None: ...
 
@@ -303,7 +305,7 @@ async def test_a_count_of_crashes_that_is_no_number_is_a_dead_letter(app: JetJob
 
 
 @one_crash
-async def test_what_the_server_gives_up_is_a_dead_letter_soon_after_its_advisory(
+async def test_a_message_that_the_server_gives_up_is_dead_lettered_soon_after_its_advisory(
     app: JetJobs, probe: Probe, truth: Truth
 ) -> None:
     @app.task
@@ -327,7 +329,9 @@ async def test_what_the_server_gives_up_is_a_dead_letter_soon_after_its_advisory
         assert (await app.dead.replay(await letter_of(app, handle.id))).outcome == "replayed"
 
 
-async def test_a_forged_advisory_causes_a_look_and_nothing_else(app: JetJobs, probe: Probe, truth: Truth) -> None:
+async def test_a_forged_advisory_causes_a_lookup_and_nothing_else(
+    app: JetJobs, probe: Probe, truth: Truth
+) -> None:
     gate = asyncio.Event()
 
     @app.task
@@ -341,7 +345,15 @@ async def test_a_forged_advisory_causes_a_look_and_nothing_else(app: JetJobs, pr
             waits = await work.enqueue()
             about = {"stream": STREAM, "consumer": "normal", "deliveries": 99}
             stranded = StrandedJobs(app.jetstream, "tester", 0.0, lambda event: None)
-            for sequence in (1, 2, 3, 999_999, 0, -1, 10**30):  # the pin, what runs, what waits, nothing at all
+            for sequence in (
+                1,
+                2,
+                3,
+                999_999,
+                0,
+                -1,
+                10**30,
+            ):  # the pin, a running job, a waiting job, and nothing
                 forged = json.dumps({**about, "stream_seq": sequence}).encode()
                 await truth.nc.publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.any.thing", forged)
                 assert stranded.add_hint(forged)
@@ -365,7 +377,7 @@ async def test_a_forged_advisory_causes_a_look_and_nothing_else(app: JetJobs, pr
         assert len(await truth.subjects(STREAM, "jobs.work.default.mark._pin")) == 1
 
 
-async def test_a_queue_without_rights_for_the_leader_keeps_no_other_from_being_swept(tmp_path: Path) -> None:
+async def test_a_queue_that_the_leader_may_not_read_does_not_prevent_the_sweep_of_others(tmp_path: Path) -> None:
     swept: list[str] = []
 
     class Noting(StrandedJobs):
@@ -388,7 +400,7 @@ async def test_a_queue_without_rights_for_the_leader_keeps_no_other_from_being_s
 
 
 @one_crash
-async def test_the_sweep_finds_what_no_advisory_told_of_and_nothing_else(
+async def test_the_sweep_finds_stranded_jobs_without_an_advisory_and_nothing_else(
     app: JetJobs, probe: Probe, truth: Truth
 ) -> None:
     gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Enqueue: what stands on the server afterwards, and what stands there when it is refused."""
+"""Enqueue: the state of the server after a stored and after a refused job."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_job_is_one_message_with_its_arguments_by_name(app: JetJobs, tru
         ({}, "to"),
     ],
 )
-async def test_wrong_arguments_are_refused_and_nothing_is_stored(
+async def test_invalid_arguments_are_refused_and_nothing_is_stored(
     app: JetJobs, truth: Truth, arguments: dict[str, Any], problem: str
 ) -> None:
     @app.task
@@ -87,9 +87,7 @@ async def test_a_job_over_64_mib_is_refused_before_anything_is_sent(app: JetJobs
         assert app.jetstream.connection.connected
 
 
-async def test_headers_of_the_callers_own_travel_and_too_large_ones_are_refused(
-    app: JetJobs, truth: Truth
-) -> None:
+async def test_headers_of_the_caller_are_sent_and_too_large_ones_are_refused(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def send() -> None: ...
 
@@ -169,7 +167,7 @@ async def test_a_key_blocks_while_its_job_is_scheduled_queued_running_and_retryi
             await probe.finished(1, "retried")
             assert (await first.status()).state is JobState.RETRYING
             assert (await keyed.enqueue()).duplicate  # retrying
-            assert await second.result(SOON) == "paid"  # the duplicate's handle is the live job's
+            assert await second.result(SOON) == "paid"  # the handle of a duplicate refers to the live job
         third = await keyed.enqueue()  # released: the job has ended
         assert not third.duplicate
         assert third.id != first.id
@@ -209,7 +207,7 @@ async def test_sixteen_enqueues_of_one_key_at_once_store_one_job(app: JetJobs, t
         assert len(await truth.jobs()) == 1
 
 
-async def test_an_id_of_the_callers_own_is_stored_once_while_alive_and_again_afterwards(
+async def test_a_custom_job_id_is_stored_once_while_alive_and_again_afterwards(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -224,14 +222,14 @@ async def test_an_id_of_the_callers_own_is_stored_once_while_alive_and_again_aft
             assert await first.result(SOON) == 1
             reused = await bill.options(job_id="order-7").enqueue(3)
             assert not reused.duplicate
-            assert await reused.result(SOON) == 3  # the old record does not answer for the new run
+            assert await reused.result(SOON) == 3  # not the record of the old run
         assert {id: record["result"] for id, record in (await truth.done()).items()} == {"order-7": 3}
 
 
-# Later
+# Delays
 
 
-async def test_a_delayed_job_stands_in_later_and_runs_when_due_on_the_servers_clock(
+async def test_a_delayed_job_waits_in_lane_later_and_runs_when_due_by_the_clock_of_the_server(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     ran_at: list[datetime] = []
@@ -250,7 +248,7 @@ async def test_a_delayed_job_stands_in_later_and_runs_when_due_on_the_servers_cl
         await truth.until_empty()
 
 
-# Many
+# Batches
 
 
 async def test_enqueue_many_stores_thousands_in_several_batches(app: JetJobs, truth: Truth) -> None:
@@ -266,9 +264,7 @@ async def test_enqueue_many_stores_thousands_in_several_batches(app: JetJobs, tr
         assert {subject.rsplit(".", 1)[1] for subject in on_server} == {handle.id for handle in report.stored}
 
 
-async def test_enqueue_many_says_what_was_stored_what_was_there_and_what_was_refused(
-    app: JetJobs, truth: Truth
-) -> None:
+async def test_enqueue_many_reports_stored_duplicate_and_refused_jobs(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def send(text: str) -> None: ...
 
@@ -295,10 +291,10 @@ async def test_enqueue_many_says_what_was_stored_what_was_there_and_what_was_ref
         assert len(await truth.jobs(lane="later")) == 1
 
 
-# Trouble on the way
+# Faults
 
 
-async def test_an_enqueue_outlasts_a_server_restart_and_is_stored_once(
+async def test_an_enqueue_survives_a_server_restart_and_is_stored_once(
     app: JetJobs, server: EmbeddedServer, truth: Truth
 ) -> None:
     @app.task
@@ -313,7 +309,7 @@ async def test_an_enqueue_outlasts_a_server_restart_and_is_stored_once(
         assert sorted(await truth.jobs()) == sorted(f"jobs.work.default.normal.send.-.{h.id}" for h in handles)
 
 
-async def test_without_confirmation_the_error_says_the_outcome_is_unknown_and_how_to_ask_again(
+async def test_without_confirmation_the_error_says_that_the_outcome_is_unknown_and_how_to_repeat_it(
     make_app: MakeApp, server: EmbeddedServer, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 1.0)
@@ -332,7 +328,7 @@ async def test_without_confirmation_the_error_says_the_outcome_is_unknown_and_ho
         assert job_id in (caught.value.hint or "")
         server.start()
         await probe.wait(ConnectionRestored)
-        await send.options(job_id=job_id).enqueue()  # the hint, followed: one job, whatever became of the first
+        await send.options(job_id=job_id).enqueue()  # following the hint stores one job in any case
         assert await truth.jobs() == [f"jobs.work.default.normal.send.-.{job_id}"]
 
 
@@ -379,7 +375,7 @@ async def test_a_batch_whose_confirmation_is_lost_is_stored_once(
             def lose_commit(data: bytes) -> bytes:
                 if not lost and b'"batch":' in data:
                     lost.append(data)
-                    proxy.cut()  # as a dying connection does it: the answer never comes
+                    proxy.cut()  # the answer is lost with the connection
                     return b""
                 return data
 

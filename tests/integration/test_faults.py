@@ -1,4 +1,4 @@
-"""Faults of the network and of the server under a running worker: noticed, mended, nothing lost."""
+"""Faults of the network and the server under a running worker: detected, repaired, no job lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def watched(app: JetJobs) -> Probe:
 
 
 async def emptied(truth: Truth) -> None:
-    """Until no job is left in the work stream."""
+    """Wait until no job is left in the work stream."""
 
     async def empty() -> bool:
         return await truth.jobs() == []
@@ -54,14 +54,14 @@ async def emptied(truth: Truth) -> None:
     await eventually(empty, timeout=30)
 
 
-# The server goes away and comes back
+# Server restarts
 
 
 @pytest.mark.alone
-async def test_after_a_server_restart_under_load_pulls_resume_within_five_seconds_and_nothing_is_lost(
+async def test_after_a_server_restart_under_load_pulls_resume_within_five_seconds_and_no_job_is_lost(
     make_app: MakeApp, server: EmbeddedServer, truth: Truth
 ) -> None:
-    app = make_app(queues={"lease": "3s"})  # what was on its way to a dying socket comes again after a lease
+    app = make_app(queues={"lease": "3s"})  # jobs sent to a dying socket are redelivered after a lease
     probe = watched(app)
     ran: Counter[int] = Counter()
 
@@ -127,7 +127,7 @@ async def test_a_server_killed_between_a_publish_and_its_confirmation_keeps_one_
 async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_restarted_runs_twice_with_one_record(
     app: JetJobs, server: EmbeddedServer, truth: Truth, probe: Probe
 ) -> None:
-    """The server forgets the message ids of jobs that are gone. The only duplicate that nobody can refuse."""
+    """The server forgets the message ids of deleted messages. This duplicate cannot be refused."""
     ran: list[str] = []
 
     @app.task
@@ -143,7 +143,7 @@ async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_res
             assert await handle.result(SOON) == 1
             await emptied(truth)
             again = await truth.js.publish(subject, copy.data or b"", headers=copy.headers)
-            assert again.duplicate  # as long as the server runs, it knows the id
+            assert again.duplicate  # the server knows the id until it restarts
             await asyncio.to_thread(server.stop)
             await asyncio.to_thread(server.start)
             await probe.wait(ConnectionRestored)
@@ -151,7 +151,7 @@ async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_res
             assert not again.duplicate
             await probe.finished(2, "succeeded")
         assert ran == [handle.id] * 2
-        assert (await truth.done())[handle.id]["result"] == 1  # the first of a run stays
+        assert (await truth.done())[handle.id]["result"] == 1  # the first record of a run is kept
         await truth.until_empty()
 
 
@@ -159,7 +159,7 @@ async def test_a_publish_repeated_after_the_job_has_ended_and_the_server_was_res
 async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivered_by_a_server_restart(
     make_app: MakeApp, server: EmbeddedServer, truth: Truth
 ) -> None:
-    """The server takes the time of the publish for the beginning of the lease, until a heartbeat comes."""
+    """After a restart the server counts the lease from the time of the publish, until a heartbeat arrives."""
     lease_s = 6.0
     app = make_app(queues={"lease": f"{lease_s:.0f}s"})
     probe = watched(app)
@@ -182,7 +182,7 @@ async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivere
         await truth.nc.flush()
         async with running(app.worker()), running(app.worker(name="second")):
             await probe.wait(JobStarted)
-            await asyncio.wait_for(beats.get(), 1.9)  # the usual one would come after a third of the lease
+            await asyncio.wait_for(beats.get(), 1.9)  # the regular one would come after a third of the lease
             await asyncio.to_thread(server.stop)
             await asyncio.to_thread(server.start)
             await probe.finished(1, "succeeded", timeout=20)
@@ -196,7 +196,7 @@ async def test_a_job_that_had_queued_for_longer_than_its_lease_is_not_redelivere
 
 @pytest.mark.patient
 @pytest.mark.timeout(120)
-async def test_a_network_gone_dark_is_noticed_within_thirty_seconds_and_the_worker_goes_on_when_it_is_back(
+async def test_a_network_outage_is_detected_within_thirty_seconds_and_the_worker_recovers(
     make_app: MakeApp, proxy: Proxy, truth: Truth
 ) -> None:
     app = make_app(nats={"url": proxy.url})
@@ -238,7 +238,7 @@ async def test_a_slow_network_loses_no_lease(make_app: MakeApp, proxy: Proxy, tr
         proxy.delay = lambda: 0.2 + chance.uniform(-0.1, 0.1)
         async with running(app.worker(slots=20)):
             handles = [*(await app.enqueue_many([work.bind(0.0) for _ in range(100)])).stored]
-            handles += (await app.enqueue_many([work.bind(7.0) for _ in range(10)])).stored  # over two leases
+            handles += (await app.enqueue_many([work.bind(7.0) for _ in range(10)])).stored  # more than two leases
             await asyncio.gather(*(handle.result(SOON) for handle in handles))
             await emptied(truth)
         assert len(probe.of(JobStarted)) == 110
@@ -248,9 +248,7 @@ async def test_a_slow_network_loses_no_lease(make_app: MakeApp, proxy: Proxy, tr
 
 
 @pytest.mark.patient
-async def test_a_pull_request_that_got_lost_is_missed_and_asked_again(
-    make_app: MakeApp, proxy: Proxy, truth: Truth
-) -> None:
+async def test_a_lost_pull_request_is_detected_and_repeated(make_app: MakeApp, proxy: Proxy, truth: Truth) -> None:
     app = make_app(nats={"url": proxy.url})
     probe = watched(app)
 
@@ -266,7 +264,7 @@ async def test_a_pull_request_that_got_lost_is_missed_and_asked_again(
             handle = await work.enqueue()
             trouble = await probe.wait(LaneTrouble, timeout=30)
             assert (trouble[0].lane, len(lose.seen)) == ("normal", 1)
-            assert await handle.result(SOON) == "done"  # `expires` is 30 s: long before the server gives up
+            assert await handle.result(SOON) == "done"  # long before `expires` of 30 s
 
             async def ready() -> bool:
                 return worker.ready
@@ -276,7 +274,7 @@ async def test_a_pull_request_that_got_lost_is_missed_and_asked_again(
 
 
 @pytest.mark.parametrize("moment", ["ack", "heartbeat", "result"])
-async def test_a_connection_cut_while_a_job_is_acked_kept_or_recorded_costs_nothing_but_a_second_run(
+async def test_a_connection_cut_during_an_ack_a_heartbeat_or_a_record_costs_at_most_a_second_run(
     make_app: MakeApp, proxy: Proxy, truth: Truth, moment: str
 ) -> None:
     app = make_app(nats={"url": proxy.url}, queues={"lease": "6s"})
@@ -307,16 +305,16 @@ async def test_a_connection_cut_while_a_job_is_acked_kept_or_recorded_costs_noth
             assert await handle.result(SOON) == "done"
             await emptied(truth)
         assert frames.seen, "the moment never came: the test proves nothing"
-        assert ran == 1  # all three are mended inside the lease; a lost ack is known by the record
+        assert ran == 1  # all three are repaired within the lease; the record shows a lost ack
         assert (await truth.done())[handle.id]["attempt"] == 1
         assert await truth.dead() == {}
         assert len(probe.of(JobFinished)) == 1
 
 
-async def test_a_worker_in_the_dark_gives_a_job_up_when_its_lease_has_passed_unanswered(
+async def test_a_disconnected_worker_gives_up_a_job_when_its_lease_has_expired_unanswered(
     make_app: MakeApp, proxy: Proxy, truth: Truth
 ) -> None:
-    """A heartbeat that was written and never answered renews nothing."""
+    """A heartbeat without an answer renews nothing."""
     dark_app = make_app(nats={"url": proxy.url}, queues={"lease": "2s"})
     app = make_app(queues={"lease": "2s"})
     in_the_dark, probe = watched(dark_app), watched(app)
@@ -335,14 +333,14 @@ async def test_a_worker_in_the_dark_gives_a_job_up_when_its_lease_has_passed_una
             proxy.swallow()
             async with running(app.worker(name="other")):
                 assert await handle.result(SOON) == "elsewhere"
-                # Long before the connection is known to be dead: 10 s for what should take 2.
+                # Long before the connection is known to be dead: 10 s for an expected 2 s.
                 await in_the_dark.wait(LeaseLostEvent, timeout=10)
             proxy.pass_on()
             proxy.cut()
         assert len(probe.of(JobFinished)) == 1
 
 
-async def test_a_job_whose_lease_ran_out_while_it_was_looked_up_is_not_run(
+async def test_a_job_whose_lease_expired_while_it_was_looked_up_is_not_run(
     make_app: MakeApp, proxy: Proxy, truth: Truth
 ) -> None:
     app = make_app(nats={"url": proxy.url}, queues={"lease": "1s", "max_crashes": 50})
@@ -354,13 +352,13 @@ async def test_a_job_whose_lease_ran_out_while_it_was_looked_up_is_not_run(
 
     def answer_late(data: bytes) -> bytes:
         if b"STREAM.MSG.GET.KV_jobs-done-default" in data:
-            proxy.hold()  # the question gets through; the answer and every heartbeat wait
+            proxy.hold()  # the request passes; the answer and every heartbeat wait
             proxy.pass_on()
         return data
 
     async with provisioned(app):
         await work.enqueue()
-        # Handed out once and never heard of again, so that it is looked up when it comes to the worker.
+        # Delivered once and never acked, so that the worker looks it up when it is redelivered.
         subject = "$JS.API.CONSUMER.MSG.NEXT.jobs-work-default.normal"
         await truth.nc.request(subject, b'{"batch":1}', timeout=10, old_style=True)
         proxy.to_server = answer_late

@@ -1,4 +1,4 @@
-"""Places that vanish or fill up under a running worker: reported, kept, mended when there is room again."""
+"""Streams, lanes and buckets that are deleted or full under a running worker: reported, and repaired later."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def until_not_ready(worker: Worker) -> None:
 
 
 async def change(truth: Truth, stream: str, **config: Any) -> None:
-    """What an operator does to a stream of ours."""
+    """Change a stream as an operator would."""
     there = (await truth.api(f"STREAM.INFO.{stream}"))["config"]
     answer = await truth.api(f"STREAM.UPDATE.{stream}", {**there, **config})
     assert "error" not in answer, answer
@@ -58,10 +58,10 @@ async def change(truth: Truth, stream: str, **config: Any) -> None:
 
 
 @pytest.mark.parametrize("what", ["lane", "stream"])
-async def test_a_place_deleted_under_a_worker_turns_it_not_ready_is_told_once_and_used_again(
+async def test_a_stream_or_lane_deleted_under_a_worker_makes_it_not_ready_is_reported_once_and_used_again(
     make_app: MakeApp, truth: Truth, what: str
 ) -> None:
-    # A worker that may provision makes a lane again by itself, but never a stream.
+    # A worker that may provision recreates a lane by itself, but never a stream.
     app = make_app(worker={"provision": "verify" if what == "lane" else "apply"})
     probe = watched(app)
 
@@ -78,20 +78,20 @@ async def test_a_place_deleted_under_a_worker_turns_it_not_ready_is_told_once_an
             else:
                 await truth.js.delete_stream("jobs-work-default")
             await probe.wait(LaneTrouble, where=lambda e: e.lane == "normal")
-            for _ in range(30):  # through several looks at the lane
+            for _ in range(30):  # through several checks of the lane
                 assert not worker.ready
                 await asyncio.sleep(0.1)
-            told = Counter((e.lane, e.error) for e in probe.of(LaneTrouble))
-            assert set(told.values()) == {1}
+            reported = Counter((e.lane, e.error) for e in probe.of(LaneTrouble))
+            assert set(reported.values()) == {1}
             assert not probe.of(ConnectionLost)
             if what == "stream":
-                assert not await truth.has_stream("jobs-work-default")  # never made again behind the operator
+                assert not await truth.has_stream("jobs-work-default")  # never recreated without the operator
             await app.provision()
             await until_ready(worker)
             assert await (await work.enqueue()).result(SOON) == "done"
 
 
-async def test_a_lane_deleted_under_a_worker_that_may_provision_is_made_again(
+async def test_a_lane_deleted_under_a_worker_that_may_provision_is_recreated(
     app: JetJobs, truth: Truth, probe: Probe, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
@@ -107,13 +107,13 @@ async def test_a_lane_deleted_under_a_worker_that_may_provision_is_made_again(
             assert not worker.ready
             assert await (await work.enqueue()).result(SOON) == "done"
             await until_ready(worker)
-        assert {change.action for change in await app.plan()} == {"none"}  # as it was wanted
+        assert {change.action for change in await app.plan()} == {"none"}  # as planned
     assert [getattr(r, "lane", "") for r in caplog.records if getattr(r, "event", "") == "lane.restored"] == [
         "lane default/normal"
     ]
 
 
-async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
+async def test_jobs_keep_running_when_the_bucket_of_running_jobs_is_deleted(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -126,7 +126,7 @@ async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
         async with running(app.worker()):
             handle = await work.enqueue()
             await probe.wait(JobStarted)
-            assert (await handle.status()).state is JobState.QUEUED  # all that can be told without the bucket
+            assert (await handle.status()).state is JobState.QUEUED  # the best answer without the bucket
             assert await handle.result(SOON) == "done"
         assert not probe.of(SettleFailed)
 
@@ -134,7 +134,7 @@ async def test_jobs_run_on_when_the_bucket_of_running_jobs_is_deleted(
 # Full
 
 
-async def test_with_the_dead_stream_full_a_failed_job_is_kept_and_buried_once_there_is_room(
+async def test_with_the_dead_letter_stream_full_a_failed_job_is_held_and_dead_lettered_once_there_is_space(
     make_app: MakeApp, truth: Truth
 ) -> None:
     app = make_app(queues={"lease": "3s", "max_crashes": 1})
@@ -169,7 +169,7 @@ async def test_with_the_dead_stream_full_a_failed_job_is_kept_and_buried_once_th
 
 @pytest.fixture
 def small_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server whose JetStream may keep a few megabytes and no more."""
+    """A server with a few megabytes of JetStream storage."""
     config = tmp_path / "small.conf"
     config.write_text("jetstream { max_file_store: 4MB }\n")
     with EmbeddedServer(extra=("-c", str(config))) as started:
@@ -184,14 +184,14 @@ async def small_truth(small_server: EmbeddedServer) -> AsyncIterator[Truth]:
 
 
 async def fill(truth: Truth) -> None:
-    """Take all the room there is, to the last hundred bytes."""
+    """Fill the storage up to the last hundred bytes."""
     await truth.api("STREAM.CREATE.filling", {"name": "filling", "subjects": ["filling"], "storage": "file"})
     for size in (100_000, 1_000, 10):
         while "error" not in json.loads((await truth.nc.request("filling", b"x" * size, timeout=5)).data):
             pass
 
 
-async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_until_there_is_room(
+async def test_with_the_storage_full_successes_are_acked_and_other_jobs_are_held_until_there_is_space(
     settings_for: Callable[..., Any], small_server: EmbeddedServer, small_truth: Truth
 ) -> None:
     truth = small_truth
@@ -211,7 +211,7 @@ async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_un
 
     async with provisioned(app):
         assert (await app.enqueue_many([fine.bind(n) for n in range(20)])).refused == []
-        # Last in the lane, for pulling stops with it. Its retry needs more room than the successes set free.
+        # Last in the lane, because pulling stops with it. Its retry needs more space than the successes free.
         handle = await fragile.enqueue("x" * 200_000)
         await fill(truth)
         with pytest.raises(StorageFull):
@@ -225,7 +225,7 @@ async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_un
             await asyncio.sleep(6.5)  # two leases
             assert [s.rsplit(".", 1)[1] for s in await truth.jobs()] == [handle.id]
             assert (await truth.consumer())["num_ack_pending"] == 1
-            assert len(await truth.done()) < 20  # done, and not all recorded
+            assert len(await truth.done()) < 20  # all are done, but not all have a record
             await truth.js.delete_stream("filling")
             assert await handle.result(SOON) == "second"
             await until_ready(worker)
@@ -236,10 +236,10 @@ async def test_with_the_storage_full_successes_are_acked_and_all_else_is_kept_un
         await truth.until_empty()
 
 
-# Many that fail
+# Many failing jobs
 
 
-async def test_a_thousand_jobs_in_backoff_hold_nothing_and_others_flow(
+async def test_a_thousand_jobs_in_backoff_hold_no_slots_and_other_jobs_run(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     go_on = asyncio.Event()
@@ -266,7 +266,7 @@ async def test_a_thousand_jobs_in_backoff_hold_nothing_and_others_flow(
             async def seven() -> bool:
                 return int((await truth.consumer())["num_ack_pending"]) == 7
 
-            await eventually(seven)  # the last acks may be on their way
+            await eventually(seven)  # the last acks may arrive later
             handles = (await app.enqueue_many([fine.bind(n) for n in range(100)])).stored
             assert await asyncio.gather(*(handle.result(SOON) for handle in handles)) == list(range(100))
             await eventually(seven)
@@ -275,7 +275,7 @@ async def test_a_thousand_jobs_in_backoff_hold_nothing_and_others_flow(
             await probe.finished(107, "succeeded")
 
 
-async def test_jobs_that_fail_together_come_back_apart_and_none_in_a_hot_loop(
+async def test_jobs_that_fail_together_are_retried_at_different_times_and_none_in_a_hot_loop(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     up = False
@@ -299,10 +299,10 @@ async def test_jobs_that_fail_together_come_back_apart_and_none_in_a_hot_loop(
         assert sorted(results) == list(range(200))
         first = [e.retry_in_s for e in probe.of(JobFinished, lambda e: e.outcome == "retried" and e.attempt == 1)]
         assert len(first) == 200
-        # Full jitter: drawn evenly from 0 to 2 s. No tenth of that holds more than a quarter of them.
+        # Full jitter: drawn evenly from 0 to 2 s. No tenth of the range holds more than a quarter of the jobs.
         tenths = Counter(int(delay / 0.2) for delay in first)
         assert max(tenths.values()) <= 50
         assert 0.0 <= min(first) <= max(first) <= 2.0
-        # Each failure doubles what is drawn from: after a few unlucky draws nobody asks more than once a second.
+        # Each failure doubles the range: after a few short delays no job retries more than once per second.
         assert max(attempts.values()) <= 8 + lasted_s
         assert await truth.dead() == {}

@@ -1,4 +1,4 @@
-"""Whatever bytes stand in a work stream, a worker survives them, and nothing of it stays in the way."""
+"""A worker survives any bytes in a work stream, and removes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.workers import provisioned_worker
 SOON = timedelta(seconds=30)
 PREFIX = b"jobs.work.default."
 
-# A server takes any bytes but blank, control and wildcard characters in a subject, and whole tokens only.
+# The server accepts any bytes in a subject but blank, control and wildcard characters, and no empty tokens.
 _token = st.binary(min_size=1, max_size=20).map(
     lambda b: bytes(c for c in b if c > 32 and c not in b".*>\x7f") or b"x"
 )
@@ -37,7 +37,7 @@ _rest = st.one_of(
 )
 _subject = st.builds(lambda lane, task, rest: PREFIX + lane + b"." + task + rest, _lane, _task, _rest)
 
-# Of our own headers, those that a job may carry; not those by which a publisher talks to the server.
+# The headers of jetjobs that a job may have, without those that are commands to the server.
 _own = [
     value.encode()
     for value in vars(h).values()
@@ -54,7 +54,7 @@ _value = st.one_of(
 
 
 def _line(name: bytes, value: bytes) -> bytes:
-    """A line of headers: CR, LF or a colon in the wrong place is what the fuzz is about, within the block."""
+    """A header line, possibly with a misplaced CR, LF or colon."""
     return name + b": " + value + b"\r\n"
 
 
@@ -76,7 +76,7 @@ def _frame(subject: bytes, block: bytes | None, body: bytes) -> bytes:
 
 
 async def _publish(url: str, messages: list[tuple[bytes, bytes | None, bytes]]) -> None:
-    """Over a bare socket: every client library would refuse some of it. One each, for the server may hang up."""
+    """Publish over a plain socket, because client libraries refuse some input. The server may close it."""
     port = int(url.rsplit(":", 1)[1])
     for message in messages:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -89,7 +89,7 @@ async def _publish(url: str, messages: list[tuple[bytes, bytes | None, bytes]]) 
 
 
 class Fuzzed:
-    """A worker at work, and what it must still do after each bad message."""
+    """A running worker, and what it must still do after each bad message."""
 
     def __init__(self, app: JetJobs, greet: Task[[int], int], probe: Probe, truth: Truth, url: str) -> None:
         self._app = app
@@ -107,7 +107,7 @@ class Fuzzed:
         assert not self._probe.of(LaneTrouble), self._probe.of(LaneTrouble)
 
     async def enqueue_with(self, where: str, text: str) -> None:
-        """Refused before it is sent, or stored and run; never anything between."""
+        """Assert that the job is either refused before it is sent, or stored and run."""
         options: dict[str, Any] = {where: text}
         if where.startswith("header"):
             options = {"headers": {text: "x"} if where == "header name" else {"X-Own": text}}
@@ -115,7 +115,7 @@ class Fuzzed:
         try:
             handle = await self._greet.options(**options).enqueue(7)
         except (JetJobsError, ValueError) as refusal:
-            assert not isinstance(refusal, BrokerError), refusal  # ours, not the server's
+            assert not isinstance(refusal, BrokerError), refusal  # refused by jetjobs, not by the server
             assert len(self._probe.of(JobStarted)) == before
         else:
             assert await handle.result(SOON) == 7
@@ -123,7 +123,7 @@ class Fuzzed:
         await eventually(self._nothing_left, timeout=30)
 
     async def reasons(self) -> set[str]:
-        """Why the letters died: each of them can be read."""
+        """The reasons of the dead letters, all of which must be readable."""
         return {letter.reason async for letter in self._app.dead.list()}
 
     async def _nothing_left(self) -> bool:
@@ -151,7 +151,7 @@ async def fuzzed(url: str) -> AsyncIterator[Fuzzed]:
     await truth.close()
 
 
-# The same examples each time: a test that fails must fail again.
+# Deterministic examples: a failure must be reproducible.
 SAME = settings(
     max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -159,7 +159,7 @@ SAME = settings(
 
 @contextlib.contextmanager
 def a_worker(url: str) -> Iterator[tuple[asyncio.Runner, Fuzzed]]:
-    """It lives through all examples, in a loop that each of them is run in."""
+    """One target for all examples, on one event loop."""
     with asyncio.Runner() as runner:
         standing = fuzzed(url)
         worker = runner.run(standing.__aenter__())
@@ -188,7 +188,7 @@ _text = st.one_of(
 )
 
 
-def test_what_cannot_be_named_on_the_wire_is_refused_at_enqueue_and_nothing_is_stored(
+def test_names_without_a_wire_form_are_refused_at_enqueue_and_nothing_is_stored(
     server: EmbeddedServer,
 ) -> None:
     with a_worker(server.url) as (runner, worker):

@@ -1,4 +1,4 @@
-"""A job knows which job enqueued it."""
+"""A job knows the job that enqueued it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.workers import provisioned, provisioned_worker, running
 SOON = timedelta(seconds=20)
 
 
-async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs, truth: Truth) -> None:
+async def test_a_job_knows_its_parent_in_every_state(app: JetJobs, truth: Truth) -> None:
     broken = asyncio.Event()
     broken.set()
 
@@ -62,7 +62,7 @@ async def test_a_job_knows_which_job_enqueued_it_wherever_it_stands(app: JetJobs
 
 
 class Polled:
-    """Of the app: made within the first job that needs it, and goes on by itself."""
+    """An app-scoped object: created in the first job that needs it, and active on its own afterwards."""
 
     enqueue: ClassVar[Callable[[], Awaitable[JobHandle[None]]]]
 
@@ -73,7 +73,9 @@ class Polled:
         return (await Polled.enqueue()).id
 
 
-async def test_what_an_object_of_the_app_enqueues_is_no_child_of_the_job_that_made_it(app: JetJobs) -> None:
+async def test_jobs_enqueued_by_an_app_scoped_object_are_not_children_of_the_job_that_created_it(
+    app: JetJobs,
+) -> None:
     @app.task
     async def leaf() -> None: ...
 
@@ -98,7 +100,7 @@ async def test_what_an_object_of_the_app_enqueues_is_no_child_of_the_job_that_ma
         ({"Jetjobs-Root": "r1"}, None, None),
     ],
 )
-async def test_a_line_that_somebody_wrote_by_hand_counts_as_far_as_it_is_ids(
+async def test_foreign_parent_headers_count_only_if_they_are_valid_ids(
     app: JetJobs, written: dict[str, str], parent: str | None, root: str | None
 ) -> None:
     @app.task
@@ -116,9 +118,9 @@ async def test_a_line_that_somebody_wrote_by_hand_counts_as_far_as_it_is_ids(
         assert (status.parent, status.root) == (parent, root)
         async with running(app.worker()):
             handle = await app.job(status.id)
-            told = await handle.result(SOON)
-        assert told[:2] == [parent, root or status.id]
-        child = await app.jobs.get(told[2])
+            result = await handle.result(SOON)
+        assert result[:2] == [parent, root or status.id]
+        child = await app.jobs.get(result[2])
         assert (child.parent, child.root) == (status.id, root or status.id)
         ended = await app.jobs.get(status.id)
         assert (ended.parent, ended.root) == (parent, root)

@@ -23,7 +23,7 @@ def bytes_of(size: int) -> bytes:
     return text_of(size).encode()
 
 
-async def test_an_object_is_read_as_it_was_written_whatever_its_size(app: JetJobs, truth: Truth) -> None:
+async def test_objects_of_any_size_are_read_as_written(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default"])
         store = app.jetstream.payloads
@@ -36,7 +36,7 @@ async def test_an_object_is_read_as_it_was_written_whatever_its_size(app: JetJob
         assert (await truth.chunks())[entry["nuid"]] == 2
 
 
-async def test_other_clients_read_what_we_wrote_and_we_read_what_they_wrote(app: JetJobs, truth: Truth) -> None:
+async def test_objects_are_interchangeable_with_other_clients(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default"])
         data = bytes_of(1_234_567)
@@ -53,9 +53,7 @@ async def test_other_clients_read_what_we_wrote_and_we_read_what_they_wrote(app:
         assert {entry.name for entry in await store.list(ignore_deletes=True)} == {"ours.1"}
 
 
-async def test_a_put_takes_the_place_of_an_older_one_and_leaves_none_of_its_chunks(
-    app: JetJobs, truth: Truth
-) -> None:
+async def test_a_put_replaces_an_older_object_and_leaves_none_of_its_chunks(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default"])
         store = app.jetstream.payloads
@@ -79,8 +77,8 @@ async def test_a_deleted_object_leaves_nothing_behind(app: JetJobs, truth: Truth
         assert (await truth.api("STREAM.INFO.OBJ_jobs-payloads"))["state"]["messages"] == 0
 
 
-@pytest.mark.parametrize("fault", ["a chunk is gone", "a chunk was changed", "no entry", "an entry is no JSON"])
-async def test_a_broken_object_is_malformed_and_says_how(app: JetJobs, truth: Truth, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["a chunk is gone", "a chunk was changed", "no entry", "an entry is not JSON"])
+async def test_a_broken_object_is_malformed_with_a_reason(app: JetJobs, truth: Truth, fault: str) -> None:
     async with app:
         await app.provision(["default"])
         store = app.jetstream.payloads
@@ -93,7 +91,7 @@ async def test_a_broken_object_is_malformed_and_says_how(app: JetJobs, truth: Tr
             await truth.js.publish(f"$O.jobs-payloads.C.{nuid}", b"x" * (500_000 - 3 * 131_072))
         if fault == "no entry":
             await truth.api("STREAM.PURGE.OBJ_jobs-payloads", {"filter": subject})
-        if fault == "an entry is no JSON":
+        if fault == "an entry is not JSON":
             await truth.js.publish(subject, b"{", headers={"Nats-Rollup": "sub"})
         said = {"a chunk is gone": "3 of 4 chunks", "a chunk was changed": "the digest differs"}
         with pytest.raises(MalformedJob, match=said.get(fault, "is not in")):
@@ -121,7 +119,7 @@ async def test_a_chunk_whose_confirmation_is_lost_is_stored_once(
         assert list((await truth.chunks()).values()) == [4]
 
 
-async def test_reading_and_writing_outlast_a_server_restart(
+async def test_reading_and_writing_survive_a_server_restart(
     make_app: MakeApp, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 45.0)
@@ -140,7 +138,7 @@ async def test_reading_and_writing_outlast_a_server_restart(
 
 
 @pytest.mark.patient
-async def test_a_server_that_stays_away_is_a_broker_error_and_not_a_missing_object(
+async def test_an_unavailable_server_is_a_broker_error_and_not_a_missing_object(
     make_app: MakeApp, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 1.0)
@@ -155,7 +153,7 @@ async def test_a_server_that_stays_away_is_a_broker_error_and_not_a_missing_obje
         server.start()
 
 
-async def test_an_object_with_a_ttl_expires_whole(app: JetJobs, truth: Truth) -> None:
+async def test_an_object_with_a_ttl_expires_completely(app: JetJobs, truth: Truth) -> None:
     async with app:
         await app.provision(["default"])
         await app.jetstream.payloads.put("o", bytes_of(500_000), LABELS, ttl_s=1)

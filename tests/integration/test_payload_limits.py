@@ -30,7 +30,7 @@ QUICK = RetryPolicy(max_attempts=2, base=timedelta(milliseconds=10))
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server that takes messages of 40,000 bytes."""
+    """A server that accepts messages of up to 40,000 bytes."""
     config = tmp_path / "small.conf"
     config.write_text("max_payload: 40000\n")
     with EmbeddedServer(extra=("-c", str(config))) as running_server:
@@ -69,7 +69,7 @@ async def test_bodies_and_results_around_every_limit_make_the_round_trip_and_clo
     await truth.close()
 
 
-async def test_hand_made_jobs_around_the_servers_limit_fail_twice_die_and_are_replayed_whole(
+async def test_anonymous_jobs_around_the_limit_of_the_server_fail_twice_die_and_are_replayed_completely(
     small: EmbeddedServer,
 ) -> None:
     app, probe = app_on(small)
@@ -109,7 +109,7 @@ async def test_hand_made_jobs_around_the_servers_limit_fail_twice_die_and_are_re
     await truth.close()
 
 
-async def test_full_storage_refuses_a_large_job_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+async def test_full_storage_refuses_a_large_job_and_stores_nothing_of_it(tmp_path: Path) -> None:
     config = tmp_path / "full.conf"
     config.write_text("jetstream { max_file_store: 6000000 }\n")
     with EmbeddedServer(extra=("-c", str(config))) as tight:
@@ -131,7 +131,7 @@ async def test_full_storage_refuses_a_large_job_and_keeps_nothing_of_it(tmp_path
             await truth.until_empty()
             async with running(app.worker()):
                 assert await (await work.enqueue(text_of(2 * MB))).result(SOON) == 2 * MB
-                # A result for which there is no room: the work is done, so the job ends without its record.
+                # The storage has no space for the result: the work is done, so the job ends without a record.
                 handle = await give.enqueue()
                 await probe.finished(2, "succeeded", timeout=30)
             assert handle.id not in await truth.done()

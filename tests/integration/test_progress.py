@@ -43,7 +43,7 @@ async def listen(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-async def test_the_status_shows_it_wherever_the_task_runs(
+async def test_the_status_shows_progress_wherever_the_task_runs(
     kept_app: JetJobs, truth: Truth, tmp_path: Path, task: Any, progress: float, message: str
 ) -> None:
     go_on = tmp_path / "go"
@@ -70,7 +70,7 @@ async def test_the_status_shows_it_wherever_the_task_runs(
     assert progress in {event["progress"] for event in events if event["attempt"] == 1}
 
 
-async def test_a_job_that_says_nothing_has_none_and_tells_nobody(opened: JetJobs, truth: Truth) -> None:
+async def test_a_job_without_progress_shows_none_and_publishes_nothing(opened: JetJobs, truth: Truth) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @opened.task
@@ -97,7 +97,7 @@ async def test_a_job_that_says_nothing_has_none_and_tells_nobody(opened: JetJobs
     assert heard == []
 
 
-async def test_a_short_job_tells_its_last_and_writes_no_record(opened: JetJobs, truth: Truth) -> None:
+async def test_a_short_job_publishes_its_last_progress_and_writes_no_record(opened: JetJobs, truth: Truth) -> None:
     @opened.task
     async def work() -> None:
         current_job().progress(0.5)
@@ -115,11 +115,11 @@ async def test_a_short_job_tells_its_last_and_writes_no_record(opened: JetJobs, 
 
         await eventually(reported, 30)
     assert [(event["progress"], event["message"]) for _, event in heard] == [(1.0, "all")]
-    if quick:  # else it may have lasted long enough to be shown
+    if quick:  # otherwise it may have run long enough to be shown
         assert (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"] == 0
 
 
-async def test_it_is_throttled_and_the_last_gets_through(opened: JetJobs, truth: Truth) -> None:
+async def test_progress_is_throttled_and_the_last_one_is_published(opened: JetJobs, truth: Truth) -> None:
     @opened.task
     async def work() -> float:
         job, started = current_job(), time.monotonic()
@@ -139,13 +139,13 @@ async def test_it_is_throttled_and_the_last_gets_through(opened: JetJobs, truth:
             return bool(heard) and heard[-1][1]["progress"] == 0.99
 
         await eventually(ended, 30)
-    # One for each tick, and the last. A tick is never shorter than that.
+    # One per tick, and the last. A tick is never shorter than that.
     assert len(heard) <= took / TICK_S + 2
     records = (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"]
     assert records <= took / TICK_S + 3  # and the one that deletes the record
 
 
-async def test_a_bad_progress_fails_the_attempt_with_a_clear_error(opened: JetJobs, truth: Truth) -> None:
+async def test_an_invalid_progress_fails_the_attempt_with_a_clear_error(opened: JetJobs, truth: Truth) -> None:
     @opened.task(retry=RetryPolicy(max_attempts=1))
     async def work() -> None:
         current_job().progress(40)
@@ -162,7 +162,7 @@ async def test_a_bad_progress_fails_the_attempt_with_a_clear_error(opened: JetJo
 # Following
 
 
-async def test_following_a_job_tells_of_each_change_until_it_has_ended(opened: JetJobs) -> None:
+async def test_following_a_job_yields_each_change_until_it_has_ended(opened: JetJobs) -> None:
     steps: list[asyncio.Event] = [asyncio.Event() for _ in range(3)]
 
     @opened.task
@@ -187,7 +187,7 @@ async def test_following_a_job_tells_of_each_change_until_it_has_ended(opened: J
     assert seen[-1].state is JobState.SUCCEEDED
 
 
-async def test_following_a_job_that_is_nowhere_ends(opened: JetJobs) -> None:
+async def test_following_an_unknown_job_ends(opened: JetJobs) -> None:
     @opened.task(store_result=False)
     async def work() -> None: ...
 
@@ -199,7 +199,7 @@ async def test_following_a_job_that_is_nowhere_ends(opened: JetJobs) -> None:
 
 
 async def test_a_follower_without_events_still_sees_the_progress(opened: JetJobs) -> None:
-    """As one who may not subscribe there: a look each second makes up for it."""
+    """A user that may not subscribe to events: polling every second replaces them."""
     go_on = asyncio.Event()
 
     @opened.task

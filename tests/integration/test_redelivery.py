@@ -126,7 +126,7 @@ async def test_a_job_longer_than_its_lease_runs_once(app: JetJobs, truth: Truth,
 
 
 @pytest.mark.settings(queues={"lease": "1s"})
-async def test_a_lease_that_runs_out_cancels_the_task_and_touches_nothing(
+async def test_an_expired_lease_cancels_the_task_and_settles_nothing(
     app: JetJobs, server: EmbeddedServer, truth: Truth, probe: Probe
 ) -> None:
     cancelled = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_a_task_that_blocks_the_loop_past_its_lease_keeps_it_and_is_named(
     assert [getattr(record, "task", "") for record in blocked] == ["rude"]
 
 
-async def test_the_lease_is_the_lanes_own_whatever_the_settings_say(make_app: MakeApp, truth: Truth) -> None:
+async def test_the_lease_of_the_lane_overrides_the_settings(make_app: MakeApp, truth: Truth) -> None:
     async with make_app(queues={"lease": "1s"}) as first:
         await first.provision(["default"])
     app = make_app(queues={"lease": "30s"})

@@ -1,4 +1,4 @@
-"""Secret arguments on a real server: the task gets them, and nobody else is shown them."""
+"""Secret arguments on a real server: the task gets them, and they are masked everywhere else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_the_task_gets_the_values_and_the_message_names_the_fields(
 
 
 @pytest.mark.timeout(240)
-async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_whole(
+async def test_dead_letters_are_shown_masked_to_every_reader_and_replayed_completely(
     app: JetJobs,
     probe: Probe,
     truth: Truth,
@@ -93,7 +93,7 @@ async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_
                 ("hand", ["--json"]),
                 ("odd", ["--json"]),
             ):
-                # A program that has never heard of the task.
+                # A program that does not know the task.
                 show = ["dead", "show", job_id, *more]
                 shown = await asyncio.to_thread(run, show, tmp_path, 120, {"NATS_URL": server.url})
                 assert shown.returncode == 0, shown.stderr
@@ -117,7 +117,7 @@ async def test_dead_letters_are_shown_masked_by_whoever_reads_them_and_replayed_
 
 
 @pytest.mark.timeout(240)
-async def test_lists_of_jobs_show_them_masked_and_cannot_be_asked_for_them(
+async def test_lists_of_jobs_show_secrets_masked_and_cannot_filter_by_them(
     app: JetJobs, server: EmbeddedServer, tmp_path: Path
 ) -> None:
     with_task(app)
@@ -130,7 +130,7 @@ async def test_lists_of_jobs_show_them_masked_and_cannot_be_asked_for_them(
         asked = [*listing, "--where", f"args.password={HUSH}"]
         found = await asyncio.to_thread(run, asked, tmp_path, 120, {"NATS_URL": server.url})
         assert json.loads(found.stdout)["items"] == []
-        said = "is secret: it is not looked at, and jobs that have it are not listed"
+        said = "is secret: it cannot be searched, and jobs that have it are not listed"
         assert f"args.password {said}" in found.stderr
         for path in ("args.password", "args.login.token", "args.login"):
             page = await app.jobs.page(JobQuery(JobState.SCHEDULED, where=((path, "***"),)))
@@ -144,7 +144,7 @@ class Grant(BaseModel):
     token: Annotated[str, Secret()]
 
 
-async def test_what_is_secret_in_a_result_is_given_to_the_caller_and_shown_to_nobody(
+async def test_secrets_of_a_result_are_returned_to_the_caller_and_masked_elsewhere(
     app: JetJobs, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @app.task

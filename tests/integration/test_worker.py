@@ -23,9 +23,7 @@ SOON = timedelta(seconds=10)
 # Slots and lanes
 
 
-async def test_no_more_jobs_run_at_once_than_there_are_slots_and_queue_limits_hold(
-    app: JetJobs, probe: Probe
-) -> None:
+async def test_concurrency_is_limited_by_slots_and_by_the_limits_of_queues(app: JetJobs, probe: Probe) -> None:
     now: dict[str, int] = {"wide": 0, "narrow": 0}
     most: dict[str, int] = {"wide": 0, "narrow": 0, "all": 0}
 
@@ -47,7 +45,7 @@ async def test_no_more_jobs_run_at_once_than_there_are_slots_and_queue_limits_ho
     assert most["wide"] >= 4
 
 
-async def test_low_priority_is_served_beside_a_backlog_of_high(app: JetJobs, probe: Probe) -> None:
+async def test_low_priority_jobs_run_during_a_backlog_of_high_priority_jobs(app: JetJobs, probe: Probe) -> None:
     order: list[str] = []
 
     @app.task
@@ -65,7 +63,7 @@ async def test_low_priority_is_served_beside_a_backlog_of_high(app: JetJobs, pro
     assert first.count("high") > first.count("normal") > first.count("low") >= 12  # 8:3:1, and no lane starves
 
 
-async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
+async def test_a_surplus_delivery_is_returned_when_no_slot_becomes_free(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     go_on = asyncio.Event()
@@ -80,7 +78,7 @@ async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
     async with provisioned_worker(app, slots=1):
         await block.enqueue()
         await probe.wait(JobStarted)
-        # The other lanes still have a request open: this one is delivered, and finds no slot.
+        # The other lanes still have an open pull request: this job is delivered and finds no slot.
         handle = await quick.options(priority="high").enqueue()
         await probe.finished(1, "released")
         assert (await handle.status()).state is JobState.QUEUED
@@ -91,10 +89,10 @@ async def test_a_surplus_delivery_is_given_back_when_no_slot_comes_free(
         await probe.finished(2, "succeeded")
 
 
-# Life
+# Start and stop
 
 
-async def test_stopping_lets_running_jobs_finish_and_leaves_the_rest_queued(
+async def test_stopping_lets_running_jobs_finish_and_leaves_other_jobs_queued(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     go_on = asyncio.Event()
@@ -188,11 +186,11 @@ async def test_an_idle_worker_starts_a_job_at_once_after_a_server_restart(
         assert len(probe.of(ConnectionLost)) == 1
 
 
-# Found by trying to break it
+# Regressions
 
 
 @pytest.mark.settings(worker={"provision": "verify"})
-async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
+async def test_a_worker_pulls_again_after_all_its_lanes_were_missing_for_long(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -210,7 +208,9 @@ async def test_a_worker_pulls_again_after_all_its_lanes_were_away_for_long(
         assert await (await work.enqueue()).result(timedelta(seconds=20)) == "done"
 
 
-async def test_a_reply_too_long_for_the_protocol_ends_no_worker(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_reply_too_long_for_the_protocol_does_not_stop_a_worker(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
     @app.task
     async def work() -> None: ...
 
@@ -223,7 +223,7 @@ async def test_a_reply_too_long_for_the_protocol_ends_no_worker(app: JetJobs, tr
         assert not probe.of(ConnectionLost)
 
 
-async def test_an_app_opened_on_another_loop_says_so(make_app: MakeApp) -> None:
+async def test_an_app_opened_on_another_loop_raises_a_clear_error(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.task
@@ -238,7 +238,7 @@ async def test_an_app_opened_on_another_loop_says_so(make_app: MakeApp) -> None:
             await asyncio.to_thread(elsewhere)
 
 
-async def test_a_worker_told_to_stop_while_it_starts_never_becomes_ready(app: JetJobs, probe: Probe) -> None:
+async def test_a_worker_stopped_while_it_starts_never_becomes_ready(app: JetJobs, probe: Probe) -> None:
     entered = asyncio.Event()
     left: list[str] = []
 
