@@ -48,7 +48,7 @@ def test_text_output_json_output_and_exit_codes(folder: Path, server: EmbeddedSe
     well = run(["doctor", "--strict", *there], folder, timeout=50)
     assert (well.returncode, well.stderr) == (0, "")
     lines = well.stdout.splitlines()
-    assert lines[-1] == f"0 failed, 0 warnings, {len(lines) - 2} ok, 1 left out"
+    assert lines[-1] == f"0 failed, 0 warnings, {len(lines) - 2} ok, 1 skipped"
     assert {line[:6].strip() for line in lines[:-1]} == {"ok", "skip"}
     assert "\x1b" not in well.stdout
 
@@ -101,7 +101,7 @@ def test_no_line_is_wider_than_the_terminal(folder: Path) -> None:
         shown = " ".join(" ".join(terminal.lines).split())
         assert shown.startswith("fail nats no NATS server at nats://127.0.0.1:1 within 1 s:")
         assert "→ start one with `jetjobs dev`, or name another with --server or NATS_URL" in shown
-        assert "1 failed, 0 warnings, 1 ok, 4 left out" in shown
+        assert "1 failed, 0 warnings, 1 ok, 4 skipped" in shown
 
 
 def bad(findings: list[Finding]) -> list[tuple[str, str]]:

@@ -99,11 +99,11 @@ def summary(counts: dict[str, int]) -> str:
     """The closing line.
 
     >>> summary({"failed": 1, "warnings": 2, "ok": 14, "left_out": 1})
-    '1 failed, 2 warnings, 14 ok, 1 left out'
+    '1 failed, 2 warnings, 14 ok, 1 skipped'
     """
     warnings = "1 warning" if counts["warnings"] == 1 else f"{counts['warnings']} warnings"
-    left_out = f", {counts['left_out']} left out" if counts["left_out"] else ""
-    return f"{counts['failed']} failed, {warnings}, {counts['ok']} ok{left_out}"
+    skipped = f", {counts['left_out']} skipped" if counts["left_out"] else ""
+    return f"{counts['failed']} failed, {warnings}, {counts['ok']} ok{skipped}"
 
 
 def _painted(line: str, level: str) -> str:
