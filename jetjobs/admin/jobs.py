@@ -12,8 +12,8 @@ from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
 from jetjobs.jetstream.messages.scan import page, scan
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.queue_state import lane_states
-from jetjobs.jetstream.topology import list_queues
 from jetjobs.model.errors import (
     AccessDenied,
     ConfigError,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.purge import Purge, Purged
 from jetjobs.jetstream.queues.queue_state import lane_states, pause, queue_state, resume, server_time_of
-from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import DefinitionError, QueueNotFound
 from jetjobs.model.public import public

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from jetjobs.jetstream.layout import LAYOUT, compare_layouts, layout_in
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
@@ -16,13 +16,9 @@ from jetjobs.model.public import public
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_stream, object_chunks, object_metas, object_stream
 
 DUPLICATE_WINDOW_S = 120
-_LAYOUT = "jetjobs.wire"
-"""Metadata key of the layout of a stream."""
-_LAYOUT_S = 1.0
 SPARE_DELIVERIES = 5
 """How far the delivery limit of the server is above max_crashes."""
 Kind = Literal["stream", "lane", "bucket"]
@@ -97,7 +93,7 @@ def _work(names: Names, queue: str, shared: dict[str, Any]) -> TopologyItem:
         "allow_direct": True,
         "allow_atomic": True,
         "duplicate_window": DUPLICATE_WINDOW_S * api.NS,
-        "metadata": {"jetjobs.queue": queue, _LAYOUT: n.WIRE_VERSION},
+        "metadata": {"jetjobs.queue": queue, LAYOUT: n.WIRE_VERSION},
         **shared,
     }
     return TopologyItem("stream", f"work stream {stream}", stream, "", config, names.pin(queue))
@@ -129,7 +125,7 @@ def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> Topo
         "max_age": int(settings.dead_max_age.total_seconds() * api.NS),
         "max_msgs_per_subject": 1,
         "allow_direct": True,
-        "metadata": {_LAYOUT: n.WIRE_VERSION},
+        "metadata": {LAYOUT: n.WIRE_VERSION},
         **shared,
     }
     return TopologyItem("stream", f"dead-letter stream {names.dead_stream}", names.dead_stream, "", config)
@@ -177,50 +173,8 @@ async def inspect(
     """
     changes = await asyncio.gather(*(_inspect(connection, one, keep_replicas) for one in wanted))
     different = [change for change in changes if "metadata" in change.diff and not change.wanted.consumer]
-    _check_layouts({change.wanted.stream: _layout(change.diff["metadata"][0]) for change in different})
+    compare_layouts({change.wanted.stream: layout_in(change.diff["metadata"][0]) for change in different})
     return list(changes)
-
-
-async def check_layout(connection: Connection, names: Names, queues: Iterable[str]) -> None:
-    """TopologyConflict when another version of jetjobs created the streams of these queues in another layout.
-
-    One request for each queue, not repeated: a queue that does not exist or may not be read passes.
-    """
-    streams = [names.work_stream(queue) for queue in queues]
-    layouts = dict(
-        zip(streams, await asyncio.gather(*(_read_layout(connection, s) for s in streams)), strict=True)
-    )
-    if all(layout in ("", n.WIRE_VERSION) for layout in layouts.values()):
-        return
-    with contextlib.suppress(BrokerError):  # name the other streams too, where this user may list them
-        for queue in await list_queues(connection, names):
-            layouts[names.work_stream(queue)] = await _read_layout(connection, names.work_stream(queue))
-    layouts[names.dead_stream] = await _read_layout(connection, names.dead_stream)
-    _check_layouts(layouts)
-
-
-async def _read_layout(connection: Connection, stream: str) -> str:
-    try:
-        info = read_record(await connection.ask(api.stream_info(stream), timeout_s=_LAYOUT_S))
-    except BrokerError:
-        return ""
-    return _layout((info.get("config") or {}).get("metadata") or {})
-
-
-def _layout(metadata: dict[str, str]) -> str:
-    """Empty for a stream without layout: jetjobs did not create it, or its operator has removed the metadata."""
-    return metadata.get(_LAYOUT, "")
-
-
-def _check_layouts(layouts: dict[str, str]) -> None:
-    others = {stream: layout for stream, layout in sorted(layouts.items()) if layout not in ("", n.WIRE_VERSION)}
-    if others:
-        raise TopologyConflict(
-            f"streams of another version of jetjobs: {', '.join(others)} "
-            f"(layout {', '.join(sorted(set(others.values())))}; this version uses layout {n.WIRE_VERSION})",
-            hint="in development, `jetjobs dev --fresh` starts with an empty store; elsewhere, run the remaining "
-            "jobs with the other version, then delete these streams and the buckets of the namespace",
-        )
 
 
 async def _inspect(connection: Connection, wanted: TopologyItem, keep_replicas: bool) -> TopologyChange:
@@ -327,20 +281,6 @@ async def _pause_of(connection: Connection, stream: str) -> str | None:
     """The end of the pause of a queue's lanes; None when they are not paused."""
     lanes = (await connection.api(api.consumer_list(stream))).get("consumers") or []
     return next((lane["config"]["pause_until"] for lane in lanes if lane.get("paused")), None)
-
-
-async def list_queues(connection: Connection, names: Names) -> list[str]:
-    """The queues of the namespace that exist on the server."""
-    queues: list[str] = []
-    offset = 0
-    while True:
-        query = {"subject": names.work_filter, "offset": offset}
-        answer = await connection.api(api.STREAM_NAMES, query)
-        page = answer.get("streams") or []
-        queues += [queue for stream in page if (queue := names.queue_of(stream)) is not None]
-        offset += len(page)
-        if not page or offset >= int(answer.get("total", 0)):
-            return sorted(queues)
 
 
 async def restore_lanes(connection: Connection, names: Names, queue: str, settings: QueueSettings) -> list[str]:

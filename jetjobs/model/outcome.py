@@ -107,7 +107,7 @@ class Abandoned(NamedTuple):
     """Nothing is published. `ack` if the outcome is already stored, not if the lease is lost."""
 
     ack: bool
-    name: str = "let_go"
+    name: str = "abandoned"
 
 
 Outcome = Succeeded | Retried | Snoozed | Released | Suspected | Cancelled | DeadLettered | Abandoned

@@ -13,7 +13,7 @@ from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan_waiting
-from jetjobs.jetstream.topology import list_queues
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.public import public

@@ -13,7 +13,7 @@ from jetjobs.jetstream.jobs.status import WAITING_STATES
 from jetjobs.jetstream.messages.codec import decode
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.messages.scan import scan
-from jetjobs.jetstream.topology import list_queues
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.model.errors import DeliveryError
 from jetjobs.model.job import Job, JobState
 from jetjobs.model.masking import read_paths

@@ -44,7 +44,7 @@ async def test_of_two_concurrent_edits_one_wins_and_the_other_fails(app: JetJobs
         [won] = [answer for answer in answers if not isinstance(answer, BaseException)]
         [lost] = [answer for answer in answers if isinstance(answer, BaseException)]
         assert isinstance(lost, ScheduleConflict)
-        assert "has changed" in str(lost)
+        assert "was changed by another process" in str(lost)
         assert lost.hint
         assert (await app.schedules.get("s")).schedule.every == won.schedule.every
         with pytest.raises(ScheduleConflict, match="its revision is"):

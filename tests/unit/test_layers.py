@@ -40,15 +40,16 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
     "jetstream": {
         "transport": frozenset(),
         "messages": frozenset({"transport"}),
-        "pull": frozenset({"transport", "messages"}),
-        "jobs": frozenset({"transport", "messages", "pull"}),
-        "schedules": frozenset({"transport", "messages", "pull", "jobs"}),
-        "queues": frozenset({"transport", "messages", "pull", "jobs", "schedules"}),
-        "workers": frozenset({"transport", "messages", "pull", "jobs", "schedules"}),
-        "topology": frozenset({"transport", "messages", "pull", "jobs", "schedules", "queues", "workers"}),
-        "leader_lock": frozenset({"transport", "messages", "pull", "jobs", "schedules", "queues", "workers"}),
+        "pull": frozenset({"transport"}),
+        "jobs": frozenset({"transport", "messages"}),
+        "schedules": frozenset({"transport", "messages", "jobs"}),
+        "queues": frozenset({"transport", "messages", "pull", "jobs"}),
+        "workers": frozenset({"transport", "messages"}),
+        "leader_lock": frozenset({"transport", "messages"}),
+        "layout": frozenset({"transport", "queues"}),
+        "topology": frozenset({"transport", "messages", "queues", "layout"}),
         "client": frozenset(
-            {"transport", "messages", "pull", "jobs", "schedules", "queues", "workers", "topology", "leader_lock"}
+            {"transport", "messages", "jobs", "schedules", "queues", "workers", "layout", "topology"}
         ),
     },
     "worker": {

@@ -95,6 +95,20 @@ async def consumers_of(connection: Connection, stream: str) -> list[dict[str, An
             return found
 
 
+async def list_queues(connection: Connection, names: Names) -> list[str]:
+    """The queues of the namespace that exist on the server."""
+    queues: list[str] = []
+    offset = 0
+    while True:
+        query = {"subject": names.work_filter, "offset": offset}
+        answer = await connection.api(api.STREAM_NAMES, query)
+        page = answer.get("streams") or []
+        queues += [queue for stream in page if (queue := names.queue_of(stream)) is not None]
+        offset += len(page)
+        if not page or offset >= int(answer.get("total", 0)):
+            return sorted(queues)
+
+
 async def stranded_sequences(connection: Connection, names: Names, queue: str, lane: str) -> list[int]:
     """Sequences of messages of a lane that its consumer will never deliver again, oldest first.
 

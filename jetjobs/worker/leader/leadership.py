@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.leader_lock import LeaderLock
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.queue_state import queue_state
-from jetjobs.jetstream.topology import list_queues
 from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerError, JetJobsError
 from jetjobs.model.events import Observer

@@ -15,7 +15,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import ObjectInfo, read_info
 from jetjobs.jetstream.messages.scan import PAGE, page
-from jetjobs.jetstream.topology import list_queues
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire import headers as h

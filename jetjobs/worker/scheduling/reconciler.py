@@ -20,9 +20,9 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.jetstream.schedules.ticks import portion
-from jetjobs.jetstream.topology import list_queues
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, TopologyMissing
 from jetjobs.model.schedule.plan import Mark, Step, begin, end, last_scheduled_time, to_end
 from jetjobs.model.schedule.schedule import EPOCH, Schedule
