@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import textwrap
@@ -88,10 +89,9 @@ def lines_of(finding: Finding, columns: int | None) -> list[str]:
     if columns is None or len(whole) <= columns:
         return [whole.replace("\n", " ")]
     room = max(20, columns - INDENT)
-    parts = [
-        *textwrap.wrap(finding.text, room),
-        *(textwrap.wrap(hint, room, subsequent_indent="  ") if hint else []),
-    ]
+    # Not at hyphens: an option must stay whole to be copied.
+    wrap = functools.partial(textwrap.wrap, width=room, break_on_hyphens=False)
+    parts = [*wrap(finding.text), *(wrap(hint, subsequent_indent="  ") if hint else [])]
     return [head + parts[0], *(" " * INDENT + part for part in parts[1:])]
 
 
