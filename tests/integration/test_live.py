@@ -55,7 +55,7 @@ class Watcher:
 
 @contextlib.asynccontextmanager
 async def watching(app: JetJobs, **wish: Any) -> AsyncIterator[Watcher]:
-    """A watcher that the workers have heard of."""
+    """A watcher that the workers know of."""
     watcher = Watcher()
     task = asyncio.create_task(watcher.read(app, **wish))
     try:
@@ -94,7 +94,7 @@ async def hear_all(truth: Truth) -> list[tuple[str, dict[str, Any]]]:
         heard.append((message.subject, json.loads(message.data)))
 
     await truth.nc.subscribe("jobs.events.>", cb=hear)
-    await truth.api("INFO")  # nats-py's flush does not prove it: the PING may overtake the subscription
+    await truth.api("INFO")  # a flush of nats-py does not guarantee the subscription
     return heard
 
 
@@ -111,7 +111,7 @@ async def test_no_job_event_is_published_without_a_watcher(
         await eventually(lambda: _is_unwatched(worker))
         for handle in [await work.enqueue() for _ in range(20)]:
             await handle.result(SOON)
-    # The last event: all that were published before it have come by then.
+    # The last event: all earlier ones have arrived before it.
     await eventually(lambda: _includes(heard, "jobs.events.worker.stopped.w1"))
     words = ["started", "ready", "quiet", "stopped"]
     assert [subject.split(".")[2:4] for subject, _ in heard] == [["worker", word] for word in words]
@@ -125,7 +125,7 @@ async def _is_unwatched(worker: Worker) -> bool:
     return not worker.event_publisher.watched
 
 
-async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> None:
+async def test_a_watcher_receives_the_events_of_jobs(opened: JetJobs, truth: Truth) -> None:
     heard = await hear_all(truth)
     worker, work = opened.worker(name="w.1"), opened.tasks["work"]
     async with running(worker):
@@ -146,7 +146,7 @@ async def test_a_watcher_hears_how_jobs_go(opened: JetJobs, truth: Truth) -> Non
             await eventually(lambda: _includes(heard, subject))
 
 
-async def test_each_watcher_hears_what_it_wants(opened: JetJobs) -> None:
+async def test_each_watcher_receives_only_the_events_it_selects(opened: JetJobs) -> None:
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
@@ -166,7 +166,7 @@ async def test_each_watcher_hears_what_it_wants(opened: JetJobs) -> None:
             assert other.heard == []
 
 
-async def test_workers_that_start_and_stop_are_heard_of(opened: JetJobs) -> None:
+async def test_a_watcher_receives_starts_and_stops_of_workers(opened: JetJobs) -> None:
     async with watching(opened, kinds="worker.*") as watcher:
         assert watcher.begun.result() == 0
         worker = opened.worker(name="late")
@@ -179,7 +179,7 @@ async def test_workers_that_start_and_stop_are_heard_of(opened: JetJobs) -> None
     assert watcher.heard[0].detail == "default"
 
 
-async def test_a_watcher_hears_of_progress(opened: JetJobs) -> None:
+async def test_a_watcher_receives_progress(opened: JetJobs) -> None:
     from jetjobs import current_job
 
     @opened.task
@@ -197,7 +197,7 @@ async def test_a_watcher_hears_of_progress(opened: JetJobs) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, server: EmbeddedServer) -> None:
+async def test_watching_continues_after_a_server_outage(opened: JetJobs, server: EmbeddedServer) -> None:
     worker, work = opened.worker(), opened.tasks["work"]
     async with running(worker):
         await until_ready(worker)
@@ -208,7 +208,7 @@ async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, serve
             handle = await work.enqueue()
             await handle.result(SOON)
 
-            # A reconnect of the worker may come after ours: until the next announcement it may publish nothing.
+            # The worker may reconnect after us: until the next announcement it may publish nothing.
             async def heard() -> bool:
                 again = await work.enqueue()
                 await again.result(SOON)
@@ -217,7 +217,7 @@ async def test_watching_goes_on_after_the_server_was_away(opened: JetJobs, serve
             await eventually(heard, 60)
 
 
-async def test_of_a_busy_task_events_are_skipped_and_counted_and_a_rare_task_is_seen_beside_it(
+async def test_events_of_a_busy_task_are_skipped_and_counted_while_those_of_a_rare_task_are_published(
     opened: JetJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @opened.task
@@ -233,14 +233,14 @@ async def test_of_a_busy_task_events_are_skipped_and_counted_and_a_rare_task_is_
         assert (await watcher.has("job.succeeded", watcher.of("rare"))).skipped == 0
 
         async def accounted_for() -> bool:
-            # A further job of the task brings the count of those skipped before it.
+            # The next event of the task has the count of skipped events.
             await (await work.enqueue()).result(SOON)
             return any(event.skipped for event in watcher.heard if event.task == "work")
 
         await eventually(accounted_for, 40)
 
 
-async def test_a_new_watcher_does_not_inherit_what_was_skipped_for_others(
+async def test_a_new_watcher_does_not_inherit_the_skipped_events_of_others(
     opened: JetJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published: list[LiveEvent] = []
@@ -267,14 +267,14 @@ async def test_names_of_tasks_do_not_fill_the_memory_of_a_worker(opened: JetJobs
     assert len(worker.event_publisher._counters) <= event_publisher.MAX_COUNTERS
 
 
-async def test_wrong_wishes_are_refused_at_once(opened: JetJobs) -> None:
+async def test_invalid_filters_are_refused_at_once(opened: JetJobs) -> None:
     with pytest.raises(ConfigError, match="no kind of event matches 'jobs"):
         opened.events(kinds="jobs.*")
     with pytest.raises(DefinitionError):
         opened.events(queue="no good")
 
 
-async def test_rates_are_those_since_the_list_before(opened: JetJobs) -> None:
+async def test_rates_are_measured_since_the_previous_list(opened: JetJobs) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @opened.task

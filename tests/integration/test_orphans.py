@@ -1,4 +1,4 @@
-"""The sweep of the object store: it removes what nothing refers to, and nothing else."""
+"""The sweep of the object store removes unreferenced objects, and nothing else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_the_sweep_removes_orphans_and_nothing_else(app: JetJobs, truth: T
         assert await sweep_orphans(jetstream) == 0, "all are younger than an hour"
         assert len(await truth.objects()) == 11
         assert await sweep_orphans(jetstream, ANY_AGE) == 5
-        kept = needed | {"gone.r1"}  # its queue is not there; it may be restored
+        kept = needed | {"gone.r1"}  # its queue is missing and may be restored
         entries = await truth.objects()
         assert set(entries) == kept
         assert set(await truth.chunks()) == {entry["nuid"] for entry in entries.values()} | {"theirs"}
@@ -74,7 +74,7 @@ async def test_the_sweep_removes_orphans_and_nothing_else(app: JetJobs, truth: T
             assert await live.result(timedelta(seconds=30)) == BIG
 
 
-async def test_an_aged_out_dead_letter_takes_its_body_along(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_the_body_of_an_expired_dead_letter_is_removed(app: JetJobs, truth: Truth, probe: Probe) -> None:
     @app.task(retry=ONCE)
     async def work(text: str) -> None:
         raise RuntimeError("dead")
@@ -98,7 +98,7 @@ async def test_many_pages_of_objects_are_swept(app: JetJobs, truth: Truth) -> No
         assert (await truth.objects(), await truth.chunks()) == ({}, {})
 
 
-async def test_jobs_that_die_and_are_replayed_under_a_sweep_keep_their_bodies(tmp_path: Path) -> None:
+async def test_jobs_that_die_and_are_replayed_during_a_sweep_keep_their_bodies(tmp_path: Path) -> None:
     config = tmp_path / "small.conf"
     config.write_text("max_payload: 40000\n")
     with EmbeddedServer(extra=("-c", str(config))) as server:

@@ -16,7 +16,7 @@ from tests.support.workers import provisioned, running
 MB = 1_000_000
 
 
-async def test_a_large_dead_letter_is_shown_carried_off_brought_back_and_replayed(
+async def test_a_large_dead_letter_is_shown_exported_imported_and_replayed(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     sizes: list[int] = []
@@ -41,7 +41,7 @@ async def test_a_large_dead_letter_is_shown_carried_off_brought_back_and_replaye
             assert await nothing_stored(truth)
             assert await app.dead.from_json(exported)
             assert not await app.dead.from_json(exported)
-            assert set(await truth.objects()) == {letter.payload}  # and no other that the file may bring
+            assert set(await truth.objects()) == {letter.payload}  # and no other object of the file
             again = await app.dead.get(handle.id)
             assert again is not None
             assert (await app.dead.replay(again)).outcome is ReplayOutcome.REPLAYED
@@ -54,7 +54,7 @@ async def test_a_large_dead_letter_is_shown_carried_off_brought_back_and_replaye
         await eventually(gone, timeout=30)
 
 
-async def test_a_replay_takes_the_object_over_and_an_interrupted_one_is_finished(
+async def test_a_replay_takes_over_the_object_and_an_interrupted_one_is_completed(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     fail = True
@@ -75,20 +75,20 @@ async def test_a_replay_takes_the_object_over_and_an_interrupted_one_is_finished
         stored = await truth.js.get_last_msg("jobs-dead", f"jobs.dead.default.work.{handle.id}")
         assert (await app.dead.replay(letter)).outcome is ReplayOutcome.REPLAYED
         assert await truth.objects() == entry  # not copied
-        # As if we had died before the letter was removed: it stands beside the live job.
+        # As if the process had died before it removed the letter: both letter and live job exist.
         headers = {k: v for k, v in (stored.headers or {}).items() if not k.startswith("Nats-")}
         await truth.js.publish(stored.subject or "", b"", headers=headers)
         fail = False
         async with running(app.worker()):
             await probe.finished(1, "succeeded", timeout=30)
-        assert await truth.objects() == entry  # the letter needs it still
+        assert await truth.objects() == entry  # the letter still needs it
         left = await app.dead.get(handle.id)
         assert left is not None
         assert await app.dead.delete(left)
         assert await nothing_stored(truth)
 
 
-async def test_edited_arguments_may_be_large_and_another_queue_gets_a_body_of_its_own(
+async def test_edited_arguments_may_be_large_and_a_job_on_another_queue_gets_its_own_body(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     sizes: list[int] = []

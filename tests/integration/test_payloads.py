@@ -47,12 +47,12 @@ async def test_a_20_mb_argument_and_a_20_mb_result_make_the_round_trip(
         record = (await truth.done())[handle.id]
         assert "result" not in record
         entries = await truth.objects()
-        assert set(entries) == {record["result_object"]}  # the argument is gone with its job
+        assert set(entries) == {record["result_object"]}  # the argument is deleted with its job
         assert entries[record["result_object"]]["size"] == 20 * MB + 2
         assert not probe.of(ConnectionLost)
 
 
-async def test_a_large_result_has_the_life_of_its_record(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_large_result_expires_with_its_record(app: JetJobs, truth: Truth, probe: Probe) -> None:
     @app.task(result_ttl=timedelta(seconds=500))
     async def work() -> str:
         return text_of(2 * MB)
@@ -60,7 +60,7 @@ async def test_a_large_result_has_the_life_of_its_record(app: JetJobs, truth: Tr
     async with provisioned(app):
         async with running(app.worker()):
             handle = await work.enqueue()
-            # A second look, without the push: by the record alone.
+            # Read again from the record alone, without the notification.
             assert len(await handle.result(SOON)) == len(await handle.result(SOON)) == 2 * MB
         stored = await truth.subjects("OBJ_jobs-payloads", "$O.>")
         for subject in stored:
@@ -72,7 +72,7 @@ async def test_a_large_result_has_the_life_of_its_record(app: JetJobs, truth: Tr
             await handle.result(SOON)
 
 
-async def test_the_first_record_of_a_run_stays_and_a_second_large_result_is_dropped(
+async def test_the_first_record_of_a_run_is_kept_and_a_second_large_result_is_dropped(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     may_end = asyncio.Event()
@@ -100,7 +100,9 @@ async def test_the_first_record_of_a_run_stays_and_a_second_large_result_is_drop
         assert await nothing_stored(truth)
 
 
-async def test_enqueue_many_takes_small_and_large_jobs_together(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_enqueue_many_accepts_small_and_large_jobs_together(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
     seen: dict[int, str] = {}
 
     @app.task(store_result=False)
@@ -193,7 +195,7 @@ async def test_a_retried_large_job_keeps_its_one_object_until_it_succeeds(
         assert await nothing_stored(truth)
 
 
-async def test_a_missing_object_makes_its_job_dead_with_the_cause(
+async def test_a_job_with_a_missing_object_is_dead_lettered_with_the_cause(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -217,7 +219,7 @@ async def test_a_missing_object_makes_its_job_dead_with_the_cause(
         await truth.until_empty()
 
 
-async def test_a_second_copy_of_a_job_that_has_ended_is_let_go_though_its_body_is_gone(
+async def test_a_second_copy_of_an_ended_job_is_acked_although_its_body_is_deleted(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task
@@ -242,7 +244,7 @@ async def test_a_second_copy_of_a_job_that_has_ended_is_let_go_though_its_body_i
         assert len(probe.of(JobFinished)) == 1
 
 
-async def test_a_lost_ack_leaves_the_body_for_the_run_that_follows(
+async def test_a_lost_ack_keeps_the_body_for_the_next_run(
     make_app: MakeApp, server: EmbeddedServer, truth: Truth
 ) -> None:
     proxy = Proxy(server.url)
@@ -259,7 +261,7 @@ async def test_a_lost_ack_leaves_the_body_for_the_run_that_follows(
         probe = Probe()
         app.observe(probe)
 
-        @app.task(store_result=False)  # so no record says that it has ended
+        @app.task(store_result=False)  # so that no record shows its end
         async def work(text: str) -> None:
             sizes.append(len(text))
 
@@ -274,7 +276,7 @@ async def test_a_lost_ack_leaves_the_body_for_the_run_that_follows(
         assert await nothing_stored(truth)
 
 
-async def test_a_store_that_is_away_puts_the_job_off_and_spends_nothing(
+async def test_an_unavailable_object_store_delays_the_job_and_uses_up_no_attempt(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     @app.task(retry=RetryPolicy(max_attempts=1))
@@ -290,7 +292,7 @@ async def test_a_store_that_is_away_puts_the_job_off_and_spends_nothing(
         async with running(worker):
             await probe.finished(1, "snoozed", timeout=30)
             assert len(await truth.jobs(lane="retry")) == 1
-            await app.provision()  # restored from a backup, say
+            await app.provision()  # for example restored from a backup
             await app.jetstream.payloads.put(name, body, {**LABELS, "id": handle.id, "run": handle.run})
             assert await handle.result(SOON) == 2 * MB
         (done,) = probe.of(JobFinished, lambda event: event.outcome == "succeeded")

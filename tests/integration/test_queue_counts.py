@@ -1,4 +1,4 @@
-"""Queues counted: as the streams stand, by the leader alone, and only while it leads."""
+"""Only the leader counts queues, and the counts agree with the streams."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_only_the_leader_has_counts_and_the_next_one_takes_over(
         assert counted(first) == []
 
 
-async def test_a_queue_that_cannot_be_counted_is_left_out_and_counts_as_an_error(
+async def test_a_queue_that_cannot_be_counted_is_omitted_and_counted_as_an_error(
     app: JetJobs, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leading, "COUNT_EVERY_S", 0.2)

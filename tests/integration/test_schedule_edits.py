@@ -59,7 +59,7 @@ async def test_a_put_without_a_leader_only_writes_the_definition(
     assert (await queues_app.schedules.get("s")).schedule.since == since
 
 
-async def test_a_pause_takes_back_what_is_due_and_a_resume_goes_on_from_then(
+async def test_a_pause_removes_placed_ticks_and_a_resume_continues_from_then_on(
     queues_app: JetJobs, truth: Truth
 ) -> None:
     await put(queues_app)
@@ -71,7 +71,7 @@ async def test_a_pause_takes_back_what_is_due_and_a_resume_goes_on_from_then(
         left = times_of(await ticks_in(truth))
         seen = await now_of(queues_app)
         assert max(left) <= time_token(seen + 2 * SECOND)
-        assert (await queues_app.schedules.pause("s")).revision == paused.revision  # it was already
+        assert (await queues_app.schedules.pause("s")).revision == paused.revision  # it was paused already
         await asyncio.sleep(3)
         since = (await queues_app.schedules.resume("s")).schedule.since
         await eventually(lambda: placed(truth, 50), 30)
@@ -90,7 +90,7 @@ async def test_an_hour_of_pause_is_not_caught_up(queues_app: JetJobs, truth: Tru
     await every_time_once(truth, since)
 
 
-async def test_an_edit_has_the_new_arguments_and_rule_two_seconds_later(queues_app: JetJobs, truth: Truth) -> None:
+async def test_an_edit_takes_effect_two_seconds_later(queues_app: JetJobs, truth: Truth) -> None:
     await put(queues_app, every=3 * SECOND, args={"n": 1})
     async with planning(queues_app):
         await eventually(lambda: placed(truth, 15), 30)
@@ -106,7 +106,7 @@ async def test_an_edit_has_the_new_arguments_and_rule_two_seconds_later(queues_a
     assert {b - a for a, b in itertools.pairwise(later) if a and b} == {5 * SECOND}
 
 
-async def test_an_edit_leaves_alone_what_waits_for_its_jitter(queues_app: JetJobs, truth: Truth) -> None:
+async def test_an_edit_does_not_change_ticks_that_wait_for_their_jitter(queues_app: JetJobs, truth: Truth) -> None:
     since = await put(queues_app, jitter=30 * SECOND, args={"n": 1})
     async with planning(queues_app):
         await eventually(lambda: ready(truth, 3), 40)
@@ -121,7 +121,7 @@ async def test_an_edit_leaves_alone_what_waits_for_its_jitter(queues_app: JetJob
     await every_time_once(truth, since)
 
 
-async def test_delete_takes_back_what_was_planned_but_no_tick_that_is_retried(
+async def test_delete_removes_placed_ticks_but_no_tick_that_is_retried(
     app: JetJobs, truth: Truth, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.5)
@@ -173,7 +173,7 @@ async def delete(app: JetJobs) -> None:
 
 
 @pytest.mark.parametrize("off", [pause, delete])
-async def test_pause_and_delete_take_back_what_was_moved_or_waits_for_its_jitter_in_a_queue_it_has_left(
+async def test_pause_and_delete_remove_ticks_in_a_queue_that_the_schedule_has_left(
     queues_app: JetJobs, truth: Truth, off: Edit
 ) -> None:
     await put(queues_app, jitter=HOUR)
@@ -194,7 +194,7 @@ async def test_pause_and_delete_take_back_what_was_moved_or_waits_for_its_jitter
         await eventually(taken_back, 10)
 
 
-async def test_more_ticks_than_one_batch_removes_are_taken_back(queues_app: JetJobs, truth: Truth) -> None:
+async def test_more_ticks_than_fit_one_batch_are_removed(queues_app: JetJobs, truth: Truth) -> None:
     await put(queues_app, jitter=HOUR)
     schedule = (await queues_app.schedules.get("s")).schedule
     now = (await now_of(queues_app)).replace(microsecond=0)
@@ -207,7 +207,7 @@ async def test_more_ticks_than_one_batch_removes_are_taken_back(queues_app: JetJ
     assert await truth.jobs() == []
 
 
-async def test_what_was_last_is_known_through_edits(queues_app: JetJobs, truth: Truth) -> None:
+async def test_the_last_scheduled_time_is_kept_through_edits(queues_app: JetJobs, truth: Truth) -> None:
     await put(queues_app)
     async with planning(queues_app):
         await eventually(lambda: ready(truth, 2), 30)

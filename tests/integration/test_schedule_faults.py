@@ -1,4 +1,4 @@
-"""Faults around the planner: what others write into its buckets, and buckets that go away under it."""
+"""Faults of the planner: foreign data in its buckets, and buckets that are deleted while it runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(90)
 
 @contextlib.asynccontextmanager
 async def leading(app: JetJobs) -> AsyncIterator[Planner]:
-    """A planner that stores what the code of the app declares."""
+    """A planner that stores the declared schedules of the app."""
 
     async def sync() -> None:
         await sync_declared(app.jetstream, "test", app.declared_schedules)
@@ -57,19 +57,19 @@ async def leading(app: JetJobs) -> AsyncIterator[Planner]:
 
 
 async def planned(truth: Truth, name: str) -> list[str]:
-    """The ticks of a schedule that wait for their time."""
+    """The placed ticks of a schedule."""
     return [subject for subject in await truth.jobs(lane="later") if subject.split(".")[5] == schedule_key(name)]
 
 
 def logged(caplog: pytest.LogCaptureFixture, least: int = logging.WARNING) -> list[str]:
-    """Events in the log, from a level on."""
+    """The logged events of at least that level."""
     return [str(getattr(record, "event", "")) for record in caplog.records if record.levelno >= least]
 
 
-# What others write
+# Foreign data
 
 
-async def test_traces_under_names_that_no_schedule_may_have_are_passed_over(
+async def test_keys_that_are_not_schedule_names_are_ignored(
     app: JetJobs, work: Any, truth: Truth, caplog: pytest.LogCaptureFixture
 ) -> None:
     deleted = {"KV-Operation": "DEL"}
@@ -79,7 +79,7 @@ async def test_traces_under_names_that_no_schedule_may_have_are_passed_over(
             await eventually(lambda: planned(truth, "first"), 30)
             for name in NO_NAMES:
                 await truth.js.publish(f"$KV.jobs-schedules.{name}", b"", headers=deleted)
-            # It is heard of after them, so when it is planned they have been looked at.
+            # It is read after them, so when it is planned they have been read.
             await app.schedules.put("second", work, every=SECOND)
             await eventually(lambda: planned(truth, "second"), 30)
         for name in NO_NAMES:
@@ -88,7 +88,7 @@ async def test_traces_under_names_that_no_schedule_may_have_are_passed_over(
     assert logged(caplog) == []
 
 
-async def test_foreign_messages_among_the_marks_go_away(
+async def test_foreign_messages_among_the_marks_are_removed(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
@@ -109,10 +109,10 @@ async def test_foreign_messages_among_the_marks_go_away(
     assert logged(caplog) == []
 
 
-# Buckets that go away
+# Deleted buckets
 
 
-async def test_a_bucket_that_is_deleted_and_made_again_at_once_has_what_the_code_declares(
+async def test_a_bucket_that_is_deleted_and_recreated_at_once_gets_the_declared_schedules(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
@@ -126,7 +126,7 @@ async def test_a_bucket_that_is_deleted_and_made_again_at_once_has_what_the_code
         async with leading(app):
             await eventually(lambda: planned(truth, "declared"), 30)
             await truth.api("STREAM.DELETE.KV_jobs-schedules")
-            await app.provision()  # the planner has heard nothing of either
+            await app.provision()  # the planner has noticed neither
             await eventually(back, 30)
 
             async def planned_again() -> bool:
@@ -210,7 +210,7 @@ async def test_a_lock_that_never_expires_is_logged_with_a_hint(
             await eventually(lambda: is_told(caplog, "leader.known"))
 
 
-async def test_a_lock_that_another_holds_is_no_cause_to_speak(
+async def test_a_lock_held_by_another_worker_is_not_logged(
     app: JetJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with provisioned(app):
@@ -237,7 +237,7 @@ async def test_a_lock_that_another_holds_is_no_cause_to_speak(
 async def trying(
     app: JetJobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[DutyRunner]:
-    """A candidate that tries more often than others, and is sooner at its wits' end."""
+    """A candidate that tries more often than others and gives up sooner."""
     caplog.set_level(logging.DEBUG, "jetjobs.leader")
     monkeypatch.setattr("jetjobs.worker.leader.duty_runner.RENEW_S", 0.1)
     monkeypatch.setattr("jetjobs.jetstream.leader_lock.RENEW_S", 0.3)
@@ -262,7 +262,7 @@ async def is_told(caplog: pytest.LogCaptureFixture, event: str) -> bool:
 # Queues, marks and definitions
 
 
-async def test_a_queue_that_is_gone_keeps_no_other_schedule_from_its_ticks_and_runs_nothing_again(
+async def test_a_missing_queue_does_not_affect_other_schedules_and_repeats_no_tick(
     make_app: MakeApp, truth: Truth, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
@@ -282,14 +282,14 @@ async def test_a_queue_that_is_gone_keeps_no_other_schedule_from_its_ticks_and_r
             await truth.api("STREAM.DELETE.jobs-work-other")
             definition = await app.jetstream.schedules.find("gone")
             assert definition.schedule is not None
-            await app.jetstream.schedules.put(definition.schedule, definition)  # so that it is looked at
+            await app.jetstream.schedules.put(definition.schedule, definition)  # so that the planner reads it
             await app.schedules.put("good", work, every=SECOND)
             await eventually(lambda: placed(truth, 20), 30)
             await eventually(lambda: is_logged(caplog, "schedule.unplaced"), 30)
             assert "gone" in planners[0].lateness()
             await app.provision(["default", "other"])
             await eventually(lambda: aligned(app, "gone"), 30)
-        # The leader knows how far it had planned, though the mark is gone.
+        # The leader remembers how far it had planned, although the mark is deleted.
         assert min(times_of(await ticks_in(truth, "other"))) > time_token(deleted)
         warnings = [record for record in caplog.records if getattr(record, "event", "") == "schedule.unplaced"]
         assert len([record for record in warnings if record.levelname == "WARNING"]) == 1
@@ -300,9 +300,7 @@ async def is_logged(caplog: pytest.LogCaptureFixture, event: str) -> bool:
 
 
 @pytest.mark.patient
-async def test_marks_that_were_forged_or_lost_run_nothing_again_and_lose_nothing(
-    app: JetJobs, work: Any, truth: Truth
-) -> None:
+async def test_forged_or_lost_marks_neither_repeat_nor_lose_ticks(app: JetJobs, work: Any, truth: Truth) -> None:
     forged = {
         "garbled": b"garbage",
         "strange": b'{"planned_until": "2026-01-01T00:00:00+00:00", "revision": "zzz"}',
@@ -335,7 +333,7 @@ async def test_marks_that_were_forged_or_lost_run_nothing_again_and_lose_nothing
             assert gaps(scheduled_times) == {SECOND}
 
 
-async def test_a_definition_that_cannot_be_read_keeps_no_other_from_its_ticks(
+async def test_an_unreadable_definition_does_not_affect_other_schedules(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
     async with provisioned(app):
@@ -356,7 +354,7 @@ async def test_a_definition_that_cannot_be_read_keeps_no_other_from_its_ticks(
 
 
 @pytest.mark.patient
-async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path) -> None:
+async def test_a_tick_is_placed_late_when_the_storage_was_full(tmp_path: Path) -> None:
     async with server_of(tmp_path, "jetstream { max_file_store: 20MB }") as (app, truth):
 
         @app.task
@@ -381,7 +379,7 @@ async def test_a_full_storage_keeps_the_tick_until_there_is_room(tmp_path: Path)
             assert gaps(times_of(await ticks_once(truth))) == {20 * SECOND}
 
 
-async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: Path) -> None:
+async def test_a_tick_that_cannot_be_placed_does_not_affect_others_of_its_batch(tmp_path: Path) -> None:
     async with server_of(tmp_path, "max_payload: 131072\njetstream {}") as (app, truth):
 
         @app.task
@@ -390,7 +388,7 @@ async def test_one_that_cannot_be_placed_keeps_no_other_of_its_batch(tmp_path: P
         async with provisioned(app):
             with pytest.raises(JobTooLarge):
                 await app.schedules.put("large", work, every=SECOND, args={"text": "x" * 65_400})
-            # By hand, as no check of ours would let it.
+            # Written directly, because validation would refuse it.
             large = make_schedule({"name": "b", "task": "work", "every": SECOND, "args": {"text": "x" * 65_400}})
             for name in ("a", "z"):
                 await app.schedules.put(name, work, every=SECOND)

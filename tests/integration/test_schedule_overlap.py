@@ -1,4 +1,4 @@
-"""Ticks with overlap="skip": whether one gives way is asked before it begins, and never after that."""
+"""Ticks with overlap="skip" are skipped only before they have started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 async def place_two(app: JetJobs, task: str, second_is_due: timedelta) -> tuple[str, str]:
-    """Two ticks whose order the jitter has changed: the first waits for an hour yet. Their ids."""
+    """Two ticks in an order changed by jitter: the first waits for an hour. Returns their ids."""
     schedule = (await app.schedules.put("s", task, every=SECOND, overlap="skip", jitter=HOUR)).schedule
     now = (await app.jetstream.server_clock.now()).replace(microsecond=0)
     due = (Tick(now, now + HOUR), Tick(now + SECOND, now + second_is_due))
@@ -34,7 +34,7 @@ async def place_two(app: JetJobs, task: str, second_is_due: timedelta) -> tuple[
     return first, second
 
 
-async def test_a_tick_that_has_snoozed_gives_way_to_no_other(app: JetJobs, probe: Probe) -> None:
+async def test_a_tick_that_has_snoozed_is_not_skipped(app: JetJobs, probe: Probe) -> None:
     first = second = ""
     runs: Counter[str] = Counter()
     earlier_runs, later_is_back = asyncio.Event(), asyncio.Event()
@@ -63,7 +63,7 @@ async def test_a_tick_that_has_snoozed_gives_way_to_no_other(app: JetJobs, probe
     assert runs == {first: 1, second: 2}
 
 
-async def test_a_tick_that_was_released_at_a_stop_gives_way_to_no_other(make_app: MakeApp, truth: Truth) -> None:
+async def test_a_tick_that_was_released_at_a_stop_is_not_skipped(make_app: MakeApp, truth: Truth) -> None:
     app, probe = make_app(worker={"stop_timeout": "200ms"}), Probe()
     app.observe(probe)
     first = second = ""
@@ -92,7 +92,7 @@ async def test_a_tick_that_was_released_at_a_stop_gives_way_to_no_other(make_app
     assert runs == {first: 2, second: 2}
 
 
-async def test_a_tick_that_was_only_moved_gives_way(app: JetJobs, probe: Probe) -> None:
+async def test_a_tick_that_was_only_moved_is_skipped(app: JetJobs, probe: Probe) -> None:
     first = second = ""
     later_is_gone = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_a_tick_that_was_only_moved_gives_way(app: JetJobs, probe: Probe) 
 # With and without overlap
 
 
-async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_alive(
+async def test_with_overlap_skip_a_tick_is_skipped_while_an_earlier_one_is_alive(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:
     release = asyncio.Event()
@@ -142,7 +142,7 @@ async def test_with_overlap_skip_a_tick_gives_way_to_an_earlier_one_that_is_aliv
         assert cancelled[0].job_id > ran[0]
 
 
-async def test_with_overlap_skip_an_earlier_tick_that_only_waits_for_its_jitter_is_not_alive(
+async def test_with_overlap_skip_an_earlier_tick_that_waits_for_its_jitter_is_not_alive(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
     async with provisioned(app):
@@ -153,14 +153,14 @@ async def test_with_overlap_skip_an_earlier_tick_that_only_waits_for_its_jitter_
         assert await ticks.store("default", [Step("s", Mark(1, now), Plan(due), schedule=schedule)], now)
         job = tick_job(schedule, due[1], now.timestamp())
         assert not await ticks.earlier(job)
-        # Once it has fired it is, whatever its task is by now.
+        # Once it has fired it is alive, even if its task has changed.
         [later] = await truth.jobs(lane="later")
         message = await truth.js.get_last_msg("jobs-work-default", later)
         await truth.js.publish(later.replace(".later.work.", ".normal.other."), message.data or b"")
         assert await ticks.earlier(job)
 
 
-async def test_with_overlap_allow_ticks_run_beside_each_other(app: JetJobs, probe: Probe) -> None:
+async def test_with_overlap_allow_ticks_run_concurrently(app: JetJobs, probe: Probe) -> None:
     running_now = 0
     most = asyncio.Event()
 

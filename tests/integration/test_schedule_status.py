@@ -20,7 +20,7 @@ async def status_of(app: JetJobs, job_id: str, state: JobState) -> JobStatus:
     return await eventually(reached, 30)
 
 
-async def test_a_tick_says_its_schedule_and_slot_in_every_state(app: JetJobs, truth: Truth) -> None:
+async def test_a_tick_shows_its_schedule_and_scheduled_time_in_every_state(app: JetJobs, truth: Truth) -> None:
     go_on = asyncio.Event()
 
     @app.task

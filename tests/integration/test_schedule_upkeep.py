@@ -22,7 +22,7 @@ from tests.support.workers import provisioned
 BY_HAND = ("H.12", "_pin", "Ä/ö=", "a.b.c")
 
 
-async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: MakeApp, truth: Truth) -> None:
+async def test_a_schedule_of_a_removed_app_is_deleted_with_force(make_app: MakeApp, truth: Truth) -> None:
     gone, other = make_app("gone"), make_app("other")
 
     @gone.task
@@ -47,12 +47,12 @@ async def test_a_schedule_of_an_app_that_is_gone_is_deleted_by_force(make_app: M
         assert await other.schedules.list() == []
         with pytest.raises(ScheduleNotFound):
             await other.schedules.delete("left", force=True)
-        await other.schedules.put("left", known, cron="@daily")  # its name is free again
+        await other.schedules.put("left", known, cron="@daily")  # the name is available again
         found = await other.doctor(only=["schedules"])
         assert bad(found) == [], report_of(found)
 
 
-async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_it(make_app: MakeApp) -> None:
+async def test_the_error_for_a_name_of_another_app_has_the_command_that_frees_it(make_app: MakeApp) -> None:
     first, second = make_app("first"), make_app("second")
     for app in (first, second):
 
@@ -68,16 +68,14 @@ async def test_a_name_that_another_app_holds_comes_with_the_command_that_frees_i
     assert finding.hint.endswith("jetjobs schedules delete both --force")
 
 
-async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
-    app: JetJobs, work: Any, truth: Truth
-) -> None:
+async def test_keys_that_are_not_schedule_names_can_be_deleted(app: JetJobs, work: Any, truth: Truth) -> None:
     async with provisioned(app):
         await app.schedules.put("sound", work, cron="@daily")
         for name in BY_HAND:
             await truth.js.publish(f"$KV.jobs-schedules.{name}", b"no JSON")
         (finding,) = [f for f in await app.doctor(only=["schedules"]) if f.check == "readable"]
         assert finding.level == "fail"
-        assert finding.hint == "jetjobs schedules delete H.12"  # it could not be put
+        assert finding.hint == "jetjobs schedules delete H.12"  # it cannot be replaced by a put
         assert await _QUERIES["schedules"](app) == ["sound"]
         for name in BY_HAND:
             await app.schedules.delete(name)
@@ -91,11 +89,9 @@ async def test_what_stands_under_no_name_of_a_schedule_can_be_deleted(
         assert [info.schedule.name for info in await app.schedules.list()] == ["sound"]
 
 
-async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(
-    app: JetJobs, work: Any, truth: Truth
-) -> None:
+async def test_a_purge_of_scheduled_jobs_deletes_placed_ticks(app: JetJobs, work: Any, truth: Truth) -> None:
     async with provisioned(app):
-        # The jitter keeps most of the ticks for later while the test looks.
+        # The jitter keeps most of the ticks waiting during the test.
         await app.schedules.put("s", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
         async with planning(app):
             await eventually(lambda: placed(truth, 20), 30)
@@ -104,21 +100,19 @@ async def test_a_purge_of_what_is_scheduled_takes_planned_ticks_with_it(
         assert await truth.jobs(lane="later") == []
         await app.schedules.put("other", work, every=timedelta(seconds=1), jitter=timedelta(hours=1))
         async with planning(app):
-            await eventually(lambda: placed(truth, 20), 30)  # so the planner has looked at both
+            await eventually(lambda: placed(truth, 20), 30)  # so the planner has read both
         assert planned.isdisjoint(await truth.jobs(lane="later"))
 
 
 @pytest.mark.parametrize("revision", [-1, "x", 1.5, 1.0, True, b"1"])
-async def test_what_is_no_revision_is_wrong_usage(app: JetJobs, work: Any, revision: Any) -> None:
+async def test_an_invalid_revision_is_a_usage_error(app: JetJobs, work: Any, revision: Any) -> None:
     async with provisioned(app):
         with pytest.raises(ConfigError, match="invalid revision"):
             await app.schedules.put("s", work, cron="@daily", revision=revision)
         assert await app.schedules.list() == []
 
 
-async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwhile(
-    app: JetJobs, work: Any
-) -> None:
+async def test_without_a_revision_a_put_overwrites_concurrent_changes(app: JetJobs, work: Any) -> None:
     async with provisioned(app):
         stored = await asyncio.gather(
             *(app.schedules.put("s", work, cron="@daily", args={"n": number}) for number in range(3))
@@ -128,7 +122,9 @@ async def test_without_a_revision_a_put_is_written_over_what_others_write_meanwh
         assert len({info.revision for info in stored}) == 3
 
 
-async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: JetJobs, work: Any) -> None:
+async def test_a_schedule_that_would_never_run_is_refused_and_an_ended_one_is_shown_as_ended(
+    app: JetJobs, work: Any
+) -> None:
     now = datetime.now(UTC)
     work.every(timedelta(minutes=1), name="old", end=datetime(2020, 1, 1, tzinfo=UTC))
     work.every(timedelta(minutes=1), name="to-come", start=now + timedelta(days=1), end=now + timedelta(days=2))
@@ -148,7 +144,7 @@ async def test_what_would_never_run_is_refused_and_what_has_ended_says_so(app: J
         assert upcoming >= now + timedelta(days=1)
 
 
-async def test_what_is_to_begin_long_after_it_was_stored_is_not_called_on(
+async def test_a_schedule_that_starts_long_after_it_was_stored_is_not_shown_as_on(
     app: JetJobs, work: Any, truth: Truth
 ) -> None:
     async with provisioned(app):
@@ -161,4 +157,4 @@ async def test_what_is_to_begin_long_after_it_was_stored_is_not_called_on(
             await app.schedules.get("far")
         near = await app.schedules.get("near")
         assert near.next is not None
-        assert near.next > datetime.now(UTC) + timedelta(minutes=29)  # nothing is planned before
+        assert near.next > datetime.now(UTC) + timedelta(minutes=29)  # no earlier time is planned

@@ -1,4 +1,4 @@
-"""Placing of scheduled runs: a minute ahead, once each, and after a time without a leader."""
+"""Ticks are placed a minute ahead, once each, also after a period without a leader."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ pytestmark = pytest.mark.timeout(150)
 # Placing
 
 
-async def test_ticks_stand_a_minute_ahead_and_the_server_fires_them(app: JetJobs, work: Any, truth: Truth) -> None:
+async def test_ticks_are_placed_a_minute_ahead_and_the_server_fires_them(
+    app: JetJobs, work: Any, truth: Truth
+) -> None:
     async with provisioned(app):
         await app.schedules.put("often", work, every=SECOND)
         async with planning(app):
             await eventually(lambda: placed(truth, 50), 30)
             fired = await eventually(lambda: ready(truth, 2), 30)
         found = await ticks_once(truth)
-        assert gaps(times_of(found)) == {SECOND}  # none missing in between
+        assert gaps(times_of(found)) == {SECOND}  # none is missing
         message = await truth.js.get_last_msg("jobs-work-default", fired[0])
         for subject in fired:
             stored = await truth.api("STREAM.MSG.GET.jobs-work-default", {"last_by_subj": subject})
@@ -96,7 +98,7 @@ async def test_a_stale_leader_is_refused_even_after_a_restart(
         one = step(schedule, Mark(), plan(schedule, Mark(), now), now)
         assert one.plan.ticks
         assert await app.jetstream.ticks.store("default", [one], now) is not None
-        before = times_of(await ticks_in(truth))  # their lanes change as they fire
+        before = times_of(await ticks_in(truth))  # without lanes, which change when ticks fire
         server.kill()
         server.start()
         await eventually(lambda: connected(app), 30)
@@ -110,9 +112,7 @@ async def connected(app: JetJobs) -> bool:
     return False
 
 
-async def test_a_leader_that_dies_in_the_middle_of_a_batch_leaves_nothing(
-    app: JetJobs, work: Any, truth: Truth
-) -> None:
+async def test_a_leader_that_dies_during_a_batch_places_nothing(app: JetJobs, work: Any, truth: Truth) -> None:
     async with provisioned(app):
         schedule, now = (await app.schedules.put("s", work, every=20 * SECOND)).schedule, await now_of(app)
         tick = plan(schedule, Mark(), now).ticks[0]
@@ -136,7 +136,7 @@ async def test_after_three_days_without_a_leader(
 ) -> None:
     async with provisioned(app):
         await app.schedules.put("s", work, every=HOUR, misfire=misfire)
-        # The last scheduled time counts as half an hour old, whatever the time is.
+        # The last scheduled time is made half an hour old, independent of the current time.
         now = (await now_of(app)).replace(microsecond=0)
         newest = now.replace(minute=0, second=0)
         if now - newest < timedelta(minutes=2) or now - newest > timedelta(minutes=58):
@@ -160,7 +160,7 @@ async def test_after_three_days_without_a_leader(
 # Faults
 
 
-async def test_the_time_is_the_servers_whatever_this_machine_says(
+async def test_the_clock_of_the_server_counts_and_not_that_of_this_machine(
     app: JetJobs, work: Any, truth: Truth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps = itertools.cycle((3600.0, -3600.0))
