@@ -82,8 +82,8 @@ def due_time(headers: Mapping[str, str]) -> float | None:
 
 def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -> JobStatus:
     """The status of a done record. Its state is None if another program or a newer version wrote the record."""
-    said = record.get("state")
-    state = JobState(said) if said in DONE_STATES else None
+    recorded = record.get("state")
+    state = JobState(recorded) if recorded in DONE_STATES else None
     replay = record.get("replay")
     replays = replay.get("replays") if isinstance(replay, dict) else ()
     replays = replays if isinstance(replays, list) else ()

@@ -92,14 +92,14 @@ class Purge:
         return Purged(queued, later)
 
     async def _empty(self, lane: str) -> int:
-        deleted, left, heard_at = 0, -1, time.monotonic()
-        while (look := await lane_state(self._connection, self._names, self._queue, lane)) is not None:
-            left = look.queued if left < 0 else min(look.queued, left)
-            left = left if look.delivered < self._last else 0
-            if not left and (look.paused_until or not look.running):
+        deleted, left, progress_at = 0, -1, time.monotonic()
+        while (state := await lane_state(self._connection, self._names, self._queue, lane)) is not None:
+            left = state.queued if left < 0 else min(state.queued, left)
+            left = left if state.delivered < self._last else 0
+            if not left and (state.paused_until or not state.running):
                 break
-            if left and (look.paused_until or look.full):
-                count = await self._delete_page(look)
+            if left and (state.paused_until or state.full):
+                count = await self._delete_page(state)
                 pulled = _Pulled(count, 0, [], not count)
             else:
                 # Expired deliveries come first and are not counted in `left`. Their number is unknown.
@@ -109,11 +109,11 @@ class Purge:
             self._step(pulled.taken)
             for delivery in pulled.newer:
                 await self._return_job(delivery)
-            if pulled.empty or pulled.newer or (look.full and not pulled.taken):
+            if pulled.empty or pulled.newer or (state.full and not pulled.taken):
                 break
             if pulled.taken:
-                heard_at = time.monotonic()
-            elif time.monotonic() > heard_at + _PATIENCE_S:
+                progress_at = time.monotonic()
+            elif time.monotonic() > progress_at + _PATIENCE_S:
                 raise BrokerUnavailable(
                     f"lane {lane} of queue {self._queue} does not answer",
                     hint="a purge pulls and acks; this user may lack the permissions",

@@ -32,7 +32,7 @@ _SETTLED_S = 10.0
 async def lane_states(connection: Connection, names: Names, queue: str) -> list[LaneState]:
     """The state of every lane with a consumer. QueueNotFound when the queue does not exist."""
     found = await asyncio.gather(*(lane_state(connection, names, queue, lane) for lane in n.PULLED))
-    return [look for look in found if look is not None]
+    return [state for state in found if state is not None]
 
 
 def server_time_of(lanes: list[LaneState]) -> float:

@@ -72,8 +72,8 @@ class ServerClock:
         after = time.time()
         return min(0.0, server_s - before) if server_s < before else max(0.0, server_s - after)
 
-    def _set(self, server_s: float, asked: float, heard: float) -> None:
-        self._offset, self._refresh_at = server_s - (asked + heard) / 2, heard + REFRESH_S
+    def _set(self, server_s: float, asked: float, answered: float) -> None:
+        self._offset, self._refresh_at = server_s - (asked + answered) / 2, answered + REFRESH_S
         skew = server_s - time.time()
         if abs(skew) > _SKEW_S and not self._warned:
             self._warned = True
