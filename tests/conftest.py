@@ -71,7 +71,7 @@ def probe(app: JetJobs) -> Probe:
 
 @pytest.fixture(autouse=True)
 async def no_stray_errors() -> AsyncIterator[None]:
-    """A test fails when the loop saw an exception that nobody handled."""
+    """A test fails when the loop saw an exception that was not handled."""
     seen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: seen.append(context))
     yield

@@ -1,4 +1,4 @@
-"""Records that somebody else wrote into our buckets: they harm nobody who reads them."""
+"""Records that another program wrote into the buckets do no harm to their readers."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_done_record_that_cannot_be_read_is_told_of_and_is_no_success(
 
 def _strict(text: str) -> object:
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not valid JSON")
 
     return json.loads(text, parse_constant=refuse)
 

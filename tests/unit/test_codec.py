@@ -1,4 +1,4 @@
-"""Jobs on the wire: what is written is read back, and what cannot be read is said so."""
+"""Jobs are decoded as they were encoded, and unreadable messages are reported as malformed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def subject_of(job: Job) -> str:
 
 
 @given(jobs())
-def test_a_job_comes_back_as_it_was_written(job: Job) -> None:
+def test_a_decoded_job_equals_the_encoded_one(job: Job) -> None:
     came = decode(delivered(subject_of(job), encode_headers(job), job.body))
     assert came.carried == job.carried
     for field in set(Job._fields) - {"headers", "enqueued_at", "due_at", "deadline"}:
@@ -100,7 +100,7 @@ def test_a_job_comes_back_as_it_was_written(job: Job) -> None:
 
 
 @given(jobs())
-def test_headers_are_the_same_after_another_round(job: Job) -> None:
+def test_headers_are_the_same_after_another_round_trip(job: Job) -> None:
     """A job moves many times: its headers must not grow or drift."""
     headers = encode_headers(job)
     assert encode_headers(decode(delivered(subject_of(job), headers))) == headers
@@ -117,7 +117,7 @@ def test_defaults_are_left_out() -> None:
     assert encode_headers(job) == {"Nats-Msg-Id": "u1.r1.0", "Jetjobs-Run": "r1"}
 
 
-def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_ours_and_the_servers() -> None:
+def test_a_move_keeps_history_and_producer_and_drops_all_other_headers_of_jetjobs_and_the_server() -> None:
     headers = {
         "Trace": "1",
         h.PRODUCER: "shop",
@@ -140,7 +140,7 @@ def test_a_move_keeps_our_history_and_producer_and_drops_every_other_header_of_o
     assert job.carried == {"Trace": "1"}
 
 
-# Hand-made jobs
+# Jobs published without jetjobs
 
 
 def test_a_job_without_headers_has_defaults() -> None:
@@ -163,14 +163,14 @@ def test_a_job_without_headers_is_the_same_on_every_delivery() -> None:
     ("given", "job_id"),
     [("order-1", "order-1"), ("x" * 128, "x" * 128), (f"{key_token('a')}-u1", f"{key_token('a')}-u1")],
 )
-def test_a_message_id_that_is_usable_is_the_id(given: str, job_id: str) -> None:
+def test_a_valid_message_id_is_the_id(given: str, job_id: str) -> None:
     job = decode(delivered("jobs.work.mail.normal.greet", {h.MSG_ID: given}))
     assert job.id == job_id
     assert str(JobId(job.key, job.uid)) == job.id
 
 
 @pytest.mark.parametrize("given", ["", "order 1", "a.b", "é", "x" * 129, "*"])
-def test_a_message_id_that_is_not_usable_counts_as_none(given: str) -> None:
+def test_an_invalid_message_id_is_ignored(given: str) -> None:
     assert decode(delivered("jobs.work.mail.normal.greet", {h.MSG_ID: given})).id == PLACE
 
 
@@ -184,20 +184,21 @@ def test_a_delivery_and_the_stored_message_give_a_job_the_same_id(stored_ns: int
     assert identify(came) == identify(read) == f"s{stored_ns // 1000:014x}-42"
 
 
-def test_a_hand_made_job_keeps_its_id_when_it_moves() -> None:
+def test_a_job_published_without_jetjobs_keeps_its_id_when_it_moves() -> None:
     job = decode(delivered("jobs.work.mail.normal.greet", {h.MSG_ID: "order-1"}))
     moved = decode(delivered(subject_of(job), encode_headers(job._replace(hop=1)), sequence=43))
     assert (moved.id, moved.run, moved.hop) == (job.id, job.run, 1)
 
 
-def test_a_hand_made_header_that_holds_a_line_feed_does_not_keep_the_job_from_moving() -> None:
-    # The server takes such a block. A job that can be neither retried nor buried would come for ever.
+def test_a_header_with_a_line_feed_does_not_prevent_the_job_from_moving() -> None:
+    # The server accepts such a block. A job that can be neither retried nor dead-lettered would be redelivered
+    # indefinitely.
     block = b"NATS/1.0\r\nTrace: a\nb\r\nOther: c\rd\r\n\r\n"
     job = decode(delivered("jobs.work.mail.normal.greet", block))
     assert write_headers(encode_headers(job)).startswith(b"NATS/1.0\r\n")
 
 
-# What cannot be read
+# Malformed messages
 
 
 @pytest.mark.parametrize(
@@ -218,14 +219,14 @@ def test_a_hand_made_header_that_holds_a_line_feed_does_not_keep_the_job_from_mo
         f"jobs.work.mail.normal.greet.{key_token('a')[:-1]}.u1",
     ],
 )
-def test_a_subject_that_is_no_jobs_is_malformed(subject: str) -> None:
+def test_a_subject_of_another_form_is_malformed(subject: str) -> None:
     with pytest.raises(MalformedJob, match="subject"):
         decode(delivered(subject))
 
 
 @pytest.mark.parametrize("name", [h.HOP, h.ATTEMPT, h.MAX_ATTEMPTS])
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "+1", "1e3", "٣", "²", "9" * 10, "1_0"])
-def test_a_header_that_is_no_whole_number_is_malformed(name: str, value: str) -> None:
+def test_a_header_that_must_be_a_whole_number_and_is_not_is_malformed(name: str, value: str) -> None:
     with pytest.raises(MalformedJob, match=name):
         decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}))
 
@@ -240,19 +241,19 @@ def test_attempts_count_from_one() -> None:
 
 @pytest.mark.parametrize("name", [h.ENQUEUED_AT, h.DUE_AT, h.DEADLINE])
 @pytest.mark.parametrize("value", ["", "x", "-1", "nan", "inf", "-inf", "1e400", "253402300800", "2027-01-31"])
-def test_a_header_that_is_no_time_is_malformed(name: str, value: str) -> None:
+def test_a_header_that_must_be_a_time_and_is_not_is_malformed(name: str, value: str) -> None:
     with pytest.raises(MalformedJob, match=name):
         decode(delivered("jobs.work.mail.normal.greet.-.u1", {name: value}))
 
 
-def test_a_long_wrong_header_is_not_told_whole() -> None:
+def test_a_long_invalid_header_is_shortened_in_the_error() -> None:
     with pytest.raises(MalformedJob) as caught:
         decode(delivered("jobs.work.mail.normal.greet.-.u1", {h.HOP: "x" * 10_000}))
     assert len(str(caught.value)) < 200
 
 
 @given(st.text(max_size=60), st.dictionaries(st.sampled_from([h.HOP, h.DUE_AT, h.RUN, h.MSG_ID]), HEADER_VALUES))
-def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, headers: dict[str, str]) -> None:
+def test_any_delivery_is_decoded_or_can_be_dead_lettered(subject: str, headers: dict[str, str]) -> None:
     delivery = delivered(f"jobs.work.mail.normal.{subject}", headers)
     try:
         job = decode(delivery)
@@ -262,7 +263,7 @@ def test_any_delivery_is_read_or_malformed_and_can_be_buried(subject: str, heade
     assert str(JobId(job.key, job.uid)) == job.id
 
 
-def test_what_is_salvaged_keeps_body_queue_and_headers() -> None:
+def test_a_malformed_job_keeps_body_queue_and_headers() -> None:
     delivery = delivered("jobs.work.mail.normal.greet.x.y.z", {"Trace": "1", h.HOP: "x"}, b"body")
     job = decode_malformed(delivery, "mail", "normal")
     assert (job.id, job.task, job.queue, job.lane, job.body) == (
@@ -303,7 +304,7 @@ def test_the_size_of_headers_is_what_goes_over_the_wire(headers: dict[str, str])
 
 
 def test_the_size_counts_bytes_of_names_too() -> None:
-    """A hand-made job may have any header name, and each move carries it on."""
+    """A job published without jetjobs may have any header name, and each move keeps it."""
     headers = {"Žluť": "x"}
     assert header_size(headers) == len(write_headers(headers))
 
@@ -346,18 +347,18 @@ BROKEN = ["", "{", "null", "5", '"x"', "{}", "[1, 2]", '[{"attempt": 1}', "[" * 
 
 
 @pytest.mark.parametrize("history", BROKEN, ids=lambda text: text[:12])
-def test_a_broken_history_counts_as_none(history: str) -> None:
+def test_an_unreadable_history_counts_as_empty(history: str) -> None:
     job = with_error(JOB._replace(headers={h.ERRORS: history}), ERROR, "w1", 1.0)
     assert [entry["text"] for entry in read_history(job.headers)] == ["boom"]
 
 
 @pytest.mark.parametrize("cause", [*BROKEN, "[]"], ids=lambda text: text[:12])
-def test_a_broken_cause_counts_as_none(cause: str) -> None:
+def test_an_unreadable_cause_counts_as_empty(cause: str) -> None:
     assert read_cause({h.CAUSE: cause}) == {}
 
 
 @pytest.mark.parametrize("record", [*BROKEN, "[]", "\xff"], ids=lambda text: text[:12])
-def test_a_foreign_record_counts_as_none(record: str) -> None:
+def test_a_foreign_record_counts_as_empty(record: str) -> None:
     assert read_record(record.encode("latin-1")) == {}
 
 
@@ -365,7 +366,7 @@ def test_a_foreign_record_counts_as_none(record: str) -> None:
 
 
 @given(st.text(max_size=1_000), st.text(max_size=8_000), st.integers(3_000, 30_000))
-def test_a_cause_fits_into_its_room_and_keeps_the_reason(text: str, trace: str, room: int) -> None:
+def test_a_cause_fits_into_the_available_size_and_keeps_the_reason(text: str, trace: str, room: int) -> None:
     outcome = DeadLettered(DeadReason.EXHAUSTED, ErrorInfo("ValueError", text, trace))
     line = _cause(NewDeadLetter(JOB, outcome, "subject 1", "w1", 1.0), room)
     assert len(line) <= room

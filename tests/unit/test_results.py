@@ -1,4 +1,4 @@
-"""The record of a success, and who may be told of it."""
+"""Records of finished jobs, and where they are pushed to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_record_is_json_for_every_id_and_result(job_id: str, result: Any) -> N
     }
 
 
-def test_only_the_record_of_a_tick_says_of_which_schedule() -> None:
+def test_only_the_record_of_a_tick_names_its_schedule() -> None:
     scheduled_time = "2027-03-28T01:30:00+00:00"
     job = Job(
         "u1",
@@ -64,7 +64,7 @@ def test_only_the_record_of_a_tick_says_of_which_schedule() -> None:
     assert "schedule" not in json.loads(cancelled_record(plain, "me", "why", "w1", 2.0, 3.25))
 
 
-def test_only_the_record_of_a_job_that_another_enqueued_says_of_which() -> None:
+def test_only_the_record_of_a_job_that_another_job_enqueued_names_its_parent() -> None:
     job = Job("u3", "greet", "mail", "normal", b"{}", headers={h.PARENT: "u2", h.ROOT: "u1"})
     for record in (
         json.loads(success_record(job, b"7", "w1", 2.0, 3.25)),
@@ -74,14 +74,14 @@ def test_only_the_record_of_a_job_that_another_enqueued_says_of_which() -> None:
     assert "parent" not in json.loads(success_record(job._replace(headers={}), b"7", "w1", 2.0, 3.25))
 
 
-def test_the_record_of_a_cancelled_job_says_how_it_was_ended_if_it_ran() -> None:
+def test_the_record_of_a_cancelled_job_contains_how_it_was_ended_if_it_ran() -> None:
     job = Job("u1", "greet", "mail", "normal", b"{}")
     assert json.loads(cancelled_record(job, "me", "why", "w1", 2.0, 3.25, "killed"))["how"] == "killed"
     assert "how" not in json.loads(cancelled_record(job, "me", "why", "", 0.0, 3.25))
 
 
 @pytest.mark.parametrize("run", ['a"b', "a\\b", "tab\there", '","state":"dead', "žluť"])
-def test_a_record_is_json_for_a_run_of_a_hand_made_job(run: str) -> None:
+def test_a_record_is_json_for_the_run_of_a_job_published_without_jetjobs(run: str) -> None:
     assert record_of(run=run)["run"] == run
 
 
@@ -108,7 +108,7 @@ def test_a_record_is_json_for_any_name_of_a_worker(worker: str) -> None:
         ("", False),
     ],
 )
-def test_only_inboxes_are_told(reply: str, is_inbox: bool) -> None:
+def test_records_are_pushed_to_inboxes_only(reply: str, is_inbox: bool) -> None:
     assert (_INBOX.fullmatch(reply) is not None) is is_inbox
 
 

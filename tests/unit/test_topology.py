@@ -1,4 +1,4 @@
-"""What must stand on the server: planned purely, compared without touching what is the operator's."""
+"""The plan of streams, lanes and buckets, and its comparison with the server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_same_input_gives_the_same_plan_in_any_order(queues: list[str]) -> N
 
 
 @given(QUEUES)
-def test_a_plan_names_each_thing_once_and_a_stream_before_its_lanes(queues: list[str]) -> None:
+def test_a_plan_has_each_item_once_and_a_stream_before_its_lanes(queues: list[str]) -> None:
     wanted = plan(NAMES, queues, SETTINGS)
     places = [(one.stream, one.consumer) for one in wanted]
     assert len(set(places)) == len(places)
@@ -64,17 +64,17 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
     ]
 
 
-def test_nothing_throws_a_job_away() -> None:
+def test_no_setting_of_a_work_stream_drops_jobs() -> None:
     config = planned("mail")["work stream jobs-work-mail"].config
     assert config["retention"] == "workqueue"
     assert (config["max_msgs"], config["max_bytes"], config["max_age"]) == (-1, -1, 0)
     assert not config.get("allow_msg_ttl")
     for lane in PULLED:
-        # The worker has buried a job long before the server gives it up, and the leader finds it even then.
+        # A worker dead-letters a job long before this limit, and the leader finds the job even if none does.
         assert planned("mail")[f"lane mail/{lane}"].config["max_deliver"] > SETTINGS.max_crashes + 1
 
 
-def test_each_job_subject_is_taken_by_one_lane_of_its_stream_only() -> None:
+def test_each_job_subject_matches_exactly_one_lane_of_its_stream() -> None:
     wanted = planned("mail")
     stream = wanted["work stream jobs-work-mail"].config["subjects"]
     for lane in PULLED:
@@ -101,7 +101,7 @@ def test_settings_reach_the_plan() -> None:
             assert (one.config["storage"], one.config["num_replicas"]) == ("memory", 3)
 
 
-def test_without_a_number_of_replicas_the_clusters_is_used() -> None:
+def test_without_a_number_of_replicas_that_of_the_cluster_is_used() -> None:
     assert planned("mail", replicas=3)["bucket jobs-running"].config["num_replicas"] == 3
 
 
@@ -110,11 +110,11 @@ def test_a_plan_is_json() -> None:
         assert json.loads(json.dumps(one.config)) == one.config
 
 
-# Compared
+# Compare
 
 
 def as_stored(config: dict[str, Any]) -> dict[str, Any]:
-    """As a server gives it back: with more keys, its own metadata, and false ones left out."""
+    """As a server returns it: with additional keys and its own metadata, without false values."""
     there = {key: value for key, value in copy.deepcopy(config).items() if value or key not in ("max_age",)}
     if "subjects" in there:
         there["subjects"] = list(reversed(there["subjects"]))
@@ -123,12 +123,12 @@ def as_stored(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wanted", plan(NAMES, ["mail"], SETTINGS), ids=lambda wanted: wanted.label)
-def test_what_the_operator_added_is_no_difference(wanted: TopologyItem) -> None:
+def test_additions_of_the_operator_are_not_a_difference(wanted: TopologyItem) -> None:
     assert difference(wanted.config, as_stored(wanted.config)) == {}
 
 
 @pytest.mark.parametrize("wanted", plan(NAMES, ["mail"], SETTINGS), ids=lambda wanted: wanted.label)
-def test_every_key_of_ours_that_is_otherwise_is_a_difference(wanted: TopologyItem) -> None:
+def test_every_planned_key_with_another_value_is_a_difference(wanted: TopologyItem) -> None:
     for key, value in wanted.config.items():
         there = as_stored(wanted.config)
         there[key] = {} if key == "metadata" else ["other"] if key == "subjects" else "other"
@@ -137,7 +137,7 @@ def test_every_key_of_ours_that_is_otherwise_is_a_difference(wanted: TopologyIte
         assert found[key][1] == (sorted(value) if key == "subjects" else value)
 
 
-def test_what_is_absent_and_false_is_no_difference() -> None:
+def test_an_absent_key_equals_a_false_value() -> None:
     assert difference({"a": False, "b": 0, "c": ""}, {}) == {}
     assert difference({"a": True}, {}) == {"a": (None, True)}
     assert difference({"a": False}, {"a": True}) == {"a": (True, False)}
@@ -151,7 +151,7 @@ def test_comparing_changes_neither_side() -> None:
     assert (wanted, there) == before
 
 
-# Checked
+# Check
 
 
 def changes(*actions: Any) -> list[TopologyChange]:
@@ -161,19 +161,19 @@ def changes(*actions: Any) -> list[TopologyChange]:
     ]
 
 
-def test_all_as_wanted_is_fine() -> None:
+def test_no_changes_pass_the_check() -> None:
     unchanged = changes("none", "none")
     check(unchanged)
     check([])
     assert [change.action for change in unchanged] == ["none", "none"]
 
 
-def test_what_is_not_there_is_missing() -> None:
+def test_a_missing_item_raises_topology_missing() -> None:
     with pytest.raises(TopologyMissing, match="bucket jobs-running, bucket jobs-locks") as caught:
         check(changes("none", "create", "create", "update"))
     assert caught.value.hint == "jetjobs setup apply"
 
 
-def test_what_is_otherwise_is_a_conflict_that_names_the_keys() -> None:
+def test_a_difference_raises_a_conflict_that_names_the_keys() -> None:
     with pytest.raises(TopologyConflict, match=r"bucket jobs-running \(ack_wait\)"):
         check(changes("none", "update"))

@@ -65,7 +65,7 @@ class ScheduleStore:
     # Reading
 
     async def get(self, name: str) -> Definition | None:
-        """Read from the leader of the bucket. None if there is no schedule and no mark of a deleted one."""
+        """Read from the leader of the bucket. None without a schedule and without a mark of a deleted one."""
         message = await last_on(self._connection, self._stream, kv_subject(self._bucket, name))
         return _read(message) if message is not None else None
 

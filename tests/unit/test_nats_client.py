@@ -1,4 +1,4 @@
-"""Headers and frames as they go over the wire."""
+"""The wire form of headers and frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBJECTS = st.from_regex(r"[a-zA-Z0-9_$-]+(\.[a-zA-Z0-9_$-]+){0,5}", fullmatch=T
 
 
 @given(HEADERS)
-def test_headers_come_back_as_they_were_written(headers: dict[str, str]) -> None:
+def test_headers_are_read_as_they_were_written(headers: dict[str, str]) -> None:
     assert read_headers(write_headers(headers)) == {name: value.strip() for name, value in headers.items()}
 
 
@@ -47,7 +47,7 @@ def test_a_line_break_in_a_header_is_refused(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("bad", ["x 0\r\n\r\nPUB pwned.here 5", "a b", "a\tb", "a\n", "\ra", " a", "a ", ""])
-def test_a_subject_that_would_forge_a_line_is_refused(bad: str) -> None:
+def test_a_subject_that_would_inject_a_line_is_refused(bad: str) -> None:
     for headers in (None, {"A": "x"}, b"NATS/1.0\r\n\r\n"):
         with pytest.raises(ValueError, match="invalid subject"):
             frame(bad, b"", "", headers)
@@ -57,7 +57,7 @@ def test_a_subject_that_would_forge_a_line_is_refused(bad: str) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), st.text(max_size=5), min_size=1, max_size=4))
-def test_no_header_can_forge_another(headers: dict[str, str]) -> None:
+def test_no_header_can_inject_another(headers: dict[str, str]) -> None:
     try:
         lines = header_lines(headers)
     except ValueError:
@@ -66,7 +66,7 @@ def test_no_header_can_forge_another(headers: dict[str, str]) -> None:
     assert lines.split("\r\n") == [*(f"{name}: {value}" for name, value in headers.items()), ""]
 
 
-def test_the_first_of_a_repeated_header_wins() -> None:
+def test_the_first_value_of_a_repeated_header_counts() -> None:
     assert read_headers(b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n") == {"A": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Every error of nats-py means something to us, on purpose."""
+"""Every error of nats-py and of the server is translated to one of jetjobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import nats.errors
 import nats.js.errors
 import pytest
 
-from jetjobs.jetstream.transport import errors as faults
+from jetjobs.jetstream.transport import errors
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
 from jetjobs.model.errors import (
     AccessDenied,
@@ -21,7 +21,7 @@ from jetjobs.model.errors import (
     UnsupportedServer,
 )
 
-# What each class means to us. A class that a new nats-py brings must be added here and in faults.py.
+# The meaning of each class. A class that a new version of nats-py adds must be added here and in errors.py.
 UNAVAILABLE = {
     "TimeoutError", "NoRespondersError", "StaleConnectionError", "OutboundBufferLimitError", "UnexpectedEOF",
     "FlushTimeoutError", "ConnectionClosedError", "SlowConsumerError", "NoServersError", "DrainTimeoutError",
@@ -57,20 +57,20 @@ CLASSES = classes()
 
 
 def make(kind: type[BaseException]) -> BaseException:
-    """An instance, whatever its constructor wants."""
+    """An instance, with any arguments that its constructor needs."""
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
     named = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     return kind(**dict.fromkeys(named, 1))
 
 
-def test_every_error_of_nats_py_is_mapped_on_purpose() -> None:
+def test_every_error_of_nats_py_is_mapped_explicitly() -> None:
     known = UNAVAILABLE | DENIED | REFUSED
-    assert sorted(CLASSES.keys() - known) == [], "new in nats-py: decide what they mean, here and in faults.py"
+    assert sorted(CLASSES.keys() - known) == [], "new in nats-py: decide what they mean, here and in errors.py"
     assert sorted(known - CLASSES.keys()) == [], "no longer in nats-py"
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_an_error_of_nats_py_becomes_ours(name: str) -> None:
+def test_an_error_of_nats_py_is_translated(name: str) -> None:
     ours = from_exception(make(CLASSES[name]), "connect")
     expected = BrokerUnavailable if name in UNAVAILABLE else AccessDenied if name in DENIED else BrokerError
     assert type(ours) is expected
@@ -85,7 +85,7 @@ def test_errors_of_the_network_are_unavailability(error: Exception) -> None:
     assert type(from_exception(EOFError("x"), "connect")) is BrokerError
 
 
-def test_an_error_without_text_is_told_by_its_name() -> None:
+def test_an_error_without_text_is_described_by_its_name() -> None:
     assert str(from_exception(ConnectionRefusedError(), "connect")) == "connect: ConnectionRefusedError"
 
 
@@ -99,7 +99,7 @@ def test_an_error_without_text_is_told_by_its_name() -> None:
         ("", False),
     ],
 )
-def test_a_refusal_is_told_from_a_failure_by_its_text(text: str, denial: bool) -> None:
+def test_a_denial_is_recognised_by_its_text(text: str, denial: bool) -> None:
     assert is_denial(text) is denial
     assert isinstance(from_exception(nats.errors.Error(text), "x"), AccessDenied) is denial
 
@@ -135,9 +135,7 @@ def answer(err_code: int, code: int = 400) -> dict[str, Any]:
         (99999, BrokerError),
     ],
 )
-def test_a_code_of_the_server_becomes_our_error_and_keeps_the_code(
-    err_code: int, expected: type[BrokerError]
-) -> None:
+def test_an_error_code_of_the_server_is_translated_and_kept(err_code: int, expected: type[BrokerError]) -> None:
     error = from_response(answer(err_code), "publish to a")
     assert type(error) is expected
     assert error.code == err_code
@@ -147,12 +145,12 @@ def test_a_code_of_the_server_becomes_our_error_and_keeps_the_code(
 
 def test_no_code_has_two_meanings() -> None:
     groups = [
-        {faults.STREAM_NOT_FOUND, faults.CONSUMER_NOT_FOUND},
-        faults.NO_JETSTREAM,
-        faults.STORAGE,
-        faults.CONFLICT,
-        faults.TRANSIENT,
-        {faults.WRONG_LAST_SEQUENCE, faults.MESSAGE_NOT_FOUND, faults.BATCH_DUPLICATE},
+        {errors.STREAM_NOT_FOUND, errors.CONSUMER_NOT_FOUND},
+        errors.NO_JETSTREAM,
+        errors.STORAGE,
+        errors.CONFLICT,
+        errors.TRANSIENT,
+        {errors.WRONG_LAST_SEQUENCE, errors.MESSAGE_NOT_FOUND, errors.BATCH_DUPLICATE},
     ]
     codes = [code for group in groups for code in group]
     assert len(codes) == len(set(codes))
@@ -163,12 +161,12 @@ def test_an_answer_without_an_error_is_none(response: dict[str, Any]) -> None:
     assert from_response(response, "x") is None
 
 
-def test_an_unavailable_service_is_worth_another_try_whatever_its_code() -> None:
+def test_an_unavailable_service_is_transient_with_any_code() -> None:
     error = from_response(answer(12345, code=503), "x")
     assert isinstance(error, BrokerUnavailable)
 
 
-def test_an_error_without_code_or_text_is_still_one() -> None:
+def test_an_error_without_code_or_text_is_an_error() -> None:
     error = from_response({"error": {"code": 500}}, "x")
     assert type(error) is BrokerError
     assert error.code == 0
