@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jetjobs.dev_server import EmbeddedServer
-from tests.support.probe import eventually
+from tests.support.probe import wait_until
 from tests.support.processes import Process
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,7 +58,4 @@ async def until(process: Process, text: str, count: int = 1) -> str:
 
 
 async def until_journal(journal: Path, kind: str, count: int, timeout: float = 30) -> None:
-    async def enough() -> bool:
-        return len(lines(journal, kind)) >= count
-
-    await eventually(enough, timeout)
+    await wait_until(lambda: len(lines(journal, kind)) >= count, timeout)

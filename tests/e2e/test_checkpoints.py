@@ -48,11 +48,7 @@ async def test_a_job_of_a_thousand_steps_killed_three_times_repeats_at_most_one_
                 assert await asyncio.to_thread(worker.popen.wait, 80) == -signal.SIGKILL
         with Process(["worker", APP, "--log-format", "json"], ROOT, env) as worker:
             assert await handle.result(timedelta(seconds=60)) == sum(range(STEPS))
-
-            async def nothing_left() -> bool:
-                return not await truth.subjects("KV_jobs-checkpoints")
-
-            await eventually(nothing_left, 30)
+            await eventually(lambda: truth.subjects("KV_jobs-checkpoints"), 30, where=lambda found: not found)
             assert await asyncio.to_thread(worker.end, signal.SIGTERM, 40) == 0
     assert await truth.jobs() == []
     assert await truth.dead() == {}

@@ -17,7 +17,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
 from tests.support.cluster import Cluster
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, wait_until
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -107,11 +107,8 @@ async def test_an_object_is_readable_at_once_from_every_node_and_survives_the_de
         text = "".join(f"{number:08d}" for number in range(500_000))
         worker = app.worker()
 
-        async def ready() -> bool:
-            return worker.ready
-
         async with running(worker):
-            await eventually(ready, timeout=30)
+            await wait_until(lambda: worker.ready, timeout=30)
             sending = asyncio.create_task(work.enqueue(text))
             await asyncio.sleep(0.05)  # during, before or after it: all must work
             leader.kill()
@@ -154,11 +151,7 @@ async def test_a_worker_continues_when_the_leader_of_its_lane_dies_while_it_hold
         assert len(probe.of(JobStarted, lambda e: e.task == "hold")) <= 2  # redelivered at most once
         survivor = next(node for node in cluster.nodes if node is not leader)
         truth = await Truth.connect(survivor.url)
-
-        async def empty() -> bool:
-            return await truth.jobs() == []
-
-        await eventually(empty, timeout=30)
+        await truth.until_empty(timeout=30)
         assert len(await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")) == 21
         assert await truth.subjects("jobs-dead") == {}
         await truth.close()

@@ -61,11 +61,7 @@ async def test_a_replay_with_other_arguments_succeeds(
         assert dead("replay", job_id, "--data", '{"n": "x"}', code=1).stdout == "1 refused\n"
         assert set(await truth.dead()) == {job_id}
         assert dead("replay", job_id, "--data", '{"n": 5}', "--reason", "typo").stdout == "1 replayed\n"
-
-        async def record() -> dict[str, object] | None:
-            return (await truth.done()).get(job_id)
-
-        done = await eventually(record, 30)
+        done = (await eventually(truth.done, 30, where=lambda found: job_id in found))[job_id]
         assert done["result"] == 5
         assert worker.end(signal.SIGTERM) == 0
     assert await truth.dead() == {}
@@ -208,11 +204,8 @@ async def test_ctrl_c_reports_what_is_done_and_the_rest_can_be_replayed_later(
 ) -> None:
     await bury(app, "work", bodies(200))
 
-    async def begun() -> bool:
-        return len(await truth.jobs()) >= 3
-
     with dead.process("dead", "replay", "--all", "--yes", "--rate", "2") as process:
-        await eventually(begun, 30)
+        await eventually(truth.jobs, 30, where=lambda found: len(found) >= 3)
         assert process.end(signal.SIGINT) == 130
         text = "\n".join(process.lines)
     said = re.search(r"(\d+) replayed; interrupted", text)

@@ -161,11 +161,7 @@ async def test_waiting_jobs_are_moved(app: JetJobs, jobs: Shell, truth: Truth) -
     for job_id in ("later", "missing"):
         assert "invalid priority 'urgent'" in jobs.error("priority", job_id, "urgent", code=2)
     assert jobs("priority", "now", "low").stdout == "now moved\n"
-
-    async def in_its_lane() -> bool:
-        return len(await truth.jobs(lane="low")) == 1
-
-    await eventually(in_its_lane, 30)
+    await eventually(lambda: truth.jobs(lane="low"), 30, where=lambda found: len(found) == 1)
 
     # One unknown id: none is moved.
     jobs("reschedule", "--now", "later", "missing", code=5)

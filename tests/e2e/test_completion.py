@@ -15,7 +15,7 @@ from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.letters import bury
-from tests.support.probe import eventually
+from tests.support.probe import eventually, wait_until
 from tests.support.processes import Process, clean_environment
 
 pytestmark = pytest.mark.timeout(240)
@@ -58,11 +58,7 @@ class Shell:
 
     async def until(self, line: str, expected: list[str]) -> None:
         """Repeat: on a busy machine an answer may come after the 300 ms, and then nothing is offered."""
-
-        async def as_expected() -> bool:
-            return self(line) == expected
-
-        await eventually(as_expected, 50)
+        await wait_until(lambda: self(line) == expected, 50)
 
 
 @pytest.fixture

@@ -68,10 +68,6 @@ async def test_a_worker_without_slots_releases_the_leader_lock_when_its_terminal
 ) -> None:
     with Terminal(["worker", "--slots", "0", "-s", server.url, "--name", "first"], tmp_path, {}) as terminal:
         await asyncio.to_thread(terminal.wait_for, "worker ready", 60)
-
-        async def leads() -> bool:
-            return await holder(truth) == "first"
-
-        await eventually(leads, 60)
+        await eventually(lambda: holder(truth), 60, where=lambda found: found == "first")
         assert await asyncio.to_thread(terminal.hang_up, 60) == 0
     assert await holder(truth) is None

@@ -127,11 +127,7 @@ async def test_a_killed_worker_leaves_the_registry_within_three_beats(shell: She
             await record_of(app, "doomed", lambda w: w.phase == "ready")
             process.end(signal.SIGKILL)
             killed_at = time.monotonic()
-
-            async def gone() -> bool:
-                return not await app.workers.list()
-
-            await eventually(gone, 40)
+            await eventually(app.workers.list, 40, where=lambda found: not found)
             # One second for the queries of this test.
             assert time.monotonic() - killed_at < 3 * BEAT_S + 1
 

@@ -33,12 +33,6 @@ async def test_no_job_is_lost_when_operators_and_the_workers_that_hold_the_jobs_
     handles = [await journal_tasks.wait.enqueue(n, 0.5) for n in range(len(cases))]
     still_there = {n for n, (step, _) in enumerate(cases) if STEPS[step - 1] in STEPS[:3]}
 
-    async def originals_gone() -> bool:
-        return await truth.jobs(lane="normal") == []
-
-    async def all_gone() -> bool:
-        return await truth.jobs() == []
-
     with contextlib.ExitStack() as stack:
         operators = [
             stack.enter_context(Process([handle.id, "high", str(step)], ROOT, {"NATS_URL": server.url}, OPERATOR))
@@ -52,14 +46,14 @@ async def test_no_job_is_lost_when_operators_and_the_workers_that_hold_the_jobs_
         assert {entry.n for entry in entries(journal, "begin")} == still_there
         with worker(server, journal, "--slots", "20", lease="2s"):
             # Their second deliveries run: a worker must not ack because of a copy that may still be deleted.
-            await eventually(originals_gone, 30)
+            await eventually(lambda: truth.jobs(lane="normal"), 30, where=lambda found: found == [])
             answers = {}
             for operator, (step, kind) in zip(operators, cases, strict=True):
                 operator.send(signal.SIGKILL if kind == "killed" else signal.SIGCONT)
                 if kind == "goes on":
                     answers[STEPS[step - 1]] = (await until(operator, "answer: ")).removeprefix("answer: ")
             await app.queues.resume("default")
-            await eventually(all_gone, 30)
+            await truth.until_empty(timeout=30)
     assert answers == {
         "looked": "too late",
         "copied": "too late",
@@ -78,15 +72,12 @@ async def test_no_job_of_an_active_backlog_is_lost_and_jobs_that_run_twice_were_
 ) -> None:
     handles = [await journal_tasks.interruptible.enqueue(n, 0.04) for n in range(1000)]
 
-    async def all_gone() -> bool:
-        return await truth.jobs() == []
-
     with worker(server, journal, "--slots", "4"):
         await until_journal(journal, "begin", 20)
         # From the front, where the worker takes jobs.
         answers = [await app.jobs.set_priority(handle.id, "high") for handle in handles[:800]]
         assert len(await truth.jobs(lane="normal")) > 0
-        await eventually(all_gone, 60)
+        await truth.until_empty(timeout=60)
     ran = Counter(entry.job_id for entry in entries(journal, "begin"))
     assert ran.keys() == {handle.id for handle in handles}
     twice = {job_id for job_id, runs in ran.items() if runs > 1}

@@ -16,7 +16,6 @@ from jetjobs.dev_server import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import lines, until, until_journal, worker
 from tests.support.pages import Port
-from tests.support.probe import eventually
 from tests.support.processes import Process, run
 from tests.support.server import Truth
 
@@ -96,11 +95,7 @@ async def test_ten_thousand_jobs_due_in_the_same_second_all_run_once(
     assert len(report.stored) == 10_000
     with worker(server, journal, "--slots", "100", "--log-level", "warning"):
         await until_journal(journal, "effect", 10_000, timeout=50)
-
-        async def empty() -> bool:
-            return await truth.jobs() == []
-
-        await eventually(empty)
+        await truth.until_empty()
     assert Counter(int(line[1]) for line in lines(journal, "effect")) == Counter(range(10_000))
 
 
@@ -124,11 +119,7 @@ async def test_no_job_is_lost_when_worker_and_server_are_killed_during_a_drain(
         await until_journal(journal, "effect", 12_000)
         server.stop()
         server.start()
-
-        async def empty() -> bool:
-            return await truth.jobs() == []
-
-        await eventually(empty, timeout=80)
+        await truth.until_empty(timeout=80)
     ran = Counter(int(line[1]) for line in lines(journal, "effect"))
     assert set(ran) == set(range(total))  # every job has run
     done = await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")

@@ -37,10 +37,7 @@ async def until_done(truth: Truth, count: int, timeout: float = 30) -> None:
 
 
 async def emptied(truth: Truth) -> None:
-    async def empty() -> bool:
-        return await truth.jobs() == []
-
-    await eventually(empty, timeout=30)
+    await truth.until_empty(timeout=30)
 
 
 # Killed
@@ -196,18 +193,10 @@ async def test_a_delivery_to_a_frozen_worker_that_was_done_elsewhere_does_not_ru
     """The delivery stays in the socket while the worker is frozen and looks new when it is read."""
     with worker(server, journal, lease="1s") as frozen:
         await until(frozen, "worker.ready")
-
-        async def asked() -> bool:
-            return int((await truth.consumer())["num_waiting"]) >= 1
-
-        await eventually(asked, timeout=30)
+        await eventually(truth.consumer, timeout=30, where=lambda found: found["num_waiting"] >= 1)
         frozen.send(signal.SIGSTOP)
         handle = await journal_tasks.effect.enqueue(1)  # goes to the only open pull request
-
-        async def delivered() -> bool:
-            return int((await truth.consumer())["num_ack_pending"]) == 1
-
-        await eventually(delivered, timeout=30)
+        await eventually(truth.consumer, timeout=30, where=lambda found: found["num_ack_pending"] == 1)
         with worker(server, journal, lease="1s") as other:
             assert await handle.result(SOON) == 1
             await emptied(truth)

@@ -55,9 +55,6 @@ async def test_ten_thousand_letters_replayed_through_a_kill_9_run_once_each(
     journal.touch()
     env = {"NATS_URL": server.url, "JOURNAL": str(journal)}
 
-    async def half_way() -> bool:
-        return await left(truth) < MANY // 2
-
     async def all_ran() -> bool:
         return len(ran(journal)) == MANY and await truth.jobs() == []
 
@@ -67,7 +64,7 @@ async def test_ten_thousand_letters_replayed_through_a_kill_9_run_once_each(
         quiet = await bury(app, "quiet_effect", [b'{"n":%d}' % n for n in range(MANY // 2)])
         with Process(["worker", APP, "--log-level", "warning"], ROOT, env) as worker:
             with Process([*COMMAND, "first"], ROOT, env) as first:
-                await eventually(half_way, 90)
+                await eventually(lambda: left(truth), 90, where=lambda found: found < MANY // 2)
                 assert first.end(signal.SIGKILL) == -signal.SIGKILL
             before = await left(truth)
             assert 0 < before < MANY // 2

@@ -293,11 +293,7 @@ async def test_a_worker_without_slots_plans_schedules_and_hands_over_when_it_sto
         with scheduler(shell, "--name", "first", "--http", port.address) as first:
             await asyncio.to_thread(first.wait_for, "worker ready", 1, 60)
             await port.until("/readyz", 200)
-
-            async def three() -> bool:
-                return len(await times_done(truth)) >= 3
-
-            await eventually(three, 60)
+            await eventually(lambda: times_done(truth), 60, where=lambda found: len(found) >= 3)
             assert await holder(truth) == "first"
             page = await port.until_page("jetjobs_schedule_lateness_seconds", 0.0, schedule="mornings")
             assert page.labels("schedule") == {"beat", "mornings"}
@@ -312,17 +308,9 @@ async def test_a_worker_without_slots_plans_schedules_and_hands_over_when_it_sto
                 await asyncio.to_thread(second.wait_for, "worker ready", 1, 60)
                 assert first.end(signal.SIGTERM, 60) == 0
                 first.wait_for("worker stopped")
-
-                async def handed_over() -> bool:
-                    return await holder(truth) == "second"
-
-                await eventually(handed_over, 60)
+                await eventually(lambda: holder(truth), 60, where=lambda found: found == "second")
                 seen = len(await times_done(truth))
-
-                async def goes_on() -> bool:
-                    return len(await times_done(truth)) >= seen + 3
-
-                await eventually(goes_on, 60)
+                await eventually(lambda: times_done(truth), 60, where=lambda found: len(found) >= seen + 3)
                 assert second.end(signal.SIGINT, 60) == 0
         assert worker.end(signal.SIGTERM, 60) == 0
     refused = shell("schedules", "delete", "beat", "--yes", code=6)

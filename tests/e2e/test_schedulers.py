@@ -99,11 +99,7 @@ class Fleet:
         since = datetime.now().timestamp()
         await loop.run_in_executor(None, self.server.kill)
         await loop.run_in_executor(None, self.server.start)
-
-        async def answers() -> bool:
-            return await self.leader() is not None
-
-        await eventually(answers, 60)
+        await eventually(self.leader, 60, where=lambda found: found is not None)
         self.unled.append((since, datetime.now().timestamp() + 1.0))
 
 
@@ -220,11 +216,7 @@ async def test_two_leaders_on_three_replicas_place_every_tick_once_when_the_lead
             # Both believe that they are the leader.
             planning = [asyncio.create_task(Planner(app.jetstream, lambda: 1).run()) for app in apps]
             try:
-
-                async def begun() -> bool:
-                    return len(await fired(apps[0])) == 5
-
-                await eventually(begun, 60)
+                await eventually(lambda: fired(apps[0]), 60, where=lambda found: len(found) == 5)
                 info = await apps[0].jetstream.connection.api(api.stream_info("jobs-work-default"))
                 assert info["config"]["num_replicas"] == 3
                 cluster.named(info["cluster"]["leader"]).kill()

@@ -76,11 +76,7 @@ async def test_a_job_that_blocks_the_loop_is_shown_as_running(
         assert subject == f"$KV.jobs-running.{handle.id}"
         assert (record["id"], record["task"], record["queue"]) == (handle.id, "blocking", "default")
         assert (await app.jobs.get(handle.id)).state is JobState.SUCCEEDED
-
-        async def hidden() -> bool:
-            return not await app.jobs.running()
-
-        await eventually(hidden, 30)
+        await eventually(app.jobs.running, 30, where=lambda found: not found)
 
 
 async def test_progress_of_a_job_that_blocks_the_loop_is_published(app: JetJobs, server: EmbeddedServer) -> None:

@@ -17,7 +17,7 @@ from jetjobs.model.events import LeaseLostEvent
 from jetjobs.model.job import Job
 from tests.integration import kept_tasks
 from tests.support.checkpoints import BUCKET, checkpoints, gone
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 from tests.support.workers import running
@@ -129,19 +129,11 @@ async def test_a_child_of_a_worker_that_lost_its_job_gets_an_error(
     go_on, error_file = tmp_path / "go", tmp_path / "go.error"
     async with running(kept_app.worker()):
         handle = await kept_tasks.wait_and_checkpoint_in_child.enqueue(str(go_on))
-
-        async def begun() -> bool:
-            return len(await checkpoints(truth)) == 1
-
-        await eventually(begun, 40)
+        await eventually(lambda: checkpoints(truth), 40, where=lambda found: len(found) == 1)
         job = Job(handle.id, handle.task, "default", "normal", b"{}", run=handle.run)
         await kept_app.jetstream.checkpoints.save(CheckpointHandle(job, 2, 99, "another"), b"50", ours)
         go_on.touch()
-
-        async def reported() -> bool:
-            return error_file.exists() and bool(error_file.read_text())
-
-        await eventually(reported, 40)
+        await wait_until(lambda: error_file.exists() and bool(error_file.read_text()), 40)
         assert (await checkpoints(truth))[f"{handle.id}.{handle.run}"]["value"] == 50
     assert error_file.read_text() == "LeaseLost"
 
@@ -165,11 +157,7 @@ async def test_an_abandoned_thread_stores_no_more_checkpoints(
         with pytest.raises(JobFailed):
             await handle.result(SOON)
         go_on.touch()
-
-        async def ended() -> bool:
-            return refused.exists() and bool(refused.read_text())
-
-        await eventually(ended, 30)
+        await wait_until(lambda: refused.exists() and bool(refused.read_text()), 30)
     assert "attempt has ended" in refused.read_text()
     assert await checkpoints(truth) == {}
 

@@ -112,11 +112,7 @@ async def test_a_suspect_that_crashed_alone_is_dead_lettered_and_does_not_run_ag
         async with running(app.worker()) as last:
             # Also if the worker does not start it: released as a new message it would run once more.
             last._jobs.dispatcher._place = last._jobs.pipeline.release  # type: ignore[method-assign]
-
-            async def dead() -> bool:
-                return len(await truth.dead()) == 2
-
-            await eventually(dead, 30)
+            await eventually(truth.dead, 30, where=lambda found: len(found) == 2)
         letters = await truth.dead()
         assert {(letters[handle.id]["reason"], letters[handle.id]["text"][-12:]) for handle in handles} == {
             ("crashed", "3 deliveries")
@@ -242,11 +238,7 @@ async def test_a_second_suspect_is_returned_with_its_count_and_runs_after_the_fi
             await suspect(truth, n)
         async with running(app.worker()):
             await probe.finished(1, "released")
-
-            async def returned() -> bool:
-                return bool((await truth.consumer("returned"))["num_ack_pending"] == 1)
-
-            await eventually(returned)
+            await eventually(lambda: truth.consumer("returned"), where=lambda found: found["num_ack_pending"] == 1)
             headers = (await truth.js.get_last_msg(STREAM, "jobs.work.default.returned.work.-.u2")).headers or {}
             assert (headers["Jetjobs-Crashes"], headers["Jetjobs-Hop"], headers["Jetjobs-Lane"]) == (
                 "2",
@@ -295,11 +287,7 @@ async def test_an_invalid_count_of_crashes_is_a_dead_letter(app: JetJobs, truth:
         for n, crashes in enumerate(("two", "-3", "9" * 5000, "٢")):
             await suspect(truth, n, crashes)
         async with running(app.worker()):
-
-            async def dead() -> bool:
-                return len(await truth.dead()) == 4
-
-            await eventually(dead)
+            await eventually(truth.dead, where=lambda found: len(found) == 4)
         assert {letter["reason"] for letter in (await truth.dead()).values()} == {"malformed"}
         await truth.until_empty()
 
@@ -434,11 +422,7 @@ async def test_the_sweep_finds_stranded_jobs_without_an_advisory_and_nothing_els
             assert await running_job.result(SOON) == "ran through"
             await waits.result(SOON)
             assert worker.slots.busy == 0
-
-            async def buried() -> bool:
-                return (await sweep.sweep("default")).repaired == 1
-
-            await eventually(buried)
+            await eventually(lambda: sweep.sweep("default"), where=lambda found: found.repaired == 1)
         assert set(await truth.dead()) == {stranded.id}
         await truth.until_empty()
         assert await sweep.sweep("default") == (0, None)

@@ -153,11 +153,7 @@ async def test_a_key_blocks_while_its_job_is_scheduled_queued_running_and_retryi
         first = await bill.options(key="order 7", delay=timedelta(milliseconds=700)).enqueue()
         assert (await first.status()).state is JobState.SCHEDULED
         assert (await keyed.enqueue()).id == first.id  # scheduled
-
-        async def is_queued() -> bool:
-            return (await first.status()).state is JobState.QUEUED
-
-        await eventually(is_queued)
+        await eventually(first.status, where=lambda found: found.state is JobState.QUEUED)
         second = await keyed.enqueue()  # queued
         assert (second.id, second.duplicate) == (first.id, True)
         async with running(app.worker()):

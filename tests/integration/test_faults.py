@@ -22,7 +22,7 @@ from jetjobs.model.events import (
     LeaseLostEvent,
 )
 from tests.conftest import MakeApp
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, wait_until
 from tests.support.proxy import Frames, Proxy
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
@@ -47,11 +47,7 @@ def watched(app: JetJobs) -> Probe:
 
 async def emptied(truth: Truth) -> None:
     """Wait until no job is left in the work stream."""
-
-    async def empty() -> bool:
-        return await truth.jobs() == []
-
-    await eventually(empty, timeout=30)
+    await truth.until_empty(timeout=30)
 
 
 # Server restarts
@@ -265,11 +261,7 @@ async def test_a_lost_pull_request_is_detected_and_repeated(make_app: MakeApp, p
             trouble = await probe.wait(LaneTrouble, timeout=30)
             assert (trouble[0].lane, len(lose.seen)) == ("normal", 1)
             assert await handle.result(SOON) == "done"  # long before `expires` of 30 s
-
-            async def ready() -> bool:
-                return worker.ready
-
-            await eventually(ready)
+            await wait_until(lambda: worker.ready)
         assert len(probe.of(LaneTrouble)) == 1
 
 

@@ -19,7 +19,7 @@ from jetjobs.model.errors import StorageFull
 from jetjobs.model.events import ConnectionLost, JobFinished, JobStarted, LaneTrouble, LeaseLostEvent, SettleFailed
 from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -34,17 +34,11 @@ def watched(app: JetJobs) -> Probe:
 
 
 async def until_ready(worker: Worker) -> None:
-    async def ready() -> bool:
-        return worker.ready
-
-    await eventually(ready, timeout=30)
+    await wait_until(lambda: worker.ready, timeout=30)
 
 
 async def until_not_ready(worker: Worker) -> None:
-    async def red() -> bool:
-        return not worker.ready
-
-    await eventually(red, timeout=30)
+    await wait_until(lambda: not worker.ready, timeout=30)
 
 
 async def change(truth: Truth, stream: str, **config: Any) -> None:

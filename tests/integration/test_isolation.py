@@ -21,7 +21,7 @@ from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.integration import isolated_tasks as tasks
 from tests.support.pids import gone, is_gone, noted, pids_in
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -388,11 +388,7 @@ async def test_a_job_cancelled_before_its_child_has_begun_with_it_does_not_begin
     async with running(worker):
         assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3  # a child is there
         handle = await tasks.never_begins.enqueue(str(marker), list(range(1_000_000)))
-
-        async def given() -> bool:
-            return any(attempt.stop_child is not None for attempt in worker.leases.held)
-
-        await eventually(given)
+        await wait_until(lambda: any(attempt.stop_child is not None for attempt in worker.leases.held))
         answer = await app.jobs.cancel(handle.id)
         assert (answer.outcome, answer.detail) == (CancelOutcome.CANCELLED, "it was stopped while it ran")
     assert noted(marker) == []

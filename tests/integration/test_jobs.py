@@ -31,11 +31,7 @@ async def test_a_job_is_found_by_its_id_alone_in_every_state(app: JetJobs, probe
             await probe.finished(1, "dead_lettered")
             await probe.finished(1, "retried")
             await probe.finished(1, "succeeded")
-
-            async def shown() -> bool:
-                return (await app.jobs.get(held.id)).state is JobState.RUNNING
-
-            await eventually(shown)
+            await eventually(lambda: app.jobs.get(held.id), where=lambda found: found.state is JobState.RUNNING)
             states = {h.id: await app.jobs.get(h.id) for h in (queued, scheduled, dead, retrying)}
             assert (states[queued.id].state, states[queued.id].result) == (JobState.SUCCEEDED, 1)
             assert (states[scheduled.id].state, states[scheduled.id].lane) == (JobState.SCHEDULED, "later")
@@ -126,11 +122,7 @@ async def test_a_list_of_running_jobs_does_not_read_the_waiting_jobs(app: JetJob
             await probe.wait(JobStarted, 2, timeout=30)
             report = await app.enqueue_many([zoo.fine.bind(n) for n in range(300)])
             assert len(report.stored) == 300
-
-            async def shown() -> bool:
-                return len((await app.jobs.page(query)).items) == 2
-
-            await eventually(shown, 30)
+            await eventually(lambda: app.jobs.page(query), 30, where=lambda found: len(found.items) == 2)
             page = await app.jobs.page(query)
             assert {item.status.id for item in page.items} == {h.id for h in held}
             assert page.cursor is None

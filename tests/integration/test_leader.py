@@ -51,11 +51,7 @@ async def test_it_is_free_at_once_when_it_is_released_and_after_its_ttl_when_not
         await first.release()
         assert not first.held
         assert await second.try_lock()
-
-        async def free() -> bool:
-            return await first.try_lock()
-
-        await eventually(free)  # second has fallen silent
+        await eventually(first.try_lock)  # second has fallen silent
         assert not await second.try_lock()
         assert not second.held
 

@@ -19,7 +19,7 @@ from jetjobs.events import LiveEvent
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.fleet import event_publisher
-from tests.support.probe import eventually
+from tests.support.probe import eventually, wait_until
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
@@ -67,10 +67,7 @@ async def watching(app: JetJobs, **wish: Any) -> AsyncIterator[Watcher]:
 
 
 async def until_ready(worker: Worker) -> None:
-    async def look() -> bool:
-        return worker.ready
-
-    await eventually(look, 40)
+    await wait_until(lambda: worker.ready, 40)
 
 
 @pytest.fixture

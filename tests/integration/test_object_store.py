@@ -158,8 +158,4 @@ async def test_an_object_with_a_ttl_expires_completely(app: JetJobs, truth: Trut
         await app.provision(["default"])
         await app.jetstream.payloads.put("o", bytes_of(500_000), LABELS, ttl_s=1)
         assert (await truth.api("STREAM.INFO.OBJ_jobs-payloads"))["state"]["last_seq"] == 5
-
-        async def gone() -> bool:
-            return await nothing_stored(truth)
-
-        await eventually(gone, timeout=30)
+        await eventually(lambda: nothing_stored(truth), timeout=30)

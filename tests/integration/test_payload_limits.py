@@ -101,11 +101,7 @@ async def test_anonymous_jobs_around_the_limit_of_the_server_fail_twice_die_and_
         assert seen == {name: [digest] * 3 for name, digest in expected.items()}
         assert not probe.of(ConnectionLost)
         assert (await truth.dead(), await truth.jobs()) == ({}, [])
-
-        async def gone() -> bool:
-            return await nothing_stored(truth)
-
-        await eventually(gone, timeout=30)
+        await eventually(lambda: nothing_stored(truth), timeout=30)
     await truth.close()
 
 

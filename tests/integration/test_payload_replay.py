@@ -47,11 +47,7 @@ async def test_a_large_dead_letter_is_shown_exported_imported_and_replayed(
             assert (await app.dead.replay(again)).outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded", timeout=30)
         assert sizes == [2 * MB] * 2
-
-        async def gone() -> bool:
-            return await nothing_stored(truth)
-
-        await eventually(gone, timeout=30)
+        await eventually(lambda: nothing_stored(truth), timeout=30)
 
 
 async def test_a_replay_takes_over_the_object_and_an_interrupted_one_is_completed(
@@ -123,8 +119,4 @@ async def test_edited_arguments_may_be_large_and_a_job_on_another_queue_gets_its
             assert edited.outcome is ReplayOutcome.REPLAYED
             await probe.finished(1, "succeeded", timeout=30)
         assert sizes == [MB + 400_000] * 2 + [2 * MB]
-
-        async def gone() -> bool:
-            return await nothing_stored(truth)
-
-        await eventually(gone, timeout=30)
+        await eventually(lambda: nothing_stored(truth), timeout=30)

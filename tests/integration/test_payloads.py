@@ -17,7 +17,7 @@ from jetjobs.jetstream import client
 from jetjobs.model.events import ConnectionLost, JobFinished
 from tests.conftest import MakeApp
 from tests.support.payloads import nothing_stored, text_of
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.proxy import Proxy
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
@@ -87,11 +87,7 @@ async def test_the_first_record_of_a_run_is_kept_and_a_second_large_result_is_dr
     async with provisioned(app):
         async with running(app.worker()):
             handle = await work.enqueue()
-
-            async def started() -> bool:
-                return bool(ran)
-
-            await eventually(started, timeout=30)
+            await wait_until(lambda: bool(ran), timeout=30)
             record = {"state": "succeeded", "run": handle.run, "result": "first"}
             await truth.js.publish(f"$KV.jobs-done-default.work.{handle.id}", json.dumps(record).encode())
             may_end.set()

@@ -14,7 +14,7 @@ import pytest
 from jetjobs import JetJobs, JobFailed, JobState, JobStatus, RetryPolicy, current_job
 from jetjobs.worker.leases.loop_monitor import TICK_S
 from tests.integration import kept_tasks
-from tests.support.probe import eventually
+from tests.support.probe import eventually, wait_until
 from tests.support.server import Truth
 from tests.support.workers import running
 
@@ -109,11 +109,7 @@ async def test_a_short_job_publishes_its_last_progress_and_writes_no_record(open
         started = time.monotonic()
         await (await work.enqueue()).result(SOON)
         quick = time.monotonic() - started < TICK_S
-
-        async def reported() -> bool:
-            return bool(heard)
-
-        await eventually(reported, 30)
+        await wait_until(lambda: bool(heard), 30)
     assert [(event["progress"], event["message"]) for _, event in heard] == [(1.0, "all")]
     if quick:  # otherwise it may have run long enough to be shown
         assert (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"] == 0
@@ -134,11 +130,7 @@ async def test_progress_is_throttled_and_the_last_one_is_published(opened: JetJo
     heard = await listen(truth)
     async with running(opened.worker()):
         took = await (await work.enqueue()).result(SOON)
-
-        async def ended() -> bool:
-            return bool(heard) and heard[-1][1]["progress"] == 0.99
-
-        await eventually(ended, 30)
+        await wait_until(lambda: bool(heard) and heard[-1][1]["progress"] == 0.99, 30)
     # One per tick, and the last. A tick is never shorter than that.
     assert len(heard) <= took / TICK_S + 2
     records = (await truth.api("STREAM.INFO.KV_jobs-running"))["state"]["last_seq"]

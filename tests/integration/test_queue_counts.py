@@ -12,7 +12,7 @@ from jetjobs import JetJobs, RetryPolicy
 from jetjobs.worker.leader import leadership as leading
 from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
-from tests.support.probe import eventually
+from tests.support.probe import eventually, wait_until
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 from tests.support.workers import provisioned_worker, running
@@ -58,20 +58,14 @@ async def test_only_the_leader_has_counts_and_the_next_one_takes_over(
         first, second = one.worker(name="first"), two.worker(name="second")
         first.count_queues = second.count_queues = True
 
-        async def leader_counts() -> bool:
-            return counted(first) == ["default", "mail"]
-
-        async def other_counts() -> bool:
-            return counted(second) == ["default", "mail"]
-
         async with running(second):
-            await eventually(other_counts, 30)
+            await wait_until(lambda: counted(second) == ["default", "mail"], 30)
             async with running(first):
                 await asyncio.sleep(1.0)
                 assert counted(first) == []
                 assert counted(second) == ["default", "mail"]
                 second.stop()
-                await eventually(leader_counts, 30)
+                await wait_until(lambda: counted(first) == ["default", "mail"], 30)
                 assert counted(second) == []
         assert counted(first) == []
 
@@ -86,18 +80,11 @@ async def test_a_queue_that_cannot_be_counted_is_omitted_and_counted_as_an_error
         worker = app.worker()
         worker.count_queues = True
         async with running(worker):
-
-            async def both() -> bool:
-                return counted(worker) == ["default", "mail"]
-
-            async def one() -> bool:
-                return counted(worker) == ["default"] and worker.count_errors > 0
-
-            await eventually(both, 30)
+            await wait_until(lambda: counted(worker) == ["default", "mail"], 30)
             assert worker.count_errors == 0
             config = (await truth.api("STREAM.INFO.jobs-work-mail"))["config"]
             await truth.api("STREAM.UPDATE.jobs-work-mail", {**config, "allow_direct": False})
-            await eventually(one, 30)
+            await wait_until(lambda: counted(worker) == ["default"] and worker.count_errors > 0, 30)
 
 
 async def test_nothing_is_counted_without_a_metrics_port(app: JetJobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from jetjobs.errors import DefinitionError, QueueNotFound
 from jetjobs.model.events import JobFinished
 from jetjobs.model.wire.subjects import PULLED
 from tests.conftest import MakeApp
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -41,10 +41,7 @@ class Gate:
         self.hold = hold
 
     async def holds(self, count: int) -> None:
-        async def check() -> bool:
-            return self.entered >= count
-
-        await eventually(check, 30)
+        await wait_until(lambda: self.entered >= count, 30)
 
 
 @pytest.fixture
@@ -337,15 +334,12 @@ async def test_a_purge_during_work_deletes_waiting_jobs_but_no_running_or_newer_
         ran[n] += 1
         deliveries.add((current_job().delivery, current_job().job.crashes))
 
-    async def some_ran() -> bool:
-        return len(ran) > 50
-
     async with provisioned(app), operator:
         old, newer = itertools.count(), itertools.count(10_000)
         for priority in ("high", "normal", "low"):
             await app.enqueue_many([note.options(priority=priority).bind(n=next(old)) for _ in range(3000)])
         async with running(app.worker(slots=5)):
-            await eventually(some_ran)
+            await wait_until(lambda: len(ran) > 50)
             begun = asyncio.Event()
             purge = asyncio.create_task(operator.queues.purge("default", step=lambda count: begun.set()))
             await begun.wait()

@@ -84,11 +84,7 @@ async def test_a_redelivered_job_that_has_moved_on_is_acked_and_not_run(
             headers["Nats-Schedule-Target"] = f"jobs.work.default.normal.work.-.{handle.id}"
             await truth.js.publish(f"jobs.work.default.retry.work.-.{handle.id}", b"{}", headers=headers)
         async with running(app.worker()):
-
-            async def acked() -> bool:
-                return await truth.jobs(lane="normal") == []
-
-            await eventually(acked)
+            await eventually(lambda: truth.jobs(lane="normal"), where=lambda found: found == [])
         assert not probe.of(JobStarted)
 
 

@@ -23,7 +23,7 @@ from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from jetjobs.worker.options import Phase
 from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
@@ -90,11 +90,7 @@ async def test_a_worker_is_registered_while_it_runs(app: JetJobs, truth: Truth) 
             assert (stored.headers or {})["Nats-TTL"] == f"{TTL_S}s"
             leave.set()
         assert await app.workers.list() == []
-
-        async def forgotten() -> bool:
-            return await truth.subjects(KV) == {}
-
-        await eventually(forgotten, 30)
+        await eventually(lambda: truth.subjects(KV), 30, where=lambda found: found == {})
 
 
 async def test_workers_with_the_same_name_have_different_keys(make_app: MakeApp) -> None:
@@ -197,11 +193,7 @@ async def test_stop_now_releases_the_running_jobs(app: JetJobs, probe: Probe, tr
 async def started(app: JetJobs, name: str) -> tuple[Worker, asyncio.Task[None]]:
     worker = app.worker(name=name)
     life = asyncio.create_task(worker.run())
-
-    async def there() -> bool:
-        return worker.phase is Phase.READY
-
-    await eventually(there, 30)
+    await wait_until(lambda: worker.phase is Phase.READY, 30)
     return worker, life
 
 

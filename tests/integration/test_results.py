@@ -130,11 +130,7 @@ async def test_a_record_is_gone_after_its_ttl_and_the_answer_says_so(
         handle = await work.enqueue()
         async with running(app.worker()):
             assert await handle.result(SOON) == 1
-
-            async def gone() -> bool:
-                return await truth.subjects("KV_jobs-done-default") == {}
-
-            await eventually(gone)
+            await eventually(lambda: truth.subjects("KV_jobs-done-default"), where=lambda found: found == {})
         with pytest.raises(ResultExpired):
             await handle.result(SOON)
         assert (await handle.status()).state is None
@@ -228,11 +224,7 @@ async def test_status_follows_a_job_through_its_places(app: JetJobs, truth: Trut
         assert scheduled.due_at is not None
         async with running(app.worker(name="w1")):
             await probe.wait(JobStarted)
-
-            async def is_running() -> bool:
-                return (await handle.status()).state is JobState.RUNNING
-
-            await eventually(is_running)
+            await eventually(handle.status, where=lambda found: found.state is JobState.RUNNING)
             now = await handle.status()
             assert (now.worker, now.lane, now.attempt) == ("w1", "high", 1)
             assert now.started_at is not None

@@ -20,7 +20,7 @@ from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.model.schedule.schedule import time_token
 from jetjobs.worker.scheduling.planner import Planner
 from tests.conftest import MakeApp
-from tests.support.probe import eventually
+from tests.support.probe import eventually, wait_until
 from tests.support.schedule_edits import QUEUES, app_of, edit, every_time_once, pause, planned_past, put
 from tests.support.schedules import HOUR, SECOND, aligned, now_of, placed, planning, ready
 from tests.support.server import Truth
@@ -207,16 +207,13 @@ async def test_nothing_is_placed_for_a_schedule_that_cannot_be_checked(
             raise BrokerError("not now")
         return await original(self, queue, name)
 
-    async def tried() -> bool:
-        return failed >= 3
-
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.RETRY", timedelta(seconds=0.3))
     monkeypatch.setattr(Ticks, "waiting", failing)
     since = await put(queues_app)
     await queues_app.schedules.put("other", "work", every=SELDOM)
     async with planning(queues_app):
         await eventually(lambda: aligned(queues_app, "other"), 30)
-        await eventually(tried, 30)
+        await wait_until(lambda: failed >= 3, 30)
         assert await truth.jobs() == []
         monkeypatch.setattr(Ticks, "waiting", original)
         await eventually(lambda: aligned(queues_app, "s"), 30)

@@ -22,7 +22,7 @@ from jetjobs.worker.scheduling.declared import sync_declared
 from jetjobs.worker.scheduling.planner import Planner
 from tests.conftest import MakeApp
 from tests.integration.test_leader import fill, lock
-from tests.support.probe import background, eventually
+from tests.support.probe import background, eventually, wait_until
 from tests.support.schedules import (
     MINUTE,
     SECOND,
@@ -145,13 +145,10 @@ async def test_nothing_is_planned_from_memory_when_the_bucket_is_gone_and_that_i
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.RETRY", timedelta(seconds=0.1))
     work.every(SECOND, name="s")
 
-    async def tried_again() -> bool:
-        return logged(caplog, logging.DEBUG).count("schedule.unknown") >= 4
-
     async with provisioned(app), leading(app):
         await eventually(lambda: planned(truth, "s"), 30)
         await truth.api("STREAM.DELETE.KV_jobs-schedules")
-        await eventually(tried_again, 30)
+        await wait_until(lambda: logged(caplog, logging.DEBUG).count("schedule.unknown") >= 4, 30)
         told_while_gone = logged(caplog)
         ticked = logged(caplog, logging.DEBUG)
         assert "schedule.ticked" not in ticked[ticked.index("schedule.unknown") :]
@@ -166,11 +163,7 @@ async def test_an_emptied_bucket_gets_the_declared_schedules_again(
     monkeypatch.setattr("jetjobs.worker.scheduling.planner.COMPARE_S", 0.2)
     work.every(SECOND, name="s")
     async with provisioned(app), leading(app) as planner:
-
-        async def known() -> bool:
-            return "s" in planner.lateness()
-
-        await eventually(known, 30)
+        await wait_until(lambda: "s" in planner.lateness(), 30)
         await truth.js.purge_stream("KV_jobs-schedules")
         await eventually(lambda: stored(app, "s"), 30)
 
@@ -225,11 +218,7 @@ async def test_a_lock_held_by_another_worker_is_not_logged(
                 return await ask()
 
             monkeypatch.setattr(candidate._lock, "try_lock", counted)
-
-            async def often() -> bool:
-                return tried >= 8
-
-            await eventually(often)
+            await wait_until(lambda: tried >= 8)
     assert logged(caplog, logging.DEBUG) == []
 
 
@@ -367,11 +356,7 @@ async def test_a_tick_is_placed_late_when_the_storage_was_full(tmp_path: Path) -
             await app.schedules.put("s", work, every=20 * SECOND, misfire="all")
             await fill(truth)
             async with planning(app) as planners:
-
-                async def late() -> bool:
-                    return planners[0].lateness().get("s", 0.0) > 0.5
-
-                await eventually(late, 50)
+                await wait_until(lambda: planners[0].lateness().get("s", 0.0) > 0.5, 50)
                 assert await truth.jobs() == []
                 await truth.js.purge_stream("ballast")
                 found = await eventually(lambda: placed(truth, 1), 30)

@@ -72,11 +72,7 @@ async def test_a_scheduled_tick_and_one_published_without_jetjobs(app: JetJobs, 
     async with provisioned(app):
         await app.schedules.put("soon", work, every=timedelta(seconds=50))
         async with running(app.worker()):
-
-            async def planned() -> list[str]:
-                return await truth.jobs(lane="later")
-
-            (subject, *_) = await eventually(planned, 30)
+            (subject, *_) = await eventually(lambda: truth.jobs(lane="later"), 30)
         key, uid = subject.split(".")[-2:]
         status = await app.jobs.get(f"{key}-{uid}")
         info = await app.schedules.get("soon")

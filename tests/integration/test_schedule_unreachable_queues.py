@@ -18,7 +18,7 @@ from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.schedule.schedule import time_token
 from jetjobs.worker.scheduling.planner import Planner
-from tests.support.probe import background, eventually
+from tests.support.probe import background, eventually, wait_until
 from tests.support.schedule_edits import every_time_once, planned_past, put
 from tests.support.schedules import SECOND, aligned, now_of, placed, planning, ticks_in, times_of
 from tests.support.server import Truth
@@ -153,10 +153,7 @@ async def test_the_event_loop_is_shared_while_many_schedules_are_taken_over(
             most[parse] = max(most[parse], counts[parse] - before[parse])
             most[plan] = max(most[plan], counts[plan] - before[plan])
 
-    async def done() -> bool:
-        return counts[parse] >= 200 and counts[plan] >= 200
-
     async with background(others()), planning(queues_app):
-        await eventually(done, 30)
+        await wait_until(lambda: counts[parse] >= 200 and counts[plan] >= 200, 30)
     assert most[parse] <= 50
     assert most[plan] <= 50

@@ -27,8 +27,4 @@ async def checkpoints(truth: Truth) -> dict[str, dict[str, Any]]:
 
 async def gone(truth: Truth) -> None:
     """Wait until no checkpoint is left. A worker deletes it right after it reports the end of the job."""
-
-    async def check() -> bool:
-        return await checkpoints(truth) == {}
-
-    await eventually(check, 30)
+    await eventually(lambda: checkpoints(truth), 30, where=lambda found: found == {})

@@ -33,10 +33,7 @@ class Port:
             return 0, ""
 
     async def until(self, path: str, status: int) -> None:
-        async def reached() -> bool:
-            return (await self.get(path))[0] == status
-
-        await eventually(reached, 30)
+        await eventually(lambda: self.get(path), 30, where=lambda found: found[0] == status)
 
     async def page(self) -> Page:
         status, text = await self.get("/metrics")

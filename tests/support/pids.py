@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.probe import eventually
+from tests.support.probe import eventually, wait_until
 
 
 async def pids_in(marker: Path, count: int = 1) -> list[int]:
@@ -19,11 +19,7 @@ async def pids_in(marker: Path, count: int = 1) -> list[int]:
 
 async def gone(pid: int) -> None:
     """Wait until the process has ended. A zombie counts as ended."""
-
-    async def check() -> bool:
-        return is_gone(pid)
-
-    await eventually(check, 40)
+    await wait_until(lambda: is_gone(pid), 40)
 
 
 def is_gone(pid: int) -> bool:

@@ -45,12 +45,21 @@ class Probe:
         return await self.wait(JobFinished, count, lambda e: outcome in (None, e.outcome), timeout)
 
 
-async def eventually(check: Callable[[], Awaitable[E | None]], timeout: float = 15.0) -> E:
-    """Poll `check` until its result is true, and return it. For state that only the server has."""
+async def eventually(
+    check: Callable[[], Awaitable[E | None]], timeout: float = 15.0, where: Callable[[Any], object] = bool
+) -> E:
+    """Poll `check` until its result is true, or as `where` wants it. For state that only the server has."""
     async with asyncio.timeout(timeout):
-        while not (found := await check()):  # noqa: ASYNC110 - the server sends no notification
+        while (found := await check()) is None or not where(found):  # noqa: ASYNC110 - the server does not notify
             await asyncio.sleep(0.01)
     return found
+
+
+async def wait_until(check: Callable[[], object], timeout: float = 15.0) -> None:
+    """Return once `check` is true: for facts of this process."""
+    async with asyncio.timeout(timeout):
+        while not check():  # noqa: ASYNC110 - no event announces them
+            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -62,21 +62,13 @@ class Truth:
         found = await self.subjects(f"jobs-work-{queue}", f"jobs.work.{queue}.{lane}.>")
         return sorted(subject for subject in found if ".mark." not in subject)
 
-    async def until_empty(self, queue: str = "default") -> None:
+    async def until_empty(self, queue: str = "default", timeout: float = 15.0) -> None:
         """Wait until the queue has no jobs. A worker does not wait for its acks, so the last may arrive later."""
-
-        async def empty() -> bool:
-            return await self.jobs(queue) == []
-
-        await eventually(empty)
+        await eventually(lambda: self.jobs(queue), timeout, where=lambda found: found == [])
 
     async def until_idle(self, lane: str = "normal", queue: str = "default") -> None:
         """Wait until the lane has no unacked jobs; see `until_empty`."""
-
-        async def idle() -> bool:
-            return int((await self.consumer(lane, queue))["num_ack_pending"]) == 0
-
-        await eventually(idle)
+        await eventually(lambda: self.consumer(lane, queue), where=lambda found: found["num_ack_pending"] == 0)
 
     async def _last(self, stream: str, subjects: Iterable[str]) -> AsyncIterator[tuple[str, RawStreamMsg]]:
         """The last message of each subject, without those removed since the subjects were listed."""

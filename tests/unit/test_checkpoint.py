@@ -12,12 +12,7 @@ from pydantic import BaseModel, Field, TypeAdapter, field_validator
 
 from jetjobs.define.checkpoint import MAX_CHECKPOINT, MAX_MESSAGE, check_progress, decode, encode
 from jetjobs.define.context import Context
-from jetjobs.model.errors import (
-    CheckpointError,
-    DefinitionError,
-    JetJobsError,
-    UnstorableValue,
-)
+from jetjobs.model.errors import CheckpointError, DefinitionError, JetJobsError, UnstorableValue
 from jetjobs.model.job import Job
 
 CONTEXT = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", 1, 1, 0.0)

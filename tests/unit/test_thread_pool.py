@@ -14,7 +14,7 @@ from jetjobs.model.events import ThreadStuck
 from jetjobs.model.job import Job
 from jetjobs.worker.execution import thread_pool as module
 from jetjobs.worker.execution.thread_pool import ThreadPool
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, wait_until
 
 
 async def test_a_thread_that_was_given_up_is_stuck_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +43,7 @@ async def test_a_thread_that_was_given_up_is_stuck_until_it_ends(monkeypatch: py
         assert (threads.running, threads.stuck) == (1, 1)
     finally:
         release.set()
-
-    async def ended() -> bool:
-        return threads.stuck == 0 and threads.running == 0
-
-    await eventually(ended, 40)
+    await wait_until(lambda: threads.stuck == 0 and threads.running == 0, 40)
     threads.close()
 
 
@@ -68,11 +64,7 @@ async def test_a_thread_that_ends_soon_after_its_time_is_not_stuck() -> None:
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     release.set()
-
-    async def ended() -> bool:
-        return threads.running == 0
-
-    await eventually(ended, 40)
+    await wait_until(lambda: threads.running == 0, 40)
     threads.report_stuck()
     assert probe.events == []
     assert threads.stuck == 0
