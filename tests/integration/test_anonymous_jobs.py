@@ -150,7 +150,7 @@ async def test_a_subject_that_is_not_utf8_stops_neither_worker_nor_connection(
         assert not probe.of(ConnectionLost)
 
 
-# Connection
+# Large headers
 
 
 async def test_an_anonymous_job_with_huge_headers_is_dead_lettered_with_all_of_them(

@@ -72,7 +72,7 @@ async def everything(truth: Truth) -> dict[str, Any]:
     return found
 
 
-# All is well
+# A healthy system
 
 
 async def test_nothing_is_found_where_all_is_well(ready: JetJobs, truth: Truth) -> None:
@@ -168,7 +168,7 @@ async def a_lock_never_ends(app: JetJobs, truth: Truth) -> None:
     await truth.js.publish("$KV.jobs-locks.leader", b'{"holder": "gone"}')
 
 
-async def test_other_keys_beside_the_locks_are_no_locks(ready: JetJobs, truth: Truth) -> None:
+async def test_other_keys_beside_the_locks_are_ignored(ready: JetJobs, truth: Truth) -> None:
     await truth.js.publish("$KV.jobs-locks.mine", b"a note of another program")
     found = await run_checks(ready.settings, ready, only=["topology"])
     assert bad(found) == [], report_of(found)
@@ -294,7 +294,7 @@ async def test_each_planted_fault_is_found_by_its_check_and_no_other(
     assert await everything(truth) == before
 
 
-# Faults between us and the server
+# Faults of the connection
 
 
 YEARS_ON = re.compile(rb'"ts":"\d{4}')
@@ -354,7 +354,7 @@ def _through(app: JetJobs, proxy: Proxy) -> Any:
     return build_settings({"nats": {"url": proxy.url, "connect_timeout": "20s"}})
 
 
-# Faults of the set-up
+# Faults of the configuration
 
 
 async def test_no_server_is_a_finding_and_the_rest_is_left_out(make_app: MakeApp, server: EmbeddedServer) -> None:

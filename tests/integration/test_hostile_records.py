@@ -138,7 +138,7 @@ async def test_odd_times_in_notes_and_records_are_shown_as_none(
         b'{"state": ["succeeded"]}',
     ],
 )
-async def test_a_done_record_that_cannot_be_read_is_told_of_and_is_no_success(
+async def test_an_unreadable_done_record_is_reported_and_not_a_success(
     app: JetJobs, server: EmbeddedServer, truth: Truth, record: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with app:

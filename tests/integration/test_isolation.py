@@ -51,7 +51,7 @@ async def ended(probe: Probe, outcome: str, count: int = 1) -> list[JobFinished]
     return await probe.finished(count, outcome, timeout=40)
 
 
-# What crosses
+# Data between worker and child
 
 
 async def test_arguments_and_results_keep_their_types(app: JetJobs, truth: Truth) -> None:
@@ -216,7 +216,7 @@ async def test_log_lines_come_out_of_the_workers_handlers(app: JetJobs, caplog: 
     assert "not wanted" not in lines
 
 
-async def test_lines_logged_between_two_jobs_are_no_answer_to_the_next(app: JetJobs) -> None:
+async def test_lines_logged_between_two_jobs_are_not_taken_for_an_answer(app: JetJobs) -> None:
     async with running(app.worker()):
         pids = {await (await tasks.leave_a_thread_that_logs.enqueue()).result(SOON) for _ in range(5)}
     assert len(pids) == 1

@@ -97,7 +97,7 @@ async def test_waiting_ends_with_not_ready_when_time_is_up(app: JetJobs) -> None
             await handle.result(timedelta(milliseconds=200))
 
 
-async def test_a_failure_is_told_to_who_waits_with_its_remote_type_text_and_traceback(app: JetJobs) -> None:
+async def test_a_caller_that_waits_receives_the_remote_type_text_and_traceback_of_a_failure(app: JetJobs) -> None:
     @app.task(retry=RetryPolicy(max_attempts=1))
     async def work() -> None:
         raise LookupError("nothing there\nsecond line")
@@ -187,7 +187,7 @@ async def test_a_result_that_does_not_fit_the_annotation_is_an_error_for_the_cal
                 await handle.result(SOON)
 
 
-async def test_a_reply_that_is_no_inbox_is_not_published_to(app: JetJobs, truth: Truth, probe: Probe) -> None:
+async def test_a_reply_header_that_is_not_an_inbox_is_ignored(app: JetJobs, truth: Truth, probe: Probe) -> None:
     @app.task
     async def work() -> int:
         return 1

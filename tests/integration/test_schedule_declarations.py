@@ -72,7 +72,7 @@ async def test_bad_input_is_refused_before_anything_is_stored(app: JetJobs, work
         assert await truth.subjects("KV_jobs-schedules") == {}
 
 
-# The code's own
+# Declared in code
 
 
 async def test_what_the_code_declares_is_stored_and_what_it_drops_is_deleted(
@@ -143,7 +143,7 @@ async def test_a_worker_stores_what_its_code_declares_and_runs_it(
     } == {"succeeded"}
 
 
-# Faults
+# Text form
 
 
 def test_a_schedule_says_itself_without_its_arguments() -> None:

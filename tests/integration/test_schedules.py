@@ -127,7 +127,7 @@ async def test_a_leader_that_dies_during_a_batch_places_nothing(app: JetJobs, wo
         assert time_token(tick.scheduled_time) in times_of(found)
 
 
-# Misfire and overlap
+# Misfire
 
 
 @pytest.mark.parametrize(("misfire", "expected"), [("last", 1), ("skip", 0), ("all", 72)])
@@ -157,7 +157,7 @@ async def test_after_three_days_without_a_leader(
         assert info.late_s == 0.0
 
 
-# Faults
+# Clock
 
 
 async def test_the_clock_of_the_server_counts_and_not_that_of_this_machine(

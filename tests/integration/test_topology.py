@@ -108,7 +108,7 @@ async def test_a_stream_that_cannot_become_what_is_wanted_is_a_clear_error(app: 
             await app.provision()
 
 
-# Servers that will not do
+# Unsupported servers
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_server_below_2_14_is_refused(
             await app.open()
 
 
-async def test_a_server_without_jetstream_is_told_so() -> None:
+async def test_a_server_without_jetstream_is_refused_with_that_reason() -> None:
     with EmbeddedServer(jetstream=False) as plain:
         app = with_task(JetJobs("t", settings=build_settings({"nats": {"url": plain.url}})))
         async with asyncio.timeout(8), app:

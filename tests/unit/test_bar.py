@@ -35,7 +35,7 @@ def test_no_line_is_wider_than_its_terminal(columns: int) -> None:
         assert shown.isprintable()
 
 
-async def test_nothing_is_written_where_there_is_no_terminal() -> None:
+async def test_nothing_is_written_without_a_terminal() -> None:
     handle: JobHandle[None] = JobHandle("j", "q", "t", run="", stores_result=True, duplicate=False)
     to = io.StringIO()
     async with showing(handle, to):

@@ -50,7 +50,7 @@ def test_a_head_beyond_all_measure_is_garbled() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
-def test_a_head_that_is_no_json_object_is_garbled(data: bytes) -> None:
+def test_a_head_that_is_not_a_json_object_is_garbled(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_head(data)
 

@@ -257,7 +257,7 @@ def test_a_group_without_a_command_lists_its_commands(capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().err)["error"]["message"] == "missing command"
 
 
-def test_a_reader_that_goes_away_is_no_news() -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error() -> None:
     command = [sys.executable, "-m", "jetjobs", "config", "show"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

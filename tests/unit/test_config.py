@@ -74,7 +74,7 @@ def test_the_first_source_found_wins(project: Path, home: Path, monkeypatch: pyt
     assert url_and_source(flags={"nats.url": "nats://flag:1"}) == ("nats://flag:1", "flag")
 
 
-def test_sources_are_told_for_each_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_of_each_key_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "jetjobs.toml").write_text('env = "staging"\n[queues]\nlease = "45s"\n[worker]\nslots = 3\n')
     monkeypatch.setenv("JETJOBS_WORKER__SLOTS", "7")
     loaded = load_settings({"worker.http": ":9000", "worker.timeout": None})
@@ -97,7 +97,7 @@ def test_a_variable_that_would_be_ignored_is_refused(
         load_settings()
 
 
-def test_variables_that_are_no_settings_are_let_through(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_are_not_settings_are_ignored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JETJOBS_CHILD", "1")
     assert url_and_source() == ("nats://127.0.0.1:4222", "default")
 
@@ -276,7 +276,7 @@ def test_a_broken_dev_file_is_ignored(content: str, project: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["", " ", ":", "nats://", "nats://h:port", "nats://h:99999", "nats://[::1", "nats://a:1,,b", "h:x"]
 )
-def test_what_is_no_url_of_a_server_is_refused_by_its_source_and_not_repeated(url: str, project: Path) -> None:
+def test_an_invalid_server_url_is_refused_with_its_source_and_not_printed(url: str, project: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings({"nats.url": url})
     text = "invalid settings: nats.url: Value error, invalid server URL: "

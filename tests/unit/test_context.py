@@ -31,7 +31,7 @@ def a_context(job: Job = JOB, seconds: float = 60.0) -> Context:
     return Context(job, "w1", fence=7, delivery=2, deadline=time.monotonic() + seconds)
 
 
-def test_there_is_no_job_outside_of_one() -> None:
+def test_current_job_fails_outside_of_a_job() -> None:
     assert running_job() is None
     with pytest.raises(JetJobsError, match="no job is running here") as caught:
         current_job()
@@ -61,7 +61,7 @@ def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("in_tokyo")
-def test_the_deadline_is_in_utc_wherever_the_worker_stands() -> None:
+def test_the_deadline_is_in_utc_in_any_time_zone() -> None:
     deadline = a_context(seconds=60.0).deadline
     assert abs(deadline - datetime.now(UTC) - timedelta(seconds=60)) < timedelta(seconds=5)
     assert deadline.utcoffset() == timedelta(0)

@@ -340,7 +340,7 @@ def test_a_refusal_says_why_and_what_to_write(text: str, reason: str, hint: str)
 
 
 @pytest.mark.parametrize("text", [None, 5, b"* * * * *", ["*"], True])
-def test_what_is_no_text_is_refused(text: Any) -> None:
+def test_values_that_are_not_text_are_refused(text: Any) -> None:
     with pytest.raises(DefinitionError, match="must be text"):
         Cron.parse(text)
 

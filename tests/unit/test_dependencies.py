@@ -227,7 +227,7 @@ def unreadable(url: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F8
 
 # Otherwise the worker would call it without the argument, and each job would fail.
 @pytest.mark.parametrize(("factory", "said"), [(needy, "argument 'url'"), (unreadable, "Nowhere")])
-def test_a_factory_with_an_argument_nobody_gives_is_refused(factory: Any, said: str) -> None:
+def test_a_factory_with_an_unknown_argument_is_refused(factory: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         check(Depends(factory))
 

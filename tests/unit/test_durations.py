@@ -35,7 +35,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", " ", "s", "5 s", "-5s", "5x", "1h30", "1e3", "nan", "inf", "5s,", "1h 30m", "+5"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
 

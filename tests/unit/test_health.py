@@ -59,7 +59,9 @@ def test_the_page_and_nothing_else_is_served(port: APort) -> None:
     assert port.get("/")[0] == 404
 
 
-def test_a_client_that_is_gone_in_the_middle_is_no_news(port: APort, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_in_the_middle_is_not_logged(
+    port: APort, capfd: pytest.CaptureFixture[str]
+) -> None:
     host, _, number = port.address.rpartition(":")
     for sent in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n\r\n"):
         with socket.create_connection((host, int(number))) as client:

@@ -90,7 +90,7 @@ def test_an_id_of_the_callers_own_is_kept(job_id: str) -> None:
         5, None, b"abc",
     ],
 )  # fmt: skip
-def test_an_id_that_is_no_subject_token_is_refused(job_id: Any) -> None:
+def test_an_id_that_is_not_a_subject_token_is_refused(job_id: Any) -> None:
     with pytest.raises(DefinitionError, match="invalid job_id"):
         check_job_id(job_id)
 

@@ -46,7 +46,7 @@ def a_job(**fields: object) -> Job:
     return Job("u1", "greet", "mail", "normal", b"{}")._replace(**fields)  # type: ignore[arg-type]
 
 
-def test_the_uid_is_what_stands_behind_the_key() -> None:
+def test_the_uid_follows_the_key() -> None:
     key = key_token("order-1")
     assert a_job().uid == "u1"
     assert a_job().key == NO_KEY

@@ -33,7 +33,7 @@ FORGED = "x 0\r\n\r\nPUB pwned.here 5\r\nhello\r\nPUB junk"
 ODD: list[Any] = [None, "x", [], {}, True, float("nan"), float("inf"), -1, 1e300, 10**400]
 
 
-def test_nested_brackets_are_no_json() -> None:
+def test_deeply_nested_brackets_are_not_read_as_json() -> None:
     with pytest.raises(ValueError, match="nested"):
         read_json(NESTED)
     assert read_record(NESTED.encode()) == {}
@@ -41,13 +41,13 @@ def test_nested_brackets_are_no_json() -> None:
     assert read_json('{"a": [1]}') == {"a": [1]}
 
 
-def test_a_cursor_of_nested_brackets_is_no_cursor() -> None:
+def test_a_cursor_of_nested_brackets_is_refused() -> None:
     cursor = base64.urlsafe_b64encode(NESTED.encode()).decode()
     with pytest.raises(ConfigError, match="invalid cursor"):
         read_cursor(JobQuery(), cursor)
 
 
-def test_a_dev_file_of_nested_brackets_is_no_dev_server(tmp_path: Any) -> None:
+def test_a_dev_file_of_nested_brackets_is_ignored(tmp_path: Any) -> None:
     (tmp_path / ".jetjobs").mkdir()
     (tmp_path / ".jetjobs" / "dev.json").write_text(NESTED)
     assert find_dev_server(tmp_path) is None
@@ -67,7 +67,7 @@ def test_a_good_value_is_taken() -> None:
 
 
 @pytest.mark.parametrize("value", [FORGED, "", "a.b", "*", ">", 7, None, "a b", "a\tb", "a\n"])
-def test_a_running_record_whose_queue_or_task_is_no_name_is_not_read(value: Any) -> None:
+def test_a_running_record_with_an_invalid_queue_or_task_is_not_read(value: Any) -> None:
     good = {"queue": "default", "task": "send", "run": "r"}
     assert read_running(good)["queue"] == "default"
     assert read_running({**good, "queue": value}) == {}

@@ -71,7 +71,7 @@ def test_an_observer_may_remove_itself_while_it_is_notified() -> None:
 
 
 @pytest.mark.parametrize("kind", [str, Event, "JobEnqueued", ENQUEUED])
-def test_what_is_no_kind_of_event_is_refused(kind: Any) -> None:
+def test_observers_of_unknown_kinds_are_refused(kind: Any) -> None:
     observers, notified = Observers(), list[Event]()
     with pytest.raises(DefinitionError, match="invalid kind of event"):
         observers.add(notified.append, (JobEnqueued, kind))
@@ -79,7 +79,7 @@ def test_what_is_no_kind_of_event_is_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("observer", [None, "print", 5])
-def test_what_cannot_be_called_is_no_observer(observer: Any) -> None:
+def test_an_observer_that_cannot_be_called_is_refused(observer: Any) -> None:
     with pytest.raises(DefinitionError, match="invalid observer"):
         Observers().add(observer, ())
 

@@ -158,25 +158,25 @@ class NotText(Exception):
         return 5  # type: ignore[return-value]
 
 
-def test_an_error_is_told_by_type_text_and_traceback() -> None:
+def test_an_error_is_described_by_type_text_and_traceback() -> None:
     info = describe(raised(ValueError("boom")))
     assert info[:2] == ("ValueError", "boom")
     assert info.traceback.startswith("Traceback (most recent call last)")
     assert info.traceback.rstrip().endswith("ValueError: boom")
 
 
-def test_a_type_outside_of_builtins_is_told_with_its_module() -> None:
+def test_a_type_outside_of_builtins_is_named_with_its_module() -> None:
     assert describe(Broken()).type == f"{__name__}.Broken"
 
 
 @pytest.mark.parametrize("error", [Broken("x"), NotText("x")])
-def test_an_error_that_cannot_be_printed_is_still_told(error: Exception) -> None:
+def test_an_error_that_cannot_be_printed_is_still_described(error: Exception) -> None:
     info = describe(raised(error))
     assert info.text == "<unprintable>"
     assert "Traceback" in info.traceback
 
 
-def test_a_very_long_chain_of_causes_is_capped_and_the_nearest_are_told() -> None:
+def test_a_very_long_chain_of_causes_is_cut_to_the_nearest() -> None:
     error: BaseException = ValueError("innermost")
     for number in range(3_000):
         outer = ValueError(f"number {number}")

@@ -59,7 +59,7 @@ def walk(one: Schedule, steps: list[float]) -> tuple[list[datetime], datetime]:
 
 
 @given(st.integers(1, 90), st.lists(st.floats(0, 40), min_size=1, max_size=30))
-def test_whoever_looks_in_time_places_every_slot_once(every: int, steps: list[float]) -> None:
+def test_leaders_that_look_in_time_place_every_scheduled_time_once(every: int, steps: list[float]) -> None:
     one = schedule(every=timedelta(seconds=every))
     placed, now = walk(one, [0.0, *steps])
     first = one.after(T0)
@@ -146,7 +146,7 @@ def test_a_paused_one_has_no_plan() -> None:
 
 
 @given(st.integers(1, 3600), st.integers(0, 10**6))
-def test_jitter_is_within_its_bound_and_the_same_for_whoever_plans(jitter: int, number: int) -> None:
+def test_jitter_is_within_its_bound_and_the_same_for_every_leader(jitter: int, number: int) -> None:
     one = schedule(every=SECOND, jitter=timedelta(seconds=jitter))
     scheduled_time = T0 + timedelta(seconds=number)
     assert timedelta(0) <= one.due(scheduled_time) - scheduled_time < timedelta(seconds=jitter)
@@ -362,7 +362,7 @@ MOVES = st.tuples(
 
 
 @given(st.lists(MOVES, min_size=1, max_size=40), st.integers(1, 20), st.sampled_from([0, 7]), st.booleans())
-def test_no_change_loses_or_doubles_a_slot_wherever_it_moves_and_whoever_leads(
+def test_no_change_loses_or_doubles_a_scheduled_time_in_any_queue_under_any_leader(
     moves: list[tuple[str, float, str]], every: int, jitter: int, deletes: bool
 ) -> None:
     """Edits, moves, pauses and deletions, with leaders that die between two batches, two leaders that act at the

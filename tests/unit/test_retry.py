@@ -103,7 +103,7 @@ def test_a_policy_comes_back_from_a_jobs_header(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"max_attempts":0}', '{"base_s":"x"}', '{"backoff":"odd"}'])
-def test_a_header_that_is_no_policy_is_refused(text: str) -> None:
+def test_an_invalid_policy_header_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any will do: the caller falls back to the task's policy
         RetryPolicy().with_header(text)
 

@@ -170,7 +170,7 @@ def test_what_is_stored_is_read_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"name":"s","task":"t"}', b"[" * 100_000, *FORGED])
-def test_what_is_no_definition_is_none(data: bytes) -> None:
+def test_an_invalid_definition_is_read_as_none(data: bytes) -> None:
     assert read_schedule(data) is None
 
 

@@ -89,7 +89,7 @@ def test_every_wrong_key_is_named_at_once() -> None:
         assert key in str(caught.value)
 
 
-def test_a_wrong_secret_is_not_told() -> None:
+def test_an_invalid_secret_is_not_printed() -> None:
     with pytest.raises(ConfigError) as caught:
         build_settings({"nats": {"password": ["s3cret"]}})
     assert "s3cret" not in str(caught.value)

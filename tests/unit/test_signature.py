@@ -71,7 +71,7 @@ def test_too_many_positional_arguments_are_refused(args: tuple[Any, ...]) -> Non
         GREET.bind(args, {})
 
 
-def test_injected_arguments_are_no_positions() -> None:
+def test_injected_arguments_do_not_count_as_positions() -> None:
     def use(
         db: Annotated[Any, Depends(dict)], name: str, log: Annotated[Any, Depends(list)] = INJECTED
     ) -> None: ...
@@ -196,7 +196,7 @@ def test_an_int_that_the_worker_could_not_read_is_refused_by_the_producer() -> N
     ],
     ids=lambda body: repr(body[:20]),
 )
-def test_a_body_that_is_no_json_object_is_malformed(body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_malformed(body: bytes) -> None:
     with pytest.raises(MalformedJob):
         GREET.decode(body)
 
@@ -408,7 +408,7 @@ def test_the_result_of_a_task_without_annotation_may_be_any_json() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800"])
-def test_a_result_that_has_no_json_form_is_told_by_its_type(value: Any) -> None:
+def test_a_result_without_a_json_form_is_named_by_its_type(value: Any) -> None:
     with pytest.raises(UnstorableValue, match=rf"'work' returned {type(value).__qualname__}"):
         results_of(Any).encode_result(value)
 
@@ -481,7 +481,7 @@ def test_a_model_that_was_changed_to_something_wrong_is_refused_by_name_and_not_
     assert SECRET not in f"{caught.value} {caught.value.problems}"
 
 
-def test_a_body_that_is_no_json_is_not_shown() -> None:
+def test_a_body_that_is_not_json_is_not_shown() -> None:
     with pytest.raises(MalformedJob) as caught:
         GREET.decode(f'{{"name": "{SECRET}"'.encode())
     assert SECRET not in str(caught.value)

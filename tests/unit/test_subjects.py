@@ -112,7 +112,7 @@ def test_names_compare_by_value_and_refuse_a_bad_namespace() -> None:
 
 
 @given(TOKENS, TOKENS, st.sampled_from(PRIORITIES), TOKENS, st.text(min_size=1), TOKENS)
-def test_patterns_find_a_job_wherever_it_stands(
+def test_patterns_match_a_job_in_every_lane(
     namespace: str, queue: str, lane: str, task: str, key: str, uid: str
 ) -> None:
     names = Names(namespace)

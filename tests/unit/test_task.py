@@ -125,12 +125,12 @@ class Class:
     [async_values, values, lambda: None, functools.partial(greet, "Ada"), 5, "greet", None, Class.method],
     ids=["async generator", "generator", "lambda", "partial", "number", "text", "none", "method"],
 )
-def test_what_is_no_function_with_a_name_is_refused(function: Any, app: JetJobs) -> None:
+def test_only_named_functions_can_be_tasks(function: Any, app: JetJobs) -> None:
     with pytest.raises(DefinitionError):
         app.task()(function)
 
 
-def test_a_task_is_no_function_to_make_a_task_of(app: JetJobs) -> None:
+def test_a_task_cannot_be_declared_as_a_task_again(app: JetJobs) -> None:
     task = app.task(greet)
     with pytest.raises(DefinitionError, match="must be a function"):
         app.task(name="again")(task)
