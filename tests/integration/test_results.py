@@ -149,7 +149,7 @@ async def test_a_task_that_stores_no_result_leaves_nothing_behind(
             await probe.finished(1, "succeeded")
         assert await truth.done() == {}
         await truth.until_empty()
-        with pytest.raises(ResultExpired, match="keeps no result"):
+        with pytest.raises(ResultExpired, match="does not store results"):
             await handle.result(SOON)
 
 

@@ -96,7 +96,9 @@ class ResultWaiter:
     async def _succeeded(self, handle: JobReference, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """Record and result of a job that succeeded. Raises the outcome of one that did not."""
         if not handle.stores_result:
-            raise ResultExpired(f"task {handle.task!r} keeps no result", hint="declare it with store_result=True")
+            raise ResultExpired(
+                f"task {handle.task!r} does not store results", hint="declare it with store_result=True"
+            )
         give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
         if record["state"] == "cancelled":
