@@ -11,9 +11,9 @@ from jetjobs.define.router import Router
 from jetjobs.doctor.checks import app, queues, schedules, server, topology, workers
 from jetjobs.doctor.finding import AREAS, Area, Check, CheckContext, Finding
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.layout import check_layout
 from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError, TopologyConflict
 from jetjobs.model.events import Event
 from jetjobs.model.settings import Settings

@@ -10,7 +10,6 @@ from jetjobs.jetstream.jobs.dead_letters import DeadLetters
 from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.jobs.results import Results
-from jetjobs.jetstream.layout import check_layout
 from jetjobs.jetstream.messages.batch import BatchPublisher
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Publisher
@@ -18,6 +17,7 @@ from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
+from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.model.events import Observer
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire.subjects import Names

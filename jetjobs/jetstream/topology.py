@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from jetjobs.jetstream.layout import LAYOUT, compare_layouts, layout_in
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import NO_PEERS
+from jetjobs.jetstream.wire_version import LAYOUT, compare_layouts, layout_in
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
 from jetjobs.model.public import public
 from jetjobs.model.settings import QueueSettings

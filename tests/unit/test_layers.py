@@ -46,10 +46,10 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
-        "layout": frozenset({"transport", "queues"}),
-        "topology": frozenset({"transport", "messages", "queues", "layout"}),
+        "wire_version": frozenset({"transport", "queues"}),
+        "topology": frozenset({"transport", "messages", "queues", "wire_version"}),
         "client": frozenset(
-            {"transport", "messages", "jobs", "schedules", "queues", "workers", "layout", "topology"}
+            {"transport", "messages", "jobs", "schedules", "queues", "workers", "wire_version", "topology"}
         ),
     },
     "worker": {

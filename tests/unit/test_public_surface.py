@@ -21,7 +21,7 @@ import jetjobs.admin
 import jetjobs.errors
 import jetjobs.events
 import jetjobs.testing
-from jetjobs.model.outcome import describe
+from jetjobs.model.decision import describe
 
 MODULES: tuple[ModuleType, ...] = (jetjobs, jetjobs.errors, jetjobs.events, jetjobs.admin, jetjobs.testing)
 

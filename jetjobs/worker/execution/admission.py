@@ -11,6 +11,7 @@ from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.messages.codec import decode, decode_malformed
+from jetjobs.model.decision import refuse
 from jetjobs.model.errors import BrokerError, DeliveryError, MalformedJob
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
@@ -22,7 +23,6 @@ from jetjobs.model.outcome import (
     Outcome,
     Released,
     Snoozed,
-    refuse,
 )
 from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt

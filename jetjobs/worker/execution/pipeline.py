@@ -12,20 +12,12 @@ from typing import Any
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.model.decision import decide
 from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import BrokerError, ChildDied, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job, lineage_of
-from jetjobs.model.outcome import (
-    Abandoned,
-    DeadLettered,
-    Outcome,
-    Released,
-    Retried,
-    Snoozed,
-    Suspected,
-    decide,
-)
+from jetjobs.model.outcome import Abandoned, DeadLettered, Outcome, Released, Retried, Snoozed, Suspected
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt, Interrupt

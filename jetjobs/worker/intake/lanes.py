@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.layout import check_layout
 from jetjobs.jetstream.pull.puller import LanePuller
 from jetjobs.jetstream.topology import restore_lanes
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire import subjects as n

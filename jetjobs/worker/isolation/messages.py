@@ -9,10 +9,11 @@ from typing import Any
 
 from jetjobs.define.context import AttemptServices, Context
 from jetjobs.define.task import Task
+from jetjobs.model.decision import describe, is_retryable
 from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import ErrorInfo, describe, is_retryable
+from jetjobs.model.outcome import ErrorInfo
 from jetjobs.worker.isolation.channel import ProtocolError
 
 CHILD_MAIN = "__mp_main__"

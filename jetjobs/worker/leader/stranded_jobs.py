@@ -17,10 +17,11 @@ from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
 from jetjobs.jetstream.pull.delivery import ACK
 from jetjobs.jetstream.queues.inspection import stranded_sequences
 from jetjobs.jetstream.transport import api
+from jetjobs.model.decision import refuse
 from jetjobs.model.errors import AccessDenied, BrokerError, MalformedJob
 from jetjobs.model.events import JobFinished, Observer
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, refuse
+from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.validation import is_token

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.worker.intake.dispatcher import WEIGHTS, LaneShare, share
+from jetjobs.worker.intake.fair_share import WEIGHTS, LaneShare, share
 
 
 def a_lane(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetjobs.model.decision import MAX_TEXT, MAX_TRACEBACK, MAX_WAIT_S, decide, describe, refuse
 from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict
 from jetjobs.model.errors import (
     DefinitionError,
@@ -23,19 +24,7 @@ from jetjobs.model.errors import (
     UnstorableValue,
 )
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import (
-    MAX_TEXT,
-    MAX_TRACEBACK,
-    MAX_WAIT_S,
-    DeadLettered,
-    DeadReason,
-    Outcome,
-    Retried,
-    Snoozed,
-    decide,
-    describe,
-    refuse,
-)
+from jetjobs.model.outcome import DeadLettered, DeadReason, Outcome, Retried, Snoozed
 from jetjobs.model.retry import RetryPolicy
 
 NOW = 1_000_000.0
