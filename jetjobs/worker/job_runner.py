@@ -21,8 +21,7 @@ from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
-from jetjobs.worker.leases.heartbeats import Heartbeats
-from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.lease_table import Heartbeats, LeaseTable
 from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
 from jetjobs.worker.leases.running_records import RunningRecords
 from jetjobs.worker.leases.time_limits import TimeLimits

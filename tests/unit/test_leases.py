@@ -18,8 +18,7 @@ from jetjobs.model.events import Event, LeaseLostEvent
 from jetjobs.model.job import Job
 from jetjobs.model.wire.subjects import Names
 from jetjobs.worker.attempt import Attempt, Interrupt, Progress
-from jetjobs.worker.leases.heartbeats import Heartbeats
-from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.lease_table import Heartbeats, LeaseTable
 from jetjobs.worker.leases.loop_monitor import STALL_S, TICK_S, LoopMonitor
 from jetjobs.worker.leases.running_records import LATE_S, MIN_RUN_S, RunningRecords
 from jetjobs.worker.leases.time_limits import TimeLimits

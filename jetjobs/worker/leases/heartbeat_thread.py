@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import BrokerError
-from jetjobs.worker.leases.heartbeats import Heartbeats
-from jetjobs.worker.leases.lease_table import LeaseTable
+from jetjobs.worker.leases.lease_table import Heartbeats, LeaseTable
 from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
 from jetjobs.worker.leases.running_records import RunningRecords
 

@@ -1,11 +1,18 @@
-"""The attempts that a worker holds. Detects leases that are lost."""
+"""Leases of held attempts: extended by heartbeats, and lost when they expire."""
 
 from __future__ import annotations
 
+import asyncio
+
 from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.clock import SYSTEM_CLOCK, Clock
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.events import LeaseLostEvent, Observer
 from jetjobs.worker.attempt import Attempt, Interrupt
+
+FIRST_HEARTBEAT_S = 0.5
+MAX_ANSWER_S = 2.0
 
 
 class LeaseTable:
@@ -52,3 +59,43 @@ class LeaseTable:
         attempt.interrupt = Interrupt.LEASE_LOST
         job = attempt.job
         self._observe(LeaseLostEvent(attempt.queue, job.task if job else "", job.id if job else ""))
+
+
+class Heartbeats:
+    """The heartbeats that one thread sends. Each thread has its own object, because a set of tasks belongs to
+    the event loop that runs them."""
+
+    def __init__(self, leases: LeaseTable) -> None:
+        self._leases = leases
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def send(self, now: float, connection: Connection, share: float) -> None:
+        """Extend every lease of which more than `share` has passed."""
+        lease_s = self._leases.lease_s
+        for attempt in self._leases.held:
+            due = now - attempt.heartbeat_at >= lease_s * share or self._first_is_due(attempt, now)
+            # Past its time limit a task gets no more heartbeats: code that never ends must not keep its job.
+            overdue = attempt.running and now > attempt.expires_at + lease_s
+            if due and not overdue and now < attempt.leased_until:
+                task = asyncio.get_running_loop().create_task(self._extend(attempt, now, connection))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
+
+    async def _extend(self, attempt: Attempt, now: float, connection: Connection) -> None:
+        """Send one heartbeat. The lease counts from the time it was sent, and only if the server answered: on a
+        broken connection a heartbeat extends nothing. ADR 10."""
+        before, attempt.heartbeat_at = attempt.heartbeat_at, now
+        try:
+            await attempt.delivery.extend(connection, min(MAX_ANSWER_S, self._leases.lease_s / 3))
+        except BrokerError:
+            attempt.heartbeat_at = before  # due again at the next turn
+        else:
+            attempt.leased_until = max(attempt.leased_until, now + self._leases.lease_s)
+
+    def _first_is_due(self, attempt: Attempt, now: float) -> bool:
+        """Whether a job that had been queued for long needs its first heartbeat early. Until then the server
+        counts the lease from the time the job was stored, and would redeliver it after a restart."""
+        age = now - attempt.received_at
+        if attempt.heartbeat_at != attempt.received_at or age < min(FIRST_HEARTBEAT_S, self._leases.lease_s / 6):
+            return False
+        return self._leases.clock.time() - age - attempt.delivery.stored_at > self._leases.lease_s / 2
