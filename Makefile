@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROMTOOL := $(VENV)/tools/promtool
-# Tests are compiled once, also where Python is told to write nothing: each process would do it again.
+# Bytecode is written even if the environment disables it: otherwise each process compiles the tests again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 # The first Python of at least 3.11; name another with `make setup PYTHON=/path/to/python`.

@@ -63,7 +63,7 @@ async def truth(server: EmbeddedServer) -> AsyncIterator[Truth]:
 
 @pytest.fixture
 def probe(app: JetJobs) -> Probe:
-    """Told of everything that happens in `app`."""
+    """Records every event of `app`."""
     watching = Probe()
     app.observe(watching)
     return watching

@@ -251,7 +251,7 @@ async def plain(n: int) -> int:
 
 
 def note(path: str, *pids: int) -> None:
-    """Tell the test that we are here, by our pid; whole or not at all."""
+    """Write the given pids, or the pid of this process, to the file at `path` atomically."""
     part = f"{path}.{os.getpid()}"
     with open(part, "w") as file:
         file.write(" ".join(map(str, pids or (os.getpid(),))))

@@ -38,7 +38,7 @@ from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names
 
 PLACE = "s060a2418202240-42"
-NOBODY = cast(Connection, None)
+UNCONNECTED = cast(Connection, None)
 """A delivery is read without its connection; only acks need one."""
 
 TOKENS = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
@@ -57,7 +57,7 @@ def delivered(
 ) -> Delivery:
     block = headers if isinstance(headers, bytes) else write_headers(headers) if headers else None
     ack = f"$JS.ACK.jobs-work-mail.normal.1.{sequence}.77.1700000000123456789.5"
-    return Delivery(NOBODY, subject, ack, body, block)
+    return Delivery(UNCONNECTED, subject, ack, body, block)
 
 
 @st.composite
@@ -153,7 +153,7 @@ def test_a_job_without_headers_has_defaults() -> None:
 
 def test_a_job_without_headers_is_the_same_on_every_delivery() -> None:
     first = delivered("jobs.work.mail.normal.greet")
-    again = Delivery(NOBODY, first.subject, first.ack_subject.replace(".1.42.", ".2.42."), b"{}", None)
+    again = Delivery(UNCONNECTED, first.subject, first.ack_subject.replace(".1.42.", ".2.42."), b"{}", None)
     assert again.delivered == 2
     one, other = decode(first), decode(again)
     assert (one.id, one.run) == (other.id, other.run)
@@ -180,7 +180,7 @@ def test_a_delivery_and_the_stored_message_give_a_job_the_same_id(stored_ns: int
     ack = f"$JS.ACK.jobs-work-mail.normal.1.42.77.{stored_ns}.5"
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{stored_ns % 10**9:09}Z"
     read = StoredMessage(subject, 42, {}, b"", api.parse_time(text))
-    came = Delivery(NOBODY, subject, ack, b"", None)
+    came = Delivery(UNCONNECTED, subject, ack, b"", None)
     assert identify(came) == identify(read) == f"s{stored_ns // 1000:014x}-42"
 
 
@@ -289,7 +289,7 @@ def test_a_malformed_job_keeps_body_queue_and_headers() -> None:
     ],
 )
 def test_a_delivery_is_read_from_every_form_of_its_ack_subject(ack: str) -> None:
-    delivery = Delivery(NOBODY, "a", ack, b"", None)
+    delivery = Delivery(UNCONNECTED, "a", ack, b"", None)
     assert (delivery.delivered, delivery.sequence, delivery.fence, delivery.pending) == (3, 42, 77, 5)
     assert delivery.stored_at == pytest.approx(1700000000.123456789)
     assert delivery.headers == {}

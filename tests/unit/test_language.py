@@ -9,11 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).resolve()
-SUFFIXES = {".py", ".md", ".toml", ".yml", ".conf"}
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".conf", ".service"}
+NAMES = {"Makefile", "Dockerfile"}
 FOLDERS = ("jetjobs", "tests", "docs", "examples", "benchmarks", "deploy", ".github")
+SCRIPTS = (ROOT / ".ci" / "run",)
 
 BANNED = {
-    r"\b(?:is|are|was) no (?!longer\b|more\b|different\b)\w+": "invalid ..., not a ...",
+    r"\b(?:is|are|was) no (?!longer\b|more\b|different\b)\w+": "invalid ..., not a ..., without a ...",
     r"\btold\b|\btells?\b|\btelling\b": "reports, notifies, says",
     r"\basked of\b": "requested from",
     r"\banew\b": "again",
@@ -34,25 +36,54 @@ BANNED = {
 }
 
 
+# A space also matches a line break, with the mark of a comment or a quote on the next line.
+FORMS = {
+    re.compile(form.replace(" ", r"\s+(?:(?:#|>)\s+)?"), re.IGNORECASE): better for form, better in BANNED.items()
+}
+
+
 def files() -> list[Path]:
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     found += [path for path in ROOT.iterdir() if path.is_file()]
-    return sorted(path for path in found if path.suffix in SUFFIXES and path.resolve() != HERE)
+    chosen = {path for path in found if path.suffix in SUFFIXES or path.name in NAMES}
+    return sorted(path for path in chosen.union(SCRIPTS) if path.resolve() != HERE)
 
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def banned(text: str) -> list[tuple[int, str, str]]:
+    """Each banned form in the text: the line where it starts, the words and what to write instead."""
+    return sorted(
+        (text.count("\n", 0, match.start()) + 1, match[0], better)
+        for form, better in FORMS.items()
+        for match in form.finditer(text)
+    )
+
+
 @pytest.mark.parametrize("path", files(), ids=relative)
 def test_no_banned_form_occurs(path: Path) -> None:
     found = [
-        f"{relative(path)}:{number}: {match[0]!r}, better: {better}"
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        for form, better in BANNED.items()
-        if (match := re.search(form, line))
+        f"{relative(path)}:{number}: {words!r}, better: {better}"
+        for number, words, better in banned(path.read_text())
     ]
     assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("one\nthere is no job", [2]),
+        ("one\nthere is\n    no job", [2]),
+        ("# there is\n# no job", [1]),
+        ("Nobody\nAnew", [1, 2]),
+        ("it is no longer there, is no\n    longer there and is no\nmore", []),
+        ("so long\nas it runs", []),
+    ],
+)
+def test_a_form_is_found_across_lines_and_in_any_case(text: str, lines: list[int]) -> None:
+    assert [number for number, _, _ in banned(text)] == lines
 
 
 @pytest.mark.parametrize("path", [path for path in files() if path.suffix == ".md"], ids=relative)
