@@ -149,7 +149,8 @@ class JetJobs(Router):
         if self._session is not None:
             raise JetJobsError("the app is already open")
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
-        await jetstream.open(self.task_queues)
+        # An app without tasks is an operator's, who works on every queue.
+        await jetstream.open(self.task_queues or None)
         self._session = Session(jetstream, Enqueuer(jetstream, jetstream.result_waiter, self.name))
         return self
 

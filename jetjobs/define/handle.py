@@ -59,7 +59,8 @@ class JobHandle(Generic[R]):
         return self
 
     async def result(self, timeout: timedelta | None = None) -> R:
-        """Wait until the job has ended and return the result of the task. The worker pushes it; nothing polls.
+        """Wait until the job has ended and return the result of the task. The worker pushes it to the caller; the
+        server is asked once a second in case the push got lost.
 
         Raises JobFailed if the job is dead, JobCancelled if it was cancelled, ResultNotReady after `timeout`
         (default: one hour), and ResultExpired if the record has expired or the task stores no result.

@@ -51,8 +51,9 @@ class JetStreamClient:
         self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
 
-    async def open(self, queues: Iterable[str] = ()) -> None:
-        """Connect. BrokerError if that fails; TopologyConflict if the streams of `queues` have another layout."""
+    async def open(self, queues: Iterable[str] | None = ()) -> None:
+        """Connect. BrokerError if that fails; TopologyConflict if the streams of `queues` have another layout.
+        None stands for the queues that exist."""
         await self.connection.open()
         try:
             await check_layout(self.connection, self.names, queues)

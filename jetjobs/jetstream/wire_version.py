@@ -16,13 +16,16 @@ from jetjobs.model.wire.subjects import WIRE_VERSION, Names
 LAYOUT = "jetjobs.wire"
 """Metadata key of the layout version of a stream."""
 _TIMEOUT_S = 1.0
+_SAMPLE = 8
 
 
-async def check_layout(connection: Connection, names: Names, queues: Iterable[str]) -> None:
-    """TopologyConflict when the streams of these queues have another layout.
+async def check_layout(connection: Connection, names: Names, queues: Iterable[str] | None) -> None:
+    """TopologyConflict when the streams of these queues have another layout. None: of the queues that exist.
 
     One request for each queue, not repeated: a queue that does not exist or may not be read passes.
     """
+    if queues is None:
+        queues = await _some_queues(connection, names)
     streams = [names.work_stream(queue) for queue in queues]
     found = await asyncio.gather(*(_read_layout(connection, stream) for stream in streams))
     if all(layout in ("", WIRE_VERSION) for layout in found):
@@ -33,6 +36,14 @@ async def check_layout(connection: Connection, names: Names, queues: Iterable[st
             layouts[names.work_stream(queue)] = await _read_layout(connection, names.work_stream(queue))
     layouts[names.dead_stream] = await _read_layout(connection, names.dead_stream)
     compare_layouts(layouts)
+
+
+async def _some_queues(connection: Connection, names: Names) -> list[str]:
+    """A few queues of the namespace, which all have one layout. Empty if this user may not list them."""
+    try:
+        return (await list_queues(connection, names))[:_SAMPLE]
+    except BrokerError:
+        return []
 
 
 async def _read_layout(connection: Connection, stream: str) -> str:

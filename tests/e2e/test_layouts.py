@@ -29,4 +29,6 @@ async def test_commands_refuse_streams_of_another_layout(shell: Shell, truth: Tr
         assert lines[-2].startswith("error: streams of another version of jetjobs: jobs-dead, jobs-work-default")
         assert "`jetjobs dev --fresh`" in lines[-1]
     assert await truth.jobs() == []
+    for line in ("jobs list", "queues pause default", "queues purge default --yes", "top"):
+        assert "jobs-work-default" in shell(*line.split(), code=6).stderr
     assert "layout" in shell("doctor", code=1).stdout

@@ -92,7 +92,10 @@ CONFINED = {
 }
 
 API = "jetjobs.jetstream.transport.api"
-API_SUBJECT = re.compile(r"\$JS\.(API|ACK)|\b(STREAM|CONSUMER)\.[A-Z]+\.\{|\bDIRECT\.GET|\bMSG\.(NEXT|GET|DELETE)")
+API_SUBJECT = re.compile(
+    r"\$JS(?!\.EVENT\.)|\bDIRECT\.GET|\bMSG\.(NEXT|GET|DELETE)"
+    r"|\b(STREAM|CONSUMER)\.(INFO|NAMES|LIST|CREATE|DURABLE|UPDATE|DELETE|PURGE|PAUSE|MSG|LEADER|SNAPSHOT)"
+)
 """Subjects of the JetStream API and of acks, whole or as a path below `$JS.API.`."""
 
 SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", API}
@@ -261,9 +264,10 @@ def splits_at_dots(tree: ast.AST) -> Iterator[int]:
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in ("split", "rsplit", "partition", "rpartition")
-            and node.args
-            and isinstance(node.args[0], ast.Constant)
-            and node.args[0].value in (".", b".")
+            and any(
+                isinstance(value, ast.Constant) and value.value in (".", b".", r"\.", "[.]")
+                for value in [*node.args, *(keyword.value for keyword in node.keywords)]
+            )
         ):
             yield node.lineno
 
@@ -278,7 +282,8 @@ def test_subjects_are_parsed_only_by_their_value_types() -> None:
     ]
     assert not offenders, report(offenders)
     assert all(found[module] for module in {*SUBJECT_PARSERS, *NOT_SUBJECTS}), "an exception is not needed"
-    assert [*splits_at_dots(ast.parse('a.split(".")\nb.rpartition(".")[2]\nc.split()'))] == [1, 2]
+    source = 'a.split(".")\nb.rpartition(".")[2]\nc.split()\nd.split(sep=".")'
+    assert sorted(splits_at_dots(ast.parse(source))) == [1, 2, 4]
 
 
 def test_the_environment_is_read_only_by_config_and_the_command_line() -> None:

@@ -199,7 +199,9 @@ async def reschedule(
 @commands.command()
 async def priority(
     job_id: Id,
-    lane: Annotated[str, typer.Argument(help="high, normal or low.", autocompletion=priorities)],
+    lane: Annotated[
+        str, typer.Argument(help="high, normal or low.", metavar="PRIORITY", autocompletion=priorities)
+    ],
     queue: JobQueue = None,
     task: JobTask = None,
 ) -> int:

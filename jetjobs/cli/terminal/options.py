@@ -32,7 +32,7 @@ JobQueue = Annotated[
     typer.Option(
         "-q",
         "--queue",
-        help="Only jobs of this queue; also selects one of several jobs with the same id.",
+        help="Jobs of this queue.",
         metavar="QUEUE",
         autocompletion=queue_names,
     ),
@@ -41,7 +41,7 @@ JobTask = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="Only jobs of this task; also selects one of several jobs with the same id.",
+        help="Jobs of this task.",
         metavar="TASK",
         autocompletion=task_names,
     ),
