@@ -1,11 +1,13 @@
-"""Links of the documentation resolve, its snippets are Python, and the architecture page matches the code."""
+"""Links of the documentation resolve, its snippets are complete, and the architecture page matches the code."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import dis
 import re
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import pytest
 
@@ -44,10 +46,42 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken == []
 
 
+def snippets(page: Path) -> list[tuple[int, CodeType]]:
+    """The line at which each Python snippet starts, and its code."""
+    text = page.read_text()
+    return [
+        (
+            text.count("\n", 0, match.start()) + 1,
+            compile(match[1], name_of(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True),
+        )
+        for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def names(code: CodeType, *operations: str) -> set[str]:
+    return {one.argval for one in dis.get_instructions(code) if one.opname in operations}
+
+
+def globals_read(code: CodeType) -> set[str]:
+    """The module-level names that the code reads, including those that its functions and classes read."""
+    read = names(code, "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_NAME") - names(code, "STORE_NAME")
+    read = {name for name in read if not name.startswith("__")}
+    return read.union(*(globals_read(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_snippet_is_python(page: Path) -> None:
-    for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-        compile(snippet, name_of(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+def test_a_snippet_uses_only_names_of_its_own_and_of_earlier_ones(page: Path) -> None:
+    known = set(dir(builtins))
+    missing = []
+    for line, code in snippets(page):
+        known |= names(code, "STORE_NAME")
+        missing += [f"{name_of(page)}:{line}: {name}" for name in sorted(globals_read(code) - known)]
+    assert missing == []
+
+
+def test_a_local_name_of_a_function_is_missing_outside_it() -> None:
+    code = compile("import os\ndef f(a):\n    b = a, os, c\nclass D:\n    e = 1\n    g = e\nprint(b)", "", "exec")
+    assert globals_read(code) - names(code, "STORE_NAME") - set(dir(builtins)) == {"b", "c"}
 
 
 def test_the_index_lists_every_page() -> None:
