@@ -105,7 +105,9 @@ def run_rounds(weights: list[int], free: int, rounds: int) -> list[int]:
 
 @pytest.mark.parametrize("free", [1, 2, 5, 10, 12, 100])
 def test_in_the_long_run_lanes_share_by_weight(free: int) -> None:
-    high, normal, low = run_rounds([8, 3, 1], free, 1200)
+    weights = [WEIGHTS[lane] for lane in ("high", "normal", "low")]
+    assert weights == [8, 3, 1]
+    high, normal, low = run_rounds(weights, free, 1200)
     total = high + normal + low
     assert total == free * 1200
     assert high / total == pytest.approx(8 / 12, abs=0.02)
