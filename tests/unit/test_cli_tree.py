@@ -29,7 +29,7 @@ from jetjobs.cli.exit_codes import (
     exit_code,
 )
 from jetjobs.cli.global_options import hoist
-from jetjobs.cli.reference import commands
+from jetjobs.cli.reference import Command, commands
 from jetjobs.model import errors as e
 from tests.support import processes
 
@@ -277,3 +277,8 @@ def test_a_command_that_writes_on_to_a_closed_pipe_ends(monkeypatch: pytest.Monk
     with contextlib.suppress(BrokenPipeError):  # raised for the rest of the buffer
         closed.close()
     assert code == READER_GONE
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
+def test_the_summary_in_a_list_of_commands_is_not_cut_at_80_columns(command: Command) -> None:
+    assert not command.click.get_short_help_str(62).endswith("...")

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).resolve()
-SUFFIXES = {".py", ".md", ".toml", ".yml", ".conf", ".service"}
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".conf", ".service"}
 NAMES = {"Makefile", "Dockerfile"}
 FOLDERS = ("jetjobs", "tests", "docs", "examples", "benchmarks", "deploy", ".github")
 SCRIPTS = (ROOT / ".ci" / "run",)

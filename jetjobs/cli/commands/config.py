@@ -14,7 +14,7 @@ commands = typer.Typer()
 
 @commands.command()
 def show() -> None:
-    """Print the configuration file in use and each setting with its value and source. Secrets are masked."""
+    """Print each setting with its value and source. Names the configuration file in use; secrets are masked."""
     rows = state.settings().rows()
     found = state.config or find_file(Path.cwd())
     file = None if found is None else str(found)

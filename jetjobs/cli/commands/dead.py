@@ -177,7 +177,7 @@ async def show(
     queue: Queue = None,
     task: TaskName = None,
 ) -> None:
-    """Show one dead letter in full: reason, history, replays, headers and arguments."""
+    """Show one dead letter in full. Prints reason, history, replays, headers and arguments."""
     selection = Selection(queue=queue, task=task)
     selection.filter()
     async with state.reader() as app:

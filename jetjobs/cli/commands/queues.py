@@ -43,7 +43,7 @@ async def list_queues() -> None:
 
 @commands.command()
 async def show(queue: Name) -> None:
-    """Show one queue: its lanes, its pause, and when a job enqueued now would start."""
+    """Show one queue with its lanes and its pause. Estimates when a job enqueued now would start."""
     async with state.reader() as app:
         found = await app.queues.get(queue)
     out = state.out

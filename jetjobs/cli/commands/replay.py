@@ -128,7 +128,7 @@ async def replay(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
-    """Enqueue dead jobs again with their own ids, starting at attempt 1. Safe to interrupt and repeat."""
+    """Enqueue dead jobs again with their own ids. They start at attempt 1. Safe to interrupt and repeat."""
     chosen = Selection(ids, queue, task, died_of, error_type, since, all_matching)
     arguments = _other_arguments(chosen, data)
     async with state.load_app(None, state.settings()) as app:

@@ -34,7 +34,7 @@ Names = Annotated[list[str], typer.Argument(help="Names of schedules.", autocomp
 
 @commands.command()
 async def run(name: Name) -> None:
-    """Enqueue a job of a schedule now, in addition to its scheduled runs."""
+    """Enqueue a job of a schedule now. Its scheduled runs are not changed."""
     async with state.reader() as app:
         handle = await app.schedules.run_now(name)
     if state.out.as_json:

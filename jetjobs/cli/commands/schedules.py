@@ -35,7 +35,7 @@ _FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "jitter", "
 
 @commands.command("list")
 async def list_schedules() -> None:
-    """List all schedules with their last and next scheduled time, lateness and missed runs."""
+    """List all schedules with their last and next run. Also shows lateness and missed runs."""
     async with state.reader() as app:
         found = await app.schedules.list()
         unreadable = [one.name for one in await app.jetstream.schedules.all() if one.schedule is None]
@@ -53,7 +53,7 @@ async def list_schedules() -> None:
 
 @commands.command()
 async def show(name: Name) -> None:
-    """Show one schedule: its rule and policies, its last job, and the next five scheduled times."""
+    """Show one schedule with its rule and policies. Also shows its last job and the next five scheduled times."""
     async with state.reader() as app:
         info = await app.schedules.get(name)
         now = await app.jetstream.server_clock.now()
@@ -91,7 +91,7 @@ async def next_scheduled_times(
     cron: Cron = None,
     every: Every = None,
 ) -> None:
-    """Print the next scheduled times of a schedule, or of a rule given with --cron or --every."""
+    """Print the next scheduled times of a schedule. --cron or --every gives a rule instead."""
     rule_given = cron is not None or every is not None
     if rule_given == (name is not None):
         raise ConfigError("name a schedule, or give a rule with --cron or --every")

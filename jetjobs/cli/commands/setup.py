@@ -30,7 +30,7 @@ Replicas = Annotated[
 
 @commands.command()
 async def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
-    """Show what `setup apply` would create or change, without changing anything."""
+    """Show what `setup apply` would create or change."""
     _show(await _compare(app, queues, replicas, apply=False), applied=False)
 
 

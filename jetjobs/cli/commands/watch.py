@@ -37,9 +37,9 @@ async def watch(
     queue: JobQueue = None,
     task: JobTask = None,
 ) -> int:
-    """Follow jobs until all have ended, or without ids show the running jobs live.
+    """Follow jobs until all have ended.
 
-    The exit code is 0 if all succeeded, otherwise 1.
+    Without ids, show the running jobs live. The exit code is 0 if all succeeded, otherwise 1.
     """
     ids = list(dict.fromkeys(ids or []))
     check_names(ids, queue, task)
