@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import ssl
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import nats.errors
-from nats.aio.client import Server
 
 from jetjobs.jetstream.transport import api
-from jetjobs.jetstream.transport.backoff import backoff_s
+from jetjobs.jetstream.transport.connect_options import connect_options
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
 from jetjobs.jetstream.transport.nats_client import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
@@ -115,31 +113,14 @@ class Connection:
         )
 
     def _options(self, limit: float) -> dict[str, Any]:
-        settings = self._settings
-        options: dict[str, Any] = {
-            "servers": [url.strip() for url in settings.url.split(",")],
+        return {
+            **connect_options(self._settings, limit),
             "name": self._name,
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,
             "closed_cb": self._on_closed,
-            "max_reconnect_attempts": -1,
-            "reconnect_to_server_handler": _next_server,
-            # A dead peer is detected after at most three intervals, which is within 30 s.
-            "ping_interval": 9,
-            "max_outstanding_pings": 2,
-            "connect_timeout": limit,
-            "reconnect_time_wait": 0.2,
-            "pending_size": 8 * 1024 * 1024,
-            "inbox_prefix": settings.inbox_prefix,
-            "user": settings.user,
-            "password": settings.password.get_secret_value() if settings.password else None,
-            "token": settings.token.get_secret_value() if settings.token else None,
-            "user_credentials": settings.creds,
         }
-        if settings.tls_ca:
-            options["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
-        return options
 
     def _connect_error(self, limit: float) -> BrokerError:
         where = show_url(self._settings.url)
@@ -338,12 +319,6 @@ class Connection:
                 waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no answer"))
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
-
-
-def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
-    """The server with the fewest tries, after a pause that grows with them."""
-    server = min(servers, key=lambda s: s.reconnects)
-    return server, backoff_s(server.reconnects + 1, most_s=2.0)
 
 
 def _plain(error: BaseException | None) -> str:
