@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable
 
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
@@ -18,7 +20,7 @@ from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.jetstream.wire_version import check_layout
-from jetjobs.model.events import Observer
+from jetjobs.model.events import Event, Observer, PermissionDenied
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire.subjects import Names
 
@@ -54,6 +56,7 @@ class JetStreamClient:
     async def open(self, queues: Iterable[str] | None = ()) -> None:
         """Connect. BrokerError if that fails; TopologyConflict if the streams of `queues` have another layout.
         None stands for the queues that exist."""
+        self._loop = asyncio.get_running_loop()
         await self.connection.open()
         try:
             await check_layout(self.connection, self.names, queues)
@@ -62,8 +65,15 @@ class JetStreamClient:
             raise
 
     def extra_connection(self, role: str) -> Connection:
-        """Another connection to the same server, not open yet, for another event loop."""
-        return Connection(self._settings, f"{self._name}-{role}", lambda event: None)
+        """Another connection to the same server, not open yet, for another event loop. Only its permission
+        violations are reported."""
+        return Connection(self._settings, f"{self._name}-{role}", self._report_denied)
+
+    def _report_denied(self, event: Event) -> None:
+        """An Observer for the other connections of this user, called in their threads."""
+        if isinstance(event, PermissionDenied):
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self.connection.denials.report, event.kind, event.subject)
 
     async def close(self) -> None:
         await self.connection.close()

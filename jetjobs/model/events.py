@@ -120,6 +120,17 @@ class ConnectionRestored(NamedTuple):
 
 
 @public("jetjobs.events")
+class PermissionDenied(NamedTuple):
+    """The server refused a message or a subscription of this process."""
+
+    kind: Literal["publish", "subscribe"]
+    subject: str
+    """With `>` in place of what differs from message to message, in subjects of acks and replies."""
+    repeated: bool
+    """Whether this subject, or one that differs only in an id, was refused before on this connection."""
+
+
+@public("jetjobs.events")
 class WorkerChanged(NamedTuple):
     """The worker entered another phase: started, ready, recycling, quiet, stopped."""
 
@@ -156,6 +167,7 @@ Event = (
     | SettleFailed
     | ConnectionLost
     | ConnectionRestored
+    | PermissionDenied
     | WorkerChanged
     | LaneTrouble
     | ThreadStuck

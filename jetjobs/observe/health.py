@@ -38,11 +38,12 @@ class Health:
     """The HTTP port of a worker or of several worker processes. Each request calls the given callables."""
 
     def __init__(
-        self, registry: CollectorRegistry, ready: Callable[[], bool], silent_s: Callable[[], float]
+        self, registry: CollectorRegistry, problem: Callable[[], str], silent_s: Callable[[], float]
     ) -> None:
-        """`silent_s` returns for how many seconds the event loop has not run."""
+        """`problem` returns why the worker is not ready, or an empty text. `silent_s` returns for how many seconds
+        the event loop has not run."""
         self._metrics = make_wsgi_app(registry)
-        self._ready = ready
+        self._problem = problem
         self._silent_s = silent_s
         self._server: WSGIServer | None = None
 
@@ -86,8 +87,8 @@ class Health:
             silent = self._silent_s()
             return _plain_text(start_response, silent < BLOCKED_AFTER_S, f"event loop ticked {silent:.1f} s ago")
         if path == "/readyz":
-            ready = self._ready()
-            return _plain_text(start_response, ready, "ready" if ready else "not ready")
+            problem = self._problem()
+            return _plain_text(start_response, not problem, f"not ready: {problem}" if problem else "ready")
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"not found; use /livez, /readyz or /metrics\n"]
 

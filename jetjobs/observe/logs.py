@@ -21,6 +21,7 @@ from jetjobs.model.events import (
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
+    PermissionDenied,
     Redelivered,
     SettleFailed,
     ThreadStuck,
@@ -58,6 +59,7 @@ _LINES: dict[type[Event], tuple[int, str, str]] = {
     SettleFailed: (logging.ERROR, "job.settle_failed", "the outcome of a job could not be stored"),
     ConnectionLost: (logging.WARNING, "nats.lost", "connection lost"),
     ConnectionRestored: (logging.WARNING, "nats.restored", "connection restored"),
+    PermissionDenied: (logging.WARNING, "nats.denied", "the user of this process lacks a permission"),
     LaneTrouble: (logging.WARNING, "lane.trouble", "jobs cannot be pulled from a lane"),
     ThreadStuck: (
         logging.WARNING,
@@ -80,14 +82,21 @@ def log_event(event: Event) -> None:
         level, _ = _OUTCOMES.get(event.outcome, _OTHER)
         if _log.isEnabledFor(level):
             _log_finished(event, level)
+    elif isinstance(event, PermissionDenied):
+        if not event.repeated:
+            _log_line(event, {"kind": event.kind, "subject": event.subject})
     elif isinstance(event, WorkerChanged):
         level = logging.WARNING if event.phase == "recycling" else logging.INFO
         _log.log(level, f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
     else:
-        dropped = isinstance(event, SettleFailed) and event.kind == "record"
-        level, kind, text = _RECORD_DROPPED if dropped else _LINES[type(event)]
-        if _log.isEnabledFor(level):
-            _log.log(level, text, extra={"event": kind, **event._asdict()})
+        _log_line(event, event._asdict())
+
+
+def _log_line(event: Event, fields: Mapping[str, Any]) -> None:
+    dropped = isinstance(event, SettleFailed) and event.kind == "record"
+    level, kind, text = _RECORD_DROPPED if dropped else _LINES[type(event)]
+    if _log.isEnabledFor(level):
+        _log.log(level, text, extra={"event": kind, **fields})
 
 
 def _log_finished(event: JobFinished, level: int) -> None:

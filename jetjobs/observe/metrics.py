@@ -28,6 +28,7 @@ from jetjobs.model.events import (
     JobEnqueued,
     JobFinished,
     LeaseLostEvent,
+    PermissionDenied,
     Redelivered,
     SettleFailed,
 )
@@ -137,10 +138,12 @@ class Metrics:
         self._by_queue: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         """By metric, then by queue."""
         self._reconnects = 0
+        self._denied = {"publish": 0, "subscribe": 0}
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             JobEnqueued: self._on_enqueued,
             EnqueueFailed: self._on_enqueue_failed,
             ConnectionRestored: self._on_restored,
+            PermissionDenied: self._on_denied,
             LeaseLostEvent: lambda event: self._count("leases_lost", event.queue),
             Redelivered: lambda event: self._count("unexpected_redeliveries", event.queue),
             SettleFailed: lambda event: self._count(_SETTLE_FAILED[event.kind], event.queue),
@@ -201,6 +204,9 @@ class Metrics:
     def _on_restored(self, event: ConnectionRestored) -> None:
         self._reconnects += 1
 
+    def _on_denied(self, event: PermissionDenied) -> None:
+        self._denied[event.kind] += 1
+
     def _label(self, task: str) -> str:
         return task if task in self._tasks else UNKNOWN
 
@@ -224,6 +230,8 @@ class Metrics:
             yield from _worker_families(self._worker)
         yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected())
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
+        denied = [((kind,), count) for kind, count in self._denied.items()]
+        yield _counter("nats_denied", "Messages and subscriptions that NATS refused", ("kind",), denied)
         versions = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("jetjobs_build", "Versions", versions)
 

@@ -150,6 +150,12 @@ class JobRunner:
         unfinished = (a.asyncio_task is not None and not a.asyncio_task.done() for a in self.leases.held)
         return self.executor.threads.running + sum(unfinished)
 
+    @property
+    def trouble(self) -> str:
+        """What keeps the worker from pulling jobs or storing their outcomes; empty if nothing does."""
+        error = self.pipeline.settle_error
+        return self.dispatcher.trouble or (f"outcomes cannot be stored: {error}" if error else "")
+
     def _on_stuck(self, stuck: int, full: int) -> None:
         if full:
             self._on_full()

@@ -220,7 +220,19 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return self.phase is Phase.READY and self._jetstream.connection.connected and self._jobs.dispatcher.healthy
+        return not self.problem
+
+    @property
+    def problem(self) -> str:
+        """Why the worker is not ready; empty if it is."""
+        connection = self._jetstream.connection
+        if self.phase is not Phase.READY:
+            return f"the worker is {self.phase}"
+        if not connection.connected:
+            return "not connected to NATS"
+        if denied := connection.denials.subscription(*self.control.subjects, self._jetstream.cancel_marks.subject):
+            return f'permissions violation for subscription to "{denied}"'
+        return self._jobs.trouble
 
     @property
     def left_behind(self) -> int:

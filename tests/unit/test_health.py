@@ -21,7 +21,7 @@ class APort:
         self.silent_s = 0.0
         registry = CollectorRegistry()
         Gauge("thing", "A thing", registry=registry).set(7)
-        self.health = Health(registry, lambda: self.ready, lambda: self.silent_s)
+        self.health = Health(registry, lambda: "" if self.ready else "no lane", lambda: self.silent_s)
         self.address = self.health.start("127.0.0.1:0")
 
     def get(self, path: str) -> tuple[int, str]:
@@ -50,7 +50,7 @@ def test_it_is_alive_until_the_loop_has_not_turned_for_thirty_seconds(port: APor
 def test_it_is_ready_when_the_worker_says_so(port: APort) -> None:
     assert port.get("/readyz") == (200, "ready\n")
     port.ready = False
-    assert port.get("/readyz") == (503, "not ready\n")
+    assert port.get("/readyz") == (503, "not ready: no lane\n")
     assert port.get("/livez")[0] == 200
 
 
@@ -76,4 +76,4 @@ def test_a_client_that_disconnects_in_the_middle_is_not_logged(
 def test_an_address_that_cannot_be_had_is_a_mistake_of_the_settings(address: str, port: APort) -> None:
     address = port.address if address == "taken" else address
     with pytest.raises(ConfigError, match="cannot serve HTTP"):
-        Health(CollectorRegistry(), lambda: True, lambda: 0.0).start(address)
+        Health(CollectorRegistry(), lambda: "", lambda: 0.0).start(address)

@@ -20,6 +20,7 @@ from jetjobs.model.events import (
     JobStarted,
     LaneTrouble,
     LeaseLostEvent,
+    PermissionDenied,
     Redelivered,
     SettleFailed,
     ThreadStuck,
@@ -54,6 +55,7 @@ EVENTS: list[tuple[Event, int, str]] = [
     (finished("suspected"), logging.WARNING, "job.suspected"),
     (ConnectionLost("eof"), logging.WARNING, "nats.lost"),
     (ConnectionRestored(1.23456, "nats://a:1"), logging.WARNING, "nats.restored"),
+    (PermissionDenied("publish", "$JS.ACK.jobs-work-mail.normal.>", False), logging.WARNING, "nats.denied"),
     (LaneTrouble("mail", "high", "409 Consumer Deleted"), logging.WARNING, "lane.trouble"),
     (WorkerChanged("ready", "3 lanes"), logging.INFO, "worker.ready"),
     (WorkerChanged("recycling", "10 stuck threads"), logging.WARNING, "worker.recycling"),
@@ -90,6 +92,11 @@ def test_a_line_below_the_level_is_not_made(
 ) -> None:
     with caplog.at_level(level + 1, LOGGER):
         log_event(event)
+    assert caplog.records == []
+
+
+def test_a_repeated_violation_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    log_event(PermissionDenied("publish", "a.b", True))
     assert caplog.records == []
 
 

@@ -18,6 +18,7 @@ from jetjobs.model.events import (
     JobFinished,
     JobStarted,
     LeaseLostEvent,
+    PermissionDenied,
     Redelivered,
     SettleFailed,
 )
@@ -187,6 +188,12 @@ def test_the_connection_is_shown_and_reconnects_counted() -> None:
     assert value(metrics, "jetjobs_nats_reconnects_total") == 1
 
 
+def test_violations_are_counted_by_kind_from_zero_on() -> None:
+    metrics = metrics_after(PermissionDenied("publish", "a", False), PermissionDenied("publish", "b", True))
+    assert value(metrics, "jetjobs_nats_denied_total", kind="publish") == 2
+    assert value(metrics, "jetjobs_nats_denied_total", kind="subscribe") == 0
+
+
 def test_slots_stuck_threads_lag_and_versions_are_shown() -> None:
     metrics = metrics_after()
     assert value(metrics, "jetjobs_stuck_threads") == 1
@@ -202,7 +209,12 @@ def test_slots_stuck_threads_lag_and_versions_are_shown() -> None:
 
 def test_a_process_without_a_worker_shows_none_of_a_workers_gauges() -> None:
     names = {name for name, _ in page(metrics_of())}
-    assert names == {"jetjobs_nats_connected", "jetjobs_nats_reconnects_total", "jetjobs_build_info"}
+    assert names == {
+        "jetjobs_nats_connected",
+        "jetjobs_nats_reconnects_total",
+        "jetjobs_nats_denied_total",
+        "jetjobs_build_info",
+    }
 
 
 def test_jobs_that_were_not_stored_count_as_errors() -> None:

@@ -128,16 +128,16 @@ class AProcess(_Child):
         metrics = Metrics({"greet"}, "1")
         for _ in range(attempts):
             metrics.observe(JobFinished("mail", "greet", "u1", 1, "succeeded", 0.02, 0.5))
-        self.health = Health(metrics.registry, self._ready, self._silent)
+        self.health = Health(metrics.registry, self._problem, self._silent)
         self.health.start_on(socket.socket(fileno=self.listening.dup().detach()))
 
     def end(self) -> None:
         self.health.stop()
         self.process = None
 
-    def _ready(self) -> bool:
+    def _problem(self) -> str:
         assert self.awake.wait(20)
-        return self.ready
+        return "" if self.ready else "no lane"
 
     def _silent(self) -> float:
         assert self.awake.wait(20)

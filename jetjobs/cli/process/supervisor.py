@@ -102,8 +102,13 @@ class _AllChildren:
         for child, (_, text) in zip(self._children, self._get_all("/metrics"), strict=True):
             yield child.number, text
 
-    def ready(self) -> bool:
-        return all(status == 200 for status, _ in self._get_all("/readyz"))
+    def problem(self) -> str:
+        answers = zip(self._children, self._get_all("/readyz"), strict=True)
+        return "; ".join(
+            f"process {child.number}: {text.strip().removeprefix('not ready: ') or 'no answer'}"
+            for child, (status, text) in answers
+            if status != 200
+        )
 
     def silent_s(self) -> float:
         return max(self._pool.map(_Child.silent_s, self._children))
@@ -128,7 +133,7 @@ def supervise(arguments: Sequence[str], count: int, settings: Settings) -> int:
 def _serving(address: str, children: Sequence[_Child]) -> Iterator[str]:
     """Serve one port for all children; ConfigError if it cannot be opened."""
     combined = _AllChildren(children)
-    health = Health(JoinedPages(combined.pages).registry, combined.ready, combined.silent_s)
+    health = Health(JoinedPages(combined.pages).registry, combined.problem, combined.silent_s)
     address = health.start(address)
     try:
         yield address

@@ -86,7 +86,7 @@ def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
         return
     metrics = app.metrics(worker)
     worker.count_queues = True
-    health = Health(metrics.registry, lambda: worker.ready, lambda: worker.loop_monitor.silent_s)
+    health = Health(metrics.registry, lambda: worker.problem, lambda: worker.loop_monitor.silent_s)
     if inherited := os.environ.pop(LISTENING, ""):
         health.start_on(socket.socket(fileno=int(inherited)))
     else:

@@ -41,6 +41,8 @@ class CancelMarks:
         self._connection = connection
         self._publisher = publisher
         self._bucket = names.cancelled_bucket
+        self.subject = kv_subject(self._bucket, "*.*")
+        """The subject of all marks."""
         self._marks: dict[tuple[str, str], CancelMark] = {}
         self._sid: int | None = None
 
@@ -61,7 +63,7 @@ class CancelMarks:
     async def listen(self) -> None:
         """Subscribe to new marks, then read the existing ones."""
         try:
-            self._sid = await self._connection.nc.listen(kv_subject(self._bucket, "*.*"), self._on_mark)
+            self._sid = await self._connection.nc.listen(self.subject, self._on_mark)
         except nats.errors.Error as error:
             raise from_exception(error, "subscribe to cancelled jobs") from error
         await self.load()
@@ -69,7 +71,7 @@ class CancelMarks:
     async def load(self) -> None:
         """Read all marks, including those stored while this process was disconnected."""
         found: dict[tuple[str, str], CancelMark] = {}
-        stream, subject = kv_stream(self._bucket), kv_subject(self._bucket, "*.*")
+        stream, subject = kv_stream(self._bucket), self.subject
         try:
             async for message in scan(self._connection, stream, subject):
                 if (mark := _read(message.data)) is not None:

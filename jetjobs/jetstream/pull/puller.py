@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 import nats.errors
 
-from jetjobs.jetstream.pull.delivery import Delivery
+from jetjobs.jetstream.pull.delivery import IN_PROGRESS, Delivery
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
-from jetjobs.jetstream.transport.nats_client import read_headers, read_status
+from jetjobs.jetstream.transport.denials import CHECK_S
+from jetjobs.jetstream.transport.errors import from_exception
+from jetjobs.jetstream.transport.nats_client import frame, read_headers, read_status
 
 _log = logging.getLogger("jetjobs.worker")
 
@@ -56,6 +58,9 @@ class LanePuller:
         self._heard_at = 0.0
         self.blocked = False
         """The server refused a request. None is sent before `unblock`, so that a refusal causes no busy loop."""
+        self.denied = ""
+        """The subject of pull requests or acks that this user may not publish to. Nothing is requested then."""
+        self._ack = api.ack(stream, lane, 0)
         self.stale_since = 0.0
         """Not 0 after the process was suspended: deliveries may have been sent as early as this. ADR 10."""
         self._resetting = asyncio.Lock()
@@ -78,8 +83,26 @@ class LanePuller:
 
     def unblock(self) -> None:
         """Allow requests again."""
-        self.blocked = False
+        self.blocked = bool(self.denied)
         self._on_change(self, None)
+
+    def deny(self, subject: str) -> bool:
+        """Request nothing more if `subject` is that of this lane's pull requests or acks: a job that cannot be
+        acked must not start. True if this is new."""
+        if self.denied or subject not in (self._next, api.acks_of(self._ack)):
+            return False
+        self.denied, self.blocked = subject, True
+        self._on_change(self, f'permissions violation for publish to "{subject}"')
+        return True
+
+    async def check_permissions(self) -> None:
+        """Allow requests again if the server accepts pull requests and acks. BrokerError if it does not."""
+        # Neither message has an effect: a pull request without a reply, and a heartbeat for no message.
+        for subject, payload in ((self._next, b""), (self._ack, IN_PROGRESS)):
+            await _check_publish(self._connection, subject, payload)
+        self.denied = ""
+        self.blocked = False
+        self._on_change(self, "")
 
     def ask(self, count: int, *, backlog: bool) -> None:
         """Request up to `count` jobs. With a backlog, the request is filled at once or expires after a second, so
@@ -103,8 +126,9 @@ class LanePuller:
                 await self._subscribe()
             self.owed = 0
             self.stale_since = 0.0
-            self.blocked = False
-        self._on_change(self, "")
+            self.blocked = bool(self.denied)
+        if not self.denied:
+            self._on_change(self, "")
 
     def mark_stale(self, since: float) -> None:
         """Deliveries that arrive before the next `reset` may be as old as `since`."""
@@ -115,6 +139,9 @@ class LanePuller:
         self._inbox = nc.new_inbox()
         self._heard_at = time.monotonic()
         self._sid = await nc.listen(self._inbox, self._on_message)
+        if not self.denied:
+            # A missing permission shows before the first delivery. The heartbeat is for no message.
+            self._connection.post(self._ack, IN_PROGRESS)
 
     async def _unsubscribe(self) -> None:
         sid, self._sid = self._sid, None
@@ -162,3 +189,19 @@ class LanePuller:
                 self._on_change(self, f"no heartbeat for {silent_s:.0f} s")
                 with contextlib.suppress(nats.errors.Error):
                     await self.reset()
+
+
+async def _check_publish(connection: Connection, subject: str, payload: bytes) -> None:
+    """Publish without a reply. AccessDenied if this user may not, BrokerUnavailable if that is unknown."""
+    refused: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    name = connection.expect(refused, subject, 2 * CHECK_S)
+    try:
+        connection.nc.write(frame(subject, payload))
+        await connection.nc.flush(CHECK_S)  # the answer follows the refusal, if there is one
+        if refused.done():
+            refused.result()
+    except nats.errors.Error as error:
+        raise from_exception(error, subject) from error
+    finally:
+        connection.forget(name)
+        refused.cancel()

@@ -75,6 +75,33 @@ def ack(stream: str, consumer: str, sequence: int) -> str:
     return f"{ACK_PREFIX}{stream}.{consumer}.1.{sequence}.{sequence}.0.0"
 
 
+def acks_of(subject: str) -> str:
+    """All ack subjects of the lane that delivered the message with this one.
+
+    >>> acks_of("$JS.ACK.jobs-work-mail.normal.1.42.77.1700000000123456789.5")
+    '$JS.ACK.jobs-work-mail.normal.>'
+    """
+    tokens = subject.split(".")
+    return ".".join(tokens[: 4 if len(tokens) == 9 else 6]) + ".>"
+
+
+def without_ids(subject: str) -> str:
+    """The subject without the tokens that may be ids: of jobs, of keys in a bucket, of objects and of inboxes.
+
+    >>> without_ids("shop.work.mail.retry.send.-.0190f8")
+    'shop.work.mail.retry'
+    >>> without_ids("$KV.shop-running.0190f8")
+    '$KV.shop-running'
+    >>> without_ids("$JS.API.CONSUMER.MSG.NEXT.shop-work-mail.normal")
+    '$JS.API.CONSUMER.MSG.NEXT.shop-work-mail.normal'
+    """
+    if subject.startswith((PREFIX, ACK_PREFIX)):
+        return subject
+    tokens = subject.split(".")
+    kept = 2 if tokens[0] in ("$KV", "$O") else 1 if tokens[0].startswith("_INBOX") else 4
+    return ".".join(tokens[:kept])
+
+
 def parse_ack(subject: str) -> tuple[int, int, int, float, int]:
     """Number of deliveries, sequence, consumer sequence, stored time and number of pending messages.
 

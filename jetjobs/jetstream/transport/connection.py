@@ -13,6 +13,7 @@ import nats.errors
 
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connect_options import connect_options
+from jetjobs.jetstream.transport.denials import Denials, read_violation
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
 from jetjobs.jetstream.transport.nats_client import FastClient, frame, read_status
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
@@ -46,6 +47,7 @@ class Connection:
         self._name = name
         self._observe = observe
         self.nc = FastClient()
+        self.denials = Denials(self.nc, settings.inbox_prefix, observe, self._call_back)
         self.closed = asyncio.Event()
         """Set when the connection will not come back: the server ended it, or we closed it."""
         self._loop: asyncio.AbstractEventLoop
@@ -84,9 +86,18 @@ class Connection:
         self._refused = None
         self._prefix = self.nc.new_inbox() + "."
         await self.nc.listen(self._prefix + "*", self._on_reply)
+        try:
+            await self.nc.flush(limit)  # the answer follows the refusal of the inbox, if there is one
+        except nats.errors.Error as error:
+            await self.close()
+            raise from_exception(error, f"connect to {show_url(self._settings.url)}") from error
+        if (denied := self.denials.inbox_error()) is not None:
+            await self.close()
+            raise denied
 
     async def close(self) -> None:
         """Flush the buffer and close. Pending requests fail."""
+        self.denials.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, asyncio.TimeoutError):
@@ -257,7 +268,8 @@ class Connection:
         return f"{found.major}.{found.minor}.{found.patch}"
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after each reconnect. Call the returned function to stop that."""
+        """Call `callback` when messages may have been missed: after each reconnect, and when the server accepts a
+        subscription that it had refused. Call the returned function to stop that."""
         self._on_reconnect.append(callback)
         return lambda: self._on_reconnect.remove(callback)
 
@@ -279,18 +291,19 @@ class Connection:
         if self._refused is not None and not self._refused.done() and (is_denial(text) or closed):
             # The server requires credentials, and refused ours or closed the connection.
             self._refused.set_result(_plain(error))
-        if not is_denial(text):
+        violation = read_violation(text)
+        if violation is None:
             return
-        for waiting in list(self._waiting.values()):
-            # The error quotes the refused subject, and nats-py converts the line to lower case.
-            quoted = f'"{waiting.subject}"'
-            if quoted.lower() in text.lower() and not waiting.future.done():
-                reason = _plain(error).lower().replace(quoted.lower(), quoted)
-                waiting.future.set_exception(
-                    AccessDenied(reason, hint="this user needs permission to publish there")
-                )
+        if violation.verb == "publish":
+            for waiting in list(self._waiting.values()):
+                if waiting.subject == violation.subject and not waiting.future.done():
+                    waiting.future.set_exception(violation.error())
+        self.denials.add(violation)
+        if (unreachable := self.denials.inbox_error()) is not None:
+            self._fail_all(unreachable)
 
     async def _on_disconnected(self) -> None:
+        self.denials.forget()
         if not self._lost_at and not self.nc.is_closed:
             self._lost_at = time.monotonic()
             self._observe(ConnectionLost(_plain(self._last_error) if self._last_error else "connection closed"))
@@ -300,6 +313,9 @@ class Connection:
         self._observe(ConnectionRestored(outage, self._where()))
         # Data written to the old socket is lost. Callers repeat their request under the same message id.
         self._fail_all(BrokerUnavailable("the connection was lost"))
+        self._call_back()
+
+    def _call_back(self) -> None:
         for callback in list(self._on_reconnect):
             callback()
 
@@ -316,7 +332,8 @@ class Connection:
         now = time.monotonic()
         for waiting in list(self._waiting.values()):
             if waiting.expires_at <= now and not waiting.future.done():
-                waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no answer"))
+                lost = BrokerUnavailable(f"{waiting.subject}: no answer")
+                waiting.future.set_exception(self.denials.inbox_error() or lost)
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
 

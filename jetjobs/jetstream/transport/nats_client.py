@@ -13,8 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import ConnectionClosedError, ConnectionDrainingError, FlushTimeoutError, OutboundBufferLimitError
-from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
+from nats.errors import (
+    ConnectionClosedError,
+    ConnectionDrainingError,
+    Error,
+    FlushTimeoutError,
+    OutboundBufferLimitError,
+)
+from nats.protocol.parser import AWAITING_CONTROL_LINE, ERR_RE, PERMISSIONS_ERR, Parser
 
 PING = b"PING\r\n"
 Sink = Callable[[str, str, bytes, bytes | None], None]
@@ -158,6 +164,16 @@ class FastClient(Client):
             waiting.set_result(True)
         self._pongs_received += 1
         self._pings_outstanding = 0
+
+    # Called by the parser of nats-py with an error of the server in lower case. Subjects are case-sensitive, and
+    # the parser still has the original line.
+    async def _process_err(self, err_msg: str) -> None:
+        line = ERR_RE.match(self._ps.buf) if PERMISSIONS_ERR in err_msg else None
+        if line is None or not line[1]:
+            await super()._process_err(err_msg)
+            return
+        self._err = Error(f"nats: {line[1].decode(errors='replace')}")
+        await self._error_cb(self._err)
 
     # Called by the parser of nats-py for every message.
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import nats.errors
 
 from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.transport.denials import Violation
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.errors import BrokerError, BrokerUnavailable
+from jetjobs.model.events import PermissionDenied
 from jetjobs.model.public import public
 from jetjobs.model.views.live_events import ANNOUNCE_S, WATCH, LiveEvent, read_live
 from jetjobs.model.wire.lenient_json import read_json
@@ -93,25 +95,30 @@ class EventStream:
     def __init__(self, connection: Connection, names: Names, subjects: Iterable[str]) -> None:
         self._connection = connection
         self._names = names
-        self._subjects = subjects
-        self._waiting: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
+        self._subjects = tuple(subjects)
+        self._waiting: asyncio.Queue[LiveEvent | BrokerError] = asyncio.Queue()
+        self._wants_jobs = any(names.kind_of_event(subject).startswith("job.") for subject in self._subjects)
         self._dropped = 0
 
     async def events(self, begun: Callable[[int], None] = lambda workers: None) -> AsyncGenerator[LiveEvent, None]:
         """Events without end, also after reconnects. `begun` is called with the number of workers that publish
         events by then.
 
-        BrokerUnavailable when the connection is closed.
+        BrokerUnavailable when the connection is closed. AccessDenied when this user may not subscribe to the
+        events, or not announce itself to the workers.
         """
-        sids = [await self._connection.nc.listen(subject, self._on_event) for subject in self._subjects]
+        forget = self._connection.denials.on_denied(self._on_denied)
         announcing = asyncio.create_task(self._announce(begun))
+        sids: list[int] = []
         try:
-            while (event := await self._waiting.get()) is not None:
+            sids += [await self._connection.nc.listen(subject, self._on_event) for subject in self._subjects]
+            while not isinstance(event := await self._waiting.get(), BrokerError):
                 if self._dropped:
                     event, self._dropped = event._replace(skipped=event.skipped + self._dropped), 0
                 yield event
-            raise BrokerUnavailable("the server closed the connection")
+            raise event
         finally:
+            forget()
             announcing.cancel()
             await asyncio.gather(announcing, return_exceptions=True)
             for sid in sids:
@@ -138,4 +145,11 @@ class EventStream:
             if self._connection.connected:
                 self._connection.post(self._names.control_workers, request)
             await asyncio.sleep(ANNOUNCE_S)
-        self._waiting.put_nowait(None)
+        self._waiting.put_nowait(BrokerUnavailable("the server closed the connection"))
+
+    def _on_denied(self, denied: PermissionDenied) -> None:
+        if denied.subject in self._subjects:
+            self._waiting.put_nowait(Violation("subscription", denied.subject).error())
+        elif denied.subject == self._names.control_workers and self._wants_jobs:
+            # Workers publish events of jobs only for watchers that they know of.
+            self._waiting.put_nowait(Violation("publish", denied.subject).error())

@@ -62,6 +62,8 @@ class Pipeline:
         self._observe = observe
         self._spawn = spawn
         self._stuck = self._full = 0
+        self.settle_error = ""
+        """Why an outcome cannot be stored now; empty if all can be."""
 
     def open(self, on_end: Callable[[Attempt], None], on_stuck: Callable[[int, int], None]) -> None:
         """`on_end` is called with every attempt that has ended. `on_stuck` is called with the number of outcomes
@@ -152,6 +154,7 @@ class Pipeline:
                         raise
                     if not stuck:
                         self._report_failure(attempt, error)
+                    self.settle_error = str(error)
                     before = (stuck, full)
                     stuck, full = 1, int(isinstance(error, StorageFull))
                     self._count_stuck(stuck - before[0], full - before[1])
@@ -163,6 +166,8 @@ class Pipeline:
     def _count_stuck(self, stuck: int, full: int) -> None:
         self._stuck += stuck
         self._full += full
+        if not self._stuck:
+            self.settle_error = ""
         if stuck or full:
             self._on_stuck(self._stuck, self._full)
 

@@ -34,13 +34,14 @@ class Control:
         self._handlers: dict[str, Handler] = {}
         self._key = key
         self._sids: list[int] = []
+        self.subjects = (names.control_workers, names.control_worker(key))
 
     def on(self, word: str, handler: Handler) -> None:
         """Answer requests of that name. The handler may be a coroutine function; it must not block."""
         self._handlers[word] = handler
 
     async def open(self) -> None:
-        for subject in (self._names.control_workers, self._names.control_worker(self._key)):
+        for subject in self.subjects:
             self._sids.append(await self._connection.nc.listen(subject, self._on_request))
 
     async def close(self) -> None:

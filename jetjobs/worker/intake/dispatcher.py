@@ -56,7 +56,7 @@ class Dispatcher:
         self._open = True
         self._troubles: dict[LanePuller, str] = {}
         self._mean_s = 1.0
-        self._stuck = self._full = 0
+        self._full = 0
         self._left_to_start = 0
         self._on_last: Callable[[], None] = lambda: None
 
@@ -72,8 +72,11 @@ class Dispatcher:
         self._left_to_start, self._on_last = max_jobs, on_last
 
     @property
-    def healthy(self) -> bool:
-        return not self._troubles and not self._stuck
+    def trouble(self) -> str:
+        """Why a lane cannot be pulled from; empty if all can."""
+        for puller, text in self._troubles.copy().items():  # a copy, because any thread may ask
+            return f"lane {puller.lane} of queue {puller.queue}: {text}"
+        return ""
 
     @property
     def full(self) -> bool:
@@ -115,6 +118,10 @@ class Dispatcher:
 
     def on_delivery(self, puller: LanePuller, delivery: Delivery) -> None:
         attempt = self._receive(puller, delivery)
+        if puller.denied:
+            if attempt is not None:
+                self._release(attempt)  # it could not be acked
+            return
         if self._troubles:
             self._troubles.pop(puller, None)
         if attempt is not None:
@@ -188,6 +195,8 @@ class Dispatcher:
                 self._observe(LaneTrouble(puller.queue, puller.lane, problem))
             if puller.blocked:
                 self._restore(puller)
+            if puller.denied:
+                self._release_surplus(0.0)
         self._wake.set()
 
     # Called by the pipeline
@@ -211,7 +220,7 @@ class Dispatcher:
 
     def on_stuck(self, stuck: int, full: int) -> None:
         """`stuck` outcomes cannot be stored now, `full` of them because storage is full."""
-        self._stuck, self._full = stuck, full
+        self._full = full
         self._wake.set()
 
     # Called by the worker

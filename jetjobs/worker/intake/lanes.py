@@ -13,6 +13,7 @@ from jetjobs.jetstream.topology import restore_lanes
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
+from jetjobs.model.events import PermissionDenied
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire import subjects as n
 from jetjobs.worker.intake.dispatcher import Dispatcher
@@ -23,6 +24,9 @@ FAILOVER_S = 15.0
 """How long a starting worker waits for a cluster to elect its leaders."""
 CHECK_S = 1.0
 """Pause between checks of a lane that refused a pull request."""
+
+DENIED_CHECK_S = 5.0
+"""Pause between checks of a lane without permission to pull or to ack."""
 
 _log = logging.getLogger("jetjobs.worker")
 
@@ -47,6 +51,7 @@ class Lanes:
         self._blocked: set[LanePuller] = set()
         self._open = True
         self._full: Callable[[], bool] = lambda: False
+        self._forget: Callable[[], None] = lambda: None
 
     async def read_lease(self) -> None:
         """Use the shortest lease of the lanes. They may have been provisioned with other settings."""
@@ -71,13 +76,17 @@ class Lanes:
             for lane in n.PULLED
         ]
         dispatcher.use(self._pullers, self.restore, self.reset)
+        self._forget = connection.denials.on_denied(self._on_denied)
         self._full = lambda: dispatcher.full
         for puller in self._pullers:
             await puller.open()
+        await connection.denials.received()  # so that no job starts that cannot be acked
 
     async def close(self) -> None:
         """Drop every pull request. When this returns, the dispatcher has received every delivery."""
         self._open = False
+        self._forget()
+        self._forget = lambda: None
         for puller in self._pullers:
             await puller.close()
 
@@ -99,6 +108,11 @@ class Lanes:
             puller.mark_stale(since)
         self.reset()
 
+    def _on_denied(self, event: PermissionDenied) -> None:
+        for puller in self._pullers if event.kind == "publish" else ():
+            if puller.deny(event.subject):
+                self._spawn(puller.reset())  # drop its open requests
+
     def restore(self, puller: LanePuller) -> None:
         """Pull from a refused lane again once it exists."""
         if puller not in self._blocked:
@@ -109,9 +123,13 @@ class Lanes:
         """The stream may be a new one, in which sequences start again."""
         try:
             while self._open:
-                await asyncio.sleep(CHECK_S)
+                await asyncio.sleep(DENIED_CHECK_S if puller.denied else CHECK_S)
                 try:
-                    await self._jetstream.connection.api(api.stream_info(puller.stream))
+                    if puller.denied:
+                        await puller.check_permissions()
+                        return
+                    with contextlib.suppress(AccessDenied):
+                        await self._jetstream.connection.api(api.stream_info(puller.stream))
                     await self._recreate_lanes(puller.queue)
                     if self._full():
                         # No pull request follows now that would show whether the lane works again.
