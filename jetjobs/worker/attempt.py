@@ -10,7 +10,7 @@ from typing import TypeVar
 from jetjobs.jetstream.jobs.checkpoints import CheckpointHandle
 from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.model.clock import SYSTEM_CLOCK, Clock
-from jetjobs.model.errors import BrokerUnavailable
+from jetjobs.model.errors import AccessDenied, BrokerUnavailable
 from jetjobs.model.job import Job
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class Attempt:
         "cancelled_for",
         "checkpoint",
         "delivery",
+        "denied",
         "expires_at",
         "heartbeat_at",
         "interrupt",
@@ -90,6 +91,8 @@ class Attempt:
         self.received_at = received_at
         self.heartbeat_at = received_at
         self.leased_until = received_at + lease_s
+        self.denied = ""
+        """Why the worker may not read what it must know before the job starts."""
         self.started_at = 0.0
         self.expires_at = 0.0
         """When the time limit of the task is up."""
@@ -113,15 +116,19 @@ class Attempt:
         return self.interrupt is not Interrupt.LEASE_LOST and self._clock.monotonic() < self.leased_until
 
     async def retry_while_owned(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Repeat `request` until the server answers or the lease is lost. Giving up earlier would count as a
-        crash of the job."""
-        while True:
-            try:
-                return await request()
-            except BrokerUnavailable:
-                if not self.owned():
-                    raise
-            await asyncio.sleep(RETRY_S)
+        """Repeat `request` until the server answers and permits it, or the lease is lost. Giving up earlier would
+        count as a crash of the job."""
+        try:
+            while True:
+                try:
+                    return await request()
+                except (BrokerUnavailable, AccessDenied) as error:
+                    if not self.owned():
+                        raise
+                    self.denied = str(error) if isinstance(error, AccessDenied) else ""
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self.denied = ""
 
     def stop_running(self, why: Interrupt) -> None:
         """Cancel the task's code, or kill it in a child process. The first reason is the one that counts.

@@ -153,8 +153,10 @@ class JobRunner:
     @property
     def trouble(self) -> str:
         """What keeps the worker from pulling jobs or storing their outcomes; empty if nothing does."""
-        error = self.pipeline.settle_error
-        return self.dispatcher.trouble or (f"outcomes cannot be stored: {error}" if error else "")
+        if error := self.pipeline.settle_error:
+            return f"outcomes cannot be stored: {error}"
+        denied = (f"a job is held: {attempt.denied}" for attempt in self.leases.held if attempt.denied)
+        return self.dispatcher.trouble or next(denied, "")
 
     def _on_stuck(self, stuck: int, full: int) -> None:
         if full:

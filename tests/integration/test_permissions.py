@@ -235,6 +235,55 @@ async def test_a_worker_whose_acks_are_denied_later_starts_nothing_more_and_no_j
             await (await producer.tasks["quick"].enqueue()).result(SOON)
 
 
+async def test_a_redelivered_job_is_held_while_the_worker_may_not_check_whether_it_has_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = "$JS.API.STREAM.MSG.GET.*"
+    with site_without(tmp_path, caplog, Removed("worker", "publish", subject)) as site:
+        async with site.app("setup") as setup:
+            await setup.provision()
+        app, producer = site.app("worker"), site.app("producer")
+        async with site.truth() as truth, app, producer:
+            handle = await producer.tasks["quick"].enqueue()
+            pulled = await truth.js.pull_subscribe_bind("normal", "jobs-work-default")
+            assert await pulled.fetch(1)  # and not acked
+            async with running(app.worker()) as worker:
+                await wait_until(lambda: site.lines("$JS.API.STREAM.MSG.GET."), LEASE_S + REPORTED_S)
+                await wait_until(lambda: "$JS.API.STREAM.MSG.GET." in worker.problem)
+                await asyncio.sleep(1.5 * LEASE_S)
+                assert (await truth.consumer())["num_redelivered"] == 1
+                assert site.ran == []
+                site.server.change()
+                assert await handle.result(SOON) == "done"
+                await wait_until(lambda: worker.ready)
+                await truth.until_empty()
+            assert site.ran == [("quick", 1)]
+            assert await truth.dead() == {}
+
+
+async def test_a_worker_that_may_not_ack_after_a_reconnect_runs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site_without(tmp_path, caplog) as site:
+        async with site.app("setup") as setup:
+            await setup.provision()
+        app, producer = site.app("worker"), site.app("producer")
+        async with site.truth() as truth, app, producer, running(app.worker()) as worker:
+            await until_working(worker)
+            await (await producer.tasks["quick"].enqueue()).result(SOON)
+            site.server.stop()
+            site.server.permit(Removed("worker", "publish", "$JS.ACK.jobs-work-default.>"))
+            site.server.start()
+            handle = await producer.tasks["quick"].enqueue()
+            await wait_until(lambda: "$JS.ACK.jobs-work-default." in worker.problem)
+            await asyncio.sleep(0.2)
+            assert site.ran == [("quick", 1)]
+            site.server.change()
+            await handle.result(SOON)
+            await truth.until_empty()
+            assert site.ran == [("quick", 1)] * 2
+
+
 async def test_a_worker_whose_subscriptions_are_denied_later_is_not_ready_until_they_are_allowed_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

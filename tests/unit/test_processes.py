@@ -184,11 +184,11 @@ async def test_series_of_each_process_have_its_number(two: list[AProcess], port:
 
 async def test_all_processes_must_be_ready(two: list[AProcess], port: Port) -> None:
     two[0].begin(0)
-    assert (await port.get("/readyz"))[0] == 503
+    assert await port.get("/readyz") == (503, "not ready: process 1: no answer\n")
     two[1].begin(0)
     assert (await port.get("/readyz"))[0] == 200
     two[1].ready = False
-    assert (await port.get("/readyz"))[0] == 503
+    assert await port.get("/readyz") == (503, "not ready: process 1: no lane\n")
 
 
 async def test_a_process_that_does_not_answer_is_not_ready_and_after_a_while_not_alive(
