@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any, NamedTuple
 
 from jetjobs.define.context import running_job
 from jetjobs.define.enqueue_report import Entry
 from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
@@ -63,9 +63,10 @@ class Enqueuer:
         due_at = None
         if request.options:
             job, guard = self._with_options(request)
-            due_at = await self._due_at(request)
-            if due_at is not None:
-                job = job._replace(enqueued_at=time.time(), due_at=due_at)
+            if "delay" in request.options or "run_at" in request.options:
+                now = await self._now(job.queue)
+                due_at = _due_at(request.options, now)
+                job = job._replace(enqueued_at=now, due_at=due_at)
         else:
             job, guard = self._plain(request.task, new_uid(), new_run(), request.body), None
         message = publisher.outgoing(job, due_at, guard)
@@ -127,19 +128,12 @@ class Enqueuer:
             return job, names.key_anywhere(queue, task.name, tokens.key)
         return job, names.job_anywhere(queue, task.name, tokens) if "job_id" in options else None
 
-    async def _due_at(self, request: JobRequest[Any]) -> float | None:
-        """When a delayed job is due, by the clock of the server, because the server fires it."""
-        options = request.options
-        if "run_at" in options:
-            return options["run_at"].timestamp()
-        if "delay" not in options:
-            return None
-        queue = options.get("queue", request.task.queue)
+    async def _now(self, queue: str) -> float:
+        """The time by the clock of the server, because the server fires delayed jobs."""
         try:
-            now = await self._jetstream.server_clock.seconds(self._jetstream.names.work_stream(queue))
+            return await self._jetstream.server_clock.seconds(self._jetstream.names.work_stream(queue))
         except TopologyMissing as error:
             raise queue_not_found(queue, error) from error
-        return now + options["delay"].total_seconds()
 
     # Store the job
 
@@ -213,6 +207,10 @@ class Enqueuer:
             duplicate=entry.duplicate,
         )
         return handle.attach(self._waiter, task.signature.decode_result)
+
+
+def _due_at(options: EnqueueOptions, now: float) -> float:
+    return options["run_at"].timestamp() if "run_at" in options else now + options["delay"].total_seconds()
 
 
 def claim_check(job: Job, token: str = "") -> Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, Unpack
@@ -314,7 +313,7 @@ def _check_not_declared(definition: Definition, hint: str) -> None:
 
 def _extra_job(schedule: Schedule, now: datetime) -> Job:
     scheduled_time = now.replace(microsecond=0)
-    job = tick_job(schedule, Tick(scheduled_time, scheduled_time), time.time())
+    job = tick_job(schedule, Tick(scheduled_time, scheduled_time), now.timestamp())
     headers = {name: value for name, value in job.headers.items() if name != h.OVERLAP}
     uid = f"{time_token(scheduled_time)}-{new_run()}"
     return job._replace(id=str(JobId(schedule.key, uid)), due_at=0.0, headers=headers)

@@ -57,14 +57,14 @@ class JobRunner:
         self._on_full = on_full
         lease_s, max_crashes = settings.queues.lease.total_seconds(), settings.queues.max_crashes
         self.monitor = LoopMonitor()
-        self.leases = LeaseTable(lease_s, observe)
+        self.leases = LeaseTable(lease_s, observe, jetstream.server_clock)
         self.records = RunningRecords(jetstream, name, self.leases, self.monitor)
         self._heartbeats = Heartbeats(self.leases)
         self._limits = TimeLimits(self.leases)
         timeout_s = settings.worker.timeout.total_seconds()
         config = ExecutorConfig(name, options.slots, timeout_s, options.middlewares, options.classifiers)
         self._services = WorkerServices(jetstream.checkpoints, name)
-        self.executor = Executor(registry, self._services, self._limits, observe, config)
+        self.executor = Executor(registry, self._services, self._limits, observe, config, jetstream.server_clock)
         admission = Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes))
         settlement = Settlement(jetstream, registry, name, max(lease_s, MIN_SETTLE_S), self._on_settle_event)
         self.pipeline = Pipeline(

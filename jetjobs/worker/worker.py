@@ -10,7 +10,7 @@ from typing import Any
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.errors import BrokerUnavailable, ConfigError
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Observer, WorkerChanged
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
@@ -51,6 +51,8 @@ class Worker:
         self.registry = registry
         self.options = options
         self._jetstream = jetstream
+        self._clock = jetstream.server_clock
+        self._clock_stream = jetstream.names.work_stream(min(options.queues)) if options.slots else ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -135,6 +137,7 @@ class Worker:
         return not self._stop.is_set()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
+        await self._clock.refresh(self._clock_stream)
         if self.slots.total:
             await self._jobs.open(stack)
         await self._registration.open(
@@ -191,7 +194,13 @@ class Worker:
     def _tick(self, now: float) -> None:
         self._jobs.tick(now)
         self._overdue.tick()
+        if self._clock.stale and self._jetstream.connection.connected:
+            self._spawn(self._refresh_clock())
         self._recycle()
+
+    async def _refresh_clock(self) -> None:
+        with contextlib.suppress(BrokerError):  # the last reading is kept
+            await self._clock.refresh(self._clock_stream)
 
     def _recycle(self) -> None:
         """Stop if too many threads are stuck: a thread ends only with its process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -186,11 +186,13 @@ async def reschedule(
     """Run scheduled or retrying jobs at another time or now."""
     if (at is not None) + (delay is not None) + now != 1:
         raise ConfigError("give exactly one of --at, --delay and --now")
-    run_at = None if now else _moment(at, delay)
+    wanted = None if now else _moment(at, delay)
 
     async def move(app: JetJobs, job_id: str) -> MoveAnswer:
-        if run_at is None:
+        if wanted is None:
             return await app.jobs.run_now(job_id, queue=queue, task=task)
+        # A delay counts on the server's clock, which fires the job.
+        run_at = wanted if isinstance(wanted, datetime) else await app.jetstream.server_clock.now() + wanted
         return await app.jobs.reschedule(job_id, run_at, queue=queue, task=task)
 
     return await _each(ids, queue, task, move)
@@ -287,11 +289,11 @@ def _pair(text: str) -> tuple[str, str]:
     return path, value
 
 
-def _moment(at: str | None, delay: str | None) -> datetime:
+def _moment(at: str | None, delay: str | None) -> datetime | timedelta:
     if at is not None:
         moment = read_time("--at", at)
         check_moment("--at", moment)
         return moment
     lasting = read_duration("--delay", delay or "")
     check_delay(lasting)
-    return datetime.now(UTC) + lasting
+    return lasting

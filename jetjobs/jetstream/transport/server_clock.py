@@ -1,6 +1,7 @@
 """The server's clock, by which planned jobs fire: read once a minute and extrapolated by our monotonic clock.
 
 A jump of this machine's wall clock therefore moves nothing, and machines whose clocks differ plan the same times.
+ADR 42.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ from datetime import UTC, datetime, timedelta
 
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
-from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, TopologyMissing
 from jetjobs.model.wire.subjects import Names, kv_stream
 
 REFRESH_S = 60.0
+JUMP_S = 2.0
+"""Two clocks that move apart by more than this between two readings have not drifted: one of them was set."""
+_RETRY_S = 5.0
 _SKEW_S = 2.0
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _log = logging.getLogger("jetjobs.jetstream")
 
 
 class ServerClock:
-    """One clock for all streams: the nodes of a cluster are assumed to agree on the time."""
+    """One clock for all streams: the nodes of a cluster are assumed to agree on the time.
+
+    It is a `Clock` whose `time` is that of the server.
+    """
+
+    monotonic = staticmethod(time.monotonic)
 
     def __init__(self, connection: Connection, names: Names) -> None:
         self._connection = connection
@@ -29,7 +38,22 @@ class ServerClock:
         self._offset: float | None = None
         """The server's wall clock minus our monotonic clock."""
         self._refresh_at = 0.0
+        self._wall = 0.0
+        """This machine's wall clock minus its monotonic clock, when the server was last asked."""
         self._warned = False
+
+    def time(self) -> float:
+        """Seconds since the epoch, without a request. `seconds` or `refresh` must have succeeded before."""
+        if self._offset is None:
+            raise BrokerUnavailable("the server's clock is not known yet")
+        return self._offset + time.monotonic()
+
+    @property
+    def stale(self) -> bool:
+        """Whether to read it again: after a while, and when this machine was suspended, which stops its
+        monotonic clock. A wall clock that was set looks the same."""
+        now = time.monotonic()
+        return now >= self._refresh_at or abs(time.time() - now - self._wall) > JUMP_S
 
     async def now(self) -> datetime:
         """As `seconds`, as a datetime."""
@@ -41,21 +65,31 @@ class ServerClock:
         TopologyMissing when that stream does not exist, BrokerError when the time was never known. A user that
         may not read it gets this machine's time.
         """
+        if self._offset is None or self.stale:
+            await self.refresh(stream)
+        return self.time()
+
+    async def refresh(self, stream: str = "") -> None:
+        """Read the server's clock now. Errors as for `seconds`."""
         asked = time.monotonic()
-        if self._offset is None or asked >= self._refresh_at:
-            try:
-                server_s = await self.ask(stream or self._default)
-            except TopologyMissing:
+        # Not again at once without an answer: the last reading is good enough for a while.
+        self._refresh_at, self._wall = asked + _RETRY_S, time.time() - asked
+        try:
+            server_s = await self.ask(stream or self._default)
+        except TopologyMissing:
+            self._refresh_at = 0.0
+            raise
+        except AccessDenied as error:
+            self._refresh_at = asked + REFRESH_S
+            if self._offset is None:
+                self._offset = time.time() - time.monotonic()
+                extra = {"event": "nats.clock_denied", "error": str(error)}
+                _log.warning("this user may not read the server's clock; this machine's is used", extra=extra)
+        except BrokerError:
+            if self._offset is None:
                 raise
-            except AccessDenied:
-                self._offset, self._refresh_at = time.time() - time.monotonic(), asked + REFRESH_S
-            except BrokerError:
-                if self._offset is None:
-                    raise
-            else:
-                self._set(server_s, asked, time.monotonic())
-        assert self._offset is not None
-        return self._offset + time.monotonic()
+        else:
+            self._set(server_s, asked, time.monotonic())
 
     async def ask(self, stream: str) -> float:
         """Seconds since the epoch by the leader of `stream`, read now: for decisions that delete or move jobs."""

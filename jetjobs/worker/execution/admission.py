@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any, NamedTuple
 
 from jetjobs.define.router import Router
@@ -58,6 +57,7 @@ class Admission:
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
         self._ticks = jetstream.ticks
+        self._clock = jetstream.server_clock
         self._registry = registry
         self._tasks = registry.tasks
         self._redelivery = redelivery
@@ -70,7 +70,7 @@ class Admission:
             if outcome is None and attempt.suspect:
                 await self._locator.mark_alone(job)
         if outcome is None and job.deadline:
-            outcome = _expired(job)
+            outcome = _expired(job, self._clock.time())
         if outcome is not None:
             return Refused(job, outcome)
         try:
@@ -140,8 +140,8 @@ def cancelled(marks: CancelMarks, job: Job, how: str = "") -> Cancelled:
     return Cancelled(mark.by, mark.why, how) if mark is not None else Cancelled("", "", how)
 
 
-def _expired(job: Job) -> DeadLettered | None:
-    late_s = time.time() - job.deadline
+def _expired(job: Job, now: float) -> DeadLettered | None:
+    late_s = now - job.deadline
     if late_s < 0:
         return None
     error = ErrorInfo("Expired", f"not started by its deadline, {late_s:.1f} s ago")

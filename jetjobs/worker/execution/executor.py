@@ -15,6 +15,7 @@ from jetjobs.define.middleware import Middleware, compose
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT
+from jetjobs.model.clock import SYSTEM_CLOCK, Clock
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import JobTimeout, UnstorableValue
 from jetjobs.model.events import JobStarted, Observer
@@ -50,8 +51,10 @@ class Executor:
         limits: TimeLimits,
         observe: Observer,
         config: ExecutorConfig,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._tasks = registry.tasks
+        self._clock = clock
         self._limits = limits
         self._observe = observe
         self._config = config
@@ -79,7 +82,7 @@ class Executor:
         if isinstance(admitted, Refused):
             return admitted.outcome
         job, task, arguments, _ = admitted
-        delivery, wall = attempt.delivery, time.time()
+        delivery, wall = attempt.delivery, self._clock.time()
         wait_s = max(0.0, wall - (job.due_at or job.enqueued_at))
         self._observe(JobStarted(job.queue, job.task, job.id, job.attempt, delivery.delivered, wait_s))
         limit_s = task.timeout.total_seconds() if task.timeout else self._config.timeout_s

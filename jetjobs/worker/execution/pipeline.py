@@ -51,6 +51,7 @@ class Pipeline:
         spawn: Spawn,
     ) -> None:
         self._connection = jetstream.connection
+        self._clock = jetstream.server_clock
         self._marks = jetstream.cancel_marks
         self._tasks = registry.tasks
         self._classifiers = classifiers
@@ -135,7 +136,7 @@ class Pipeline:
             return Released()
         assert isinstance(admitted, Admitted)  # only an admitted job can raise
         verdict = classify(error, self._classifiers)
-        return decide(job, error, _policy(job, admitted.task), verdict, time.time(), random.random())
+        return decide(job, error, _policy(job, admitted.task), verdict, self._clock.time(), random.random())
 
     # Settle
 
@@ -183,7 +184,7 @@ class Pipeline:
         started = attempt.started_at
         run_s = ended_at - started if started else 0.0
         since_start = time.monotonic() - started if started else 0.0
-        waited = max(0.0, time.time() - since_start - (job.due_at or job.enqueued_at))
+        waited = max(0.0, self._clock.time() - since_start - (job.due_at or job.enqueued_at))
         reason, retry_in_s, error, max_attempts = "", 0.0, None, 0
         if isinstance(outcome, DeadLettered):
             reason, error, max_attempts = str(outcome.reason), outcome.error, self._max_attempts(job)

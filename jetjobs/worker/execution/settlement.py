@@ -54,6 +54,7 @@ class Settlement:
         self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float, observe: Observer
     ) -> None:
         self._jetstream = jetstream
+        self._clock = jetstream.server_clock
         self._observe = observe
         self._tasks = registry.tasks
         self._worker = worker
@@ -111,7 +112,7 @@ class Settlement:
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
         if outcome.result is None:
             return
-        ended_at = time.time()
+        ended_at = self._clock.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
         task = self._tasks[job.task]
         ttl_s = math.ceil(task.result_ttl.total_seconds())
@@ -152,7 +153,7 @@ class Settlement:
             self._jetstream.results.notify_producer(job, stored)
 
     async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
-        ended_at = time.time()
+        ended_at = self._clock.time()
         started_at = _started_at(attempt, ended_at)
         record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
         await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
@@ -186,7 +187,7 @@ class Settlement:
         return job._replace(payload=name)
 
     async def _retry(self, attempt: Attempt, job: Job, outcome: Retried) -> None:
-        moved = with_error(job, outcome.error, self._worker, time.time())
+        moved = with_error(job, outcome.error, self._worker, self._clock.time())
         moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
         await self._delay(attempt, moved, outcome.delay_s)
 
@@ -198,11 +199,11 @@ class Settlement:
     async def _delay(self, attempt: Attempt, job: Job, delay_s: float) -> None:
         """Move the job to lane `retry`. Its due time is on the server's clock, which fires it."""
         stream = self._jetstream.names.work_stream(job.queue)
-        due_at = await self._jetstream.server_clock.seconds(stream) + delay_s
+        due_at = await self._clock.seconds(stream) + delay_s
         await self._move(attempt, job._replace(due_at=due_at), due_at, n.RETRY)
 
     async def _dead_letter(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
-        now = time.time()
+        now = self._clock.time()
         origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
         task = self._tasks.get(job.task)
         if task is not None and task.own_headers:

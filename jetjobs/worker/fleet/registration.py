@@ -105,6 +105,7 @@ class RecordWriter:
         phase: Callable[[], str],
     ) -> None:
         self._names = jetstream.names
+        self._clock = jetstream.server_clock
         self._key = key
         self._name = name
         self._queues = queues
@@ -115,7 +116,7 @@ class RecordWriter:
         tasks = registry.tasks.values() if slots.total else ()
         self._tasks = {task.name: task.signature.fingerprint for task in tasks}
         self._version = _version()
-        self._host, self._started_at = socket.gethostname(), time.time()
+        self._host, self._started_at = socket.gethostname(), self._clock.time()
         self._beat_at = 0.0
         self._written_phase = ""
         self._writing: asyncio.Task[None] | None = None
@@ -157,7 +158,7 @@ class RecordWriter:
 
     def record(self) -> WorkerRecord:
         """The current state, as far as another thread can see it."""
-        now, wall = time.monotonic(), time.time()
+        now, wall = time.monotonic(), self._clock.time()
         running = []
         for attempt in self._leases.held:
             job = attempt.job

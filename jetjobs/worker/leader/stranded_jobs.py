@@ -116,7 +116,7 @@ class StrandedJobs:
             return
         job, outcome = _read(queue, lane, message)
         if not await jetstream.locator.was_settled(job):
-            now = time.time()
+            now = jetstream.server_clock.time()
             failed = with_error(job, outcome.error, self._worker, now)
             letter = NewDeadLetter(failed, outcome, f"{message.subject} {sequence}", self._worker, now)
             await jetstream.dead.add(letter, _TIMEOUT_S, lambda: True)
