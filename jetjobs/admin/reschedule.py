@@ -1,15 +1,15 @@
 """Move a waiting job to another time or another lane, if it has not moved since it was read.
 
 When the server stores a message with `Nats-Scheduler` and `Nats-Schedule-Next: purge`, it removes the scheduled
-message named there. In the last two seconds before a job is due the server may be firing it already, which a
-compare-and-set cannot prevent: then nothing is changed. A queued job has no scheduled message: it is copied to its
+message named there. Within two seconds of its due time the server may be firing a job, which a compare-and-set
+cannot prevent: then nothing is changed. A job that is overdue by more was passed over by the server and can be
+moved. A queued job has no scheduled message: it is copied to its
 new lane, then the original is deleted. ADR 30.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from jetjobs.model.wire.ids import new_run, parse_id
 from jetjobs.model.wire.subjects import PRIORITIES, WAITING, JobSubject
 
 CLOSE_S = 2.0
-"""A job due within this time may be firing already."""
+"""A job this close to its due time may be firing."""
 
 
 @public("jetjobs.admin")
@@ -39,9 +39,10 @@ class MoveOutcome(StrEnum):
     UNCHANGED = "unchanged"
     """The job was there already."""
     TOO_LATE = "too late"
-    """The job is due within two seconds, is running, or has moved since it was read. Nothing was changed.
+    """The job is within two seconds of its due time, is running, or has moved since it was read.
 
-    Also the outcome for the priority of a queued job that was published without jetjobs and has not moved yet.
+    Nothing was changed. Also the outcome for the priority of a queued job that was published without jetjobs and
+    has not moved yet.
     """
     ENDED = "ended"
     """The job has ended or does not exist. Nothing was changed."""
@@ -70,7 +71,8 @@ class Rescheduler:
             return early
         job = _read(live)
         if due_at is None:
-            message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, due_at=time.time()))
+            now = self._jetstream.server_clock.time()
+            message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, due_at=now))
             headers = _headers(message, live)
             headers[h.SCHEDULER], headers[h.SCHEDULE_NEXT] = live.subject, "purge"
         else:
@@ -131,7 +133,8 @@ class Rescheduler:
         job = _read(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, early.state)
-        due_at = due_time(live.headers) or time.time()
+        due_at = due_time(live.headers)
+        assert due_at is not None  # checked by _waiting
         message = self._waiting_message(live, job._replace(hop=job.hop + 1, lane=lane), due_at)
         return await self._store(queue, job_id, early.state, message._replace(headers=_headers(message, live)))
 
@@ -146,11 +149,12 @@ class Rescheduler:
         if live is None or JobSubject.parse(live.subject).lane not in WAITING:
             return None, MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it has just moved")
         stream = self._jetstream.names.work_stream(queue)
-        now = await self._jetstream.server_clock.seconds(stream)
+        await self._jetstream.server_clock.refresh(stream)
+        now = self._jetstream.server_clock.time()
         if (due_at := due_time(live.headers)) is None:
             raise MalformedJob(f"its schedule has no time: {live.headers.get(h.SCHEDULE, '')[:100]!r}")
-        if due_at < now + CLOSE_S:
-            return None, MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "it is due within two seconds")
+        if abs(due_at - now) < CLOSE_S:
+            return None, MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, "the server may be firing it now")
         return live, MoveAnswer(job_id, MoveOutcome.MOVED, status.state)
 
     def _waiting_message(self, live: StoredMessage, job: Job, due_at: float) -> Outgoing:

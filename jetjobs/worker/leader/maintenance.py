@@ -7,7 +7,6 @@ that expires. The duties for overdue and stranded jobs have modules of their own
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections.abc import Awaitable, Callable
 
@@ -21,11 +20,12 @@ from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.subjects import object_chunks, object_metas
 from jetjobs.worker.leader.duty_runner import Duty, DutyResult
-from jetjobs.worker.leader.overdue_jobs import OVERDUE, sweep_overdue
+from jetjobs.worker.leader.overdue_jobs import OVERDUE, OverdueJobs
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 
 HINTS = "stranded_sequences"
 """Name of the duty that checks the messages named by advisories."""
+CLOCK_EVERY_S = 5.0
 OVERDUE_EVERY_S = 600.0
 STRANDED_EVERY_S = 60.0
 ORPHANS_EVERY_S = 600.0
@@ -37,6 +37,7 @@ _JOB_LABELS = ("queue", "task", "id", "run")
 
 def duties(jetstream: JetStreamClient, stranded: StrandedJobs) -> list[Duty]:
     """The duties for all queues of the namespace, including those that this worker does not take jobs from."""
+    late = OverdueJobs(jetstream)
 
     async def each_queue(sweep: Callable[[str], Awaitable[DutyResult]]) -> DutyResult:
         """One failing queue does not stop the others. Queues that this user has no permissions for are skipped."""
@@ -55,11 +56,19 @@ def duties(jetstream: JetStreamClient, stranded: StrandedJobs) -> list[Duty]:
         return DutyResult(sum(one.repaired for one in results), soonest)
 
     async def orphans() -> DutyResult:
-        return DutyResult(await sweep_orphans(jetstream))
+        # After a jump the server's clock says nothing about the age of an object.
+        return DutyResult(0 if late.jumped_within(MIN_AGE_S) else await sweep_orphans(jetstream))
 
-    overdue = functools.partial(sweep_overdue, jetstream)
+    overdue = Duty(OVERDUE, OVERDUE_EVERY_S, lambda: each_queue(late.sweep))
+
+    async def watch_clock(queue: str) -> DutyResult:
+        if await late.clock_jumped(queue):
+            overdue.run_within(0.0)
+        return DutyResult(0)
+
     return [
-        Duty(OVERDUE, OVERDUE_EVERY_S, lambda: each_queue(overdue)),
+        Duty("clock", CLOCK_EVERY_S, lambda: each_queue(watch_clock)),
+        overdue,
         Duty("stranded", STRANDED_EVERY_S, lambda: each_queue(stranded.sweep)),
         Duty(HINTS, math.inf, stranded.check_hints),
         Duty("orphans", ORPHANS_EVERY_S, orphans),
@@ -75,7 +84,7 @@ async def sweep_orphans(jetstream: JetStreamClient, older_than_s: float = MIN_AG
     to repeat.
     """
     payloads = jetstream.payloads
-    before = await jetstream.server_clock.seconds(payloads.stream) - older_than_s
+    before = await jetstream.server_clock.ask(payloads.stream) - older_than_s
     removed, start = 0, 1
     known: set[str] = set()
     while metas := await page(jetstream.connection, payloads.stream, object_metas(payloads.store), start, PAGE):
