@@ -58,7 +58,9 @@ def http_verdict(error: BaseException, now: datetime | None = None) -> Verdict |
     if status not in TRANSIENT_STATUS:
         return PERMANENT if status < 500 else TRANSIENT
     headers = getattr(response, "headers", None) or getattr(error, "headers", None) or {}
-    return Verdict(True, retry_after_s(_get(headers, "Retry-After"), now or datetime.now(UTC)))
+    # Both dates are by the clock of the same server; that of this machine may differ.
+    sent_at = now or _date(_get(headers, "Date") or "") or datetime.now(UTC)
+    return Verdict(True, retry_after_s(_get(headers, "Retry-After"), sent_at))
 
 
 def retry_after_s(text: str | None, now: datetime) -> float | None:
@@ -71,13 +73,16 @@ def retry_after_s(text: str | None, now: datetime) -> float | None:
         return None
     if (number := text.strip()).isdecimal():
         return float(min(int(number), 86400))
+    moment = _date(text)
+    return None if moment is None else min(max(0.0, (moment - now).total_seconds()), 86400.0)
+
+
+def _date(text: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(text)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max(0.0, (moment - now).total_seconds()), 86400.0)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _get(headers: Any, name: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+import types
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from jetjobs import JetJobs, Worker
 from jetjobs.admin import MoveOutcome
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.events import JobStarted
 from jetjobs.worker.leader import maintenance
 from jetjobs.worker.leader.maintenance import duties, sweep_orphans
@@ -163,6 +165,23 @@ async def test_without_the_right_to_change_streams_the_leader_sweeps_until_the_t
             await delayed.enqueue(3)
             await probe.finished(4, "succeeded", timeout=10)
         assert len(probe.of(JobStarted)) == 4
+
+
+async def test_a_user_who_may_not_read_the_clock_gets_this_machines_once_and_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with GuardedServer(tmp_path) as server:
+        async with JetJobs("test", settings=server.settings_of("producer")) as app:
+            clock = app.jetstream.server_clock
+            with pytest.raises(BrokerError, match="not known"):
+                clock.time()
+            before = await clock.seconds("KV_jobs-done-default")
+            assert abs(before - time.time()) < 5.0
+            leapt = types.SimpleNamespace(time=lambda: time.time() + HOUR_S, monotonic=time.monotonic)
+            monkeypatch.setattr("jetjobs.jetstream.transport.server_clock.time", leapt)
+            assert clock.stale
+            assert abs(await clock.seconds("KV_jobs-done-default") - before) < 20.0
+    assert [getattr(record, "event", "") for record in caplog.records].count("nats.clock_denied") == 1
 
 
 # Bodies that are being uploaded

@@ -82,3 +82,10 @@ def test_a_classifier_that_fails_or_answers_nonsense_has_no_opinion() -> None:
     assert classify(ValueError(), {ValueError: broken}) == TRANSIENT
     nonsense: Any = lambda error: "later"  # noqa: E731
     assert classify(ValueError(), {ValueError: nonsense, Exception: lambda error: PERMANENT}) == PERMANENT
+
+
+def test_a_date_to_retry_after_counts_from_the_date_of_the_response() -> None:
+    dates = {"Date": "Fri, 01 Jan 2027 10:00:00 GMT", "Retry_After": "Fri, 01 Jan 2027 10:00:30 GMT"}
+    assert http_verdict(LikeHttpx(Response(503, **dates))) == Verdict(True, 30.0)
+    dates["Date"] = "nonsense"
+    assert http_verdict(LikeHttpx(Response(503, **dates)), NOW) == Verdict(True, 36030.0)
