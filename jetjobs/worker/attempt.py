@@ -46,11 +46,13 @@ class Attempt:
 
     __slots__ = (
         "_clock",
+        "acked",
         "asyncio_task",
         "cancelled_for",
         "checkpoint",
         "delivery",
         "denied",
+        "doubt",
         "expires_at",
         "heartbeat_at",
         "interrupt",
@@ -93,6 +95,11 @@ class Attempt:
         self.leased_until = received_at + lease_s
         self.denied = ""
         """Why the worker may not read what it must know before the job starts."""
+        self.doubt = 0
+        """Not 0 while another message may have its sequence: it is neither acked nor extended. Each reason for
+        doubt adds one, so that a comparison that began before it does not end it. ADR 41."""
+        self.acked = False
+        """Whether an ack was sent and its confirmation is awaited."""
         self.started_at = 0.0
         self.expires_at = 0.0
         """When the time limit of the task is up."""

@@ -21,6 +21,7 @@ from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
+from jetjobs.worker.leases.lease_check import LeaseCheck
 from jetjobs.worker.leases.lease_table import Heartbeats, LeaseTable
 from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
 from jetjobs.worker.leases.running_records import RunningRecords
@@ -60,13 +61,15 @@ class JobRunner:
         self.leases = LeaseTable(lease_s, observe, jetstream.server_clock)
         self.records = RunningRecords(jetstream, name, self.leases, self.monitor)
         self._heartbeats = Heartbeats(self.leases)
+        self._check = LeaseCheck(jetstream, self.leases, spawn)
         self._limits = TimeLimits(self.leases)
         timeout_s = settings.worker.timeout.total_seconds()
         config = ExecutorConfig(name, options.slots, timeout_s, options.middlewares, options.classifiers)
         self._services = WorkerServices(jetstream.checkpoints, name)
         self.executor = Executor(registry, self._services, self._limits, observe, config, jetstream.server_clock)
         admission = Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes))
-        settlement = Settlement(jetstream, registry, name, max(lease_s, MIN_SETTLE_S), self._on_settle_event)
+        settle_s = max(lease_s, MIN_SETTLE_S)
+        settlement = Settlement(jetstream, registry, self.leases, name, settle_s, self._on_settle_event)
         self.pipeline = Pipeline(
             jetstream,
             registry,
@@ -94,9 +97,15 @@ class JobRunner:
         for lifespan in self._options.lifespans:
             await stack.enter_async_context(lifespan())
         await self._jetstream.cancel_marks.listen()
+        self._check.open()
+        stack.callback(self._jetstream.connection.on_disconnect(self._check.doubt_all))
         stack.push_async_callback(self.lanes.close)
-        await self.lanes.open(self.dispatcher)
-        stack.callback(self._jetstream.connection.on_reconnect(lambda: self._spawn(self.lanes.reconnected())))
+        await self.lanes.open(self.dispatcher, self._check.doubt_queue)
+        stack.callback(self._jetstream.connection.on_reconnect(self._reconnected))
+
+    def _reconnected(self) -> None:
+        self._check.start()
+        self._spawn(self.lanes.reconnected())
 
     def tick_interval_s(self) -> float:
         return min(TICK_S, self.leases.lease_s / 6)
@@ -104,6 +113,7 @@ class JobRunner:
     def tick(self, now: float) -> None:
         """What time alone requires: lost leases, late heartbeats, running records, jobs that wait too long."""
         self.leases.lose_expired(now)
+        self._check.tick(now)
         if self._jetstream.connection.connected:
             # The heartbeat thread extends leases earlier. This is for those that it has not reached.
             self._heartbeats.send(now, self._jetstream.connection, 1 / 2)

@@ -17,6 +17,7 @@ from jetjobs.jetstream.transport.nats_client import write_headers
 from jetjobs.model.outcome import ErrorInfo, Retried
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.execution.settlement import Settlement
+from jetjobs.worker.leases.lease_table import LeaseTable
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe
 from tests.support.server import Truth
@@ -215,7 +216,8 @@ async def test_a_late_retry_of_a_job_that_died_and_was_replayed_does_not_run(
         delivery = Delivery(app.jetstream.connection, subject, ack, stored.data, write_headers(stored.headers))
         attempt = Attempt(delivery, "default", "normal", time.monotonic(), 600.0)
         job = decode(delivery)
-        settlement = Settlement(app.jetstream, app, "w1", 10.0, lambda event: None)
+        leases = LeaseTable(600.0, lambda event: None)
+        settlement = Settlement(app.jetstream, app, leases, "w1", 10.0, lambda event: None)
         retried = Retried(0.0, ErrorInfo("LookupError", "no"))
         await truth.api("STREAM.PURGE.jobs-work-default", {"filter": subject})  # as if it had been acked
         await settlement.settle(attempt, job, retried)

@@ -34,11 +34,12 @@ class FakeConnection:
         self.asked: list[str] = []
         self.posted: list[tuple[str, bytes]] = []
         self.reachable = True
+        self.code = 0
 
     async def ask(self, subject: str, data: bytes, headers: Mapping[str, str] | None, timeout_s: float) -> None:
         self.asked.append(subject)
         if not self.reachable:
-            raise BrokerUnavailable("no answer")
+            raise BrokerUnavailable("no answer", code=self.code)
 
     def post(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> bool:
         self.posted.append((subject, data))
@@ -102,22 +103,51 @@ async def test_a_lease_that_runs_out_is_lost_and_its_task_cancelled(held: Held) 
         await task
 
 
-async def test_a_redelivery_of_a_held_message_renews_its_lease_and_another_message_does_not(held: Held) -> None:
+async def test_a_redelivery_of_a_held_message_renews_its_lease(held: Held) -> None:
     attempt = held.attempt()
     held.clock.now += 20.0
-    assert held.leases.renew("default", attempt.delivery, held.clock.now)
-    assert attempt.leased_until == held.clock.now + LEASE_S
-    # The same sequence in a stream that was recreated.
-    other = Delivery(held.connection, "jobs.work.b", attempt.delivery.ack_subject, b"{}", None)
-    assert not held.leases.renew("default", other, held.clock.now + 5.0)
-    assert attempt.leased_until == held.clock.now + LEASE_S
+    again = Attempt(attempt.delivery, "default", "normal", held.clock.now, LEASE_S, held.clock)
+    assert not held.leases.add(again)
+    assert (held.leases.held, attempt.leased_until) == ([attempt], held.clock.now + LEASE_S)
+
+
+@pytest.mark.parametrize("change", ["subject", "time"])
+async def test_another_message_with_the_sequence_of_a_held_one_ends_that_lease(held: Held, change: str) -> None:
+    """As in a stream that was recreated or restored from an older copy."""
+    attempt, task = held.started()
+    other = held.attempt(subject="jobs.work.b") if change == "subject" else held.attempt(stored_s_ago=0.001)
+    assert held.leases.held == [other]
+    assert held.events == [LeaseLostEvent("default", "work", "j1")]
+    assert not attempt.owned()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_an_attempt_that_was_replaced_does_not_remove_its_successor(held: Held) -> None:
     first = held.attempt()
-    second = held.attempt()
+    second = held.attempt(subject="jobs.work.b")
     held.leases.remove(first)
     assert held.leases.held == [second]
+
+
+async def test_an_attempt_in_doubt_waits_until_it_has_been_compared(held: Held) -> None:
+    attempt = held.attempt()
+    attempt.doubt = 1
+    waiting = asyncio.create_task(held.leases.until_compared(attempt))
+    await asyncio.sleep(0)
+    held.leases.wake_compared()  # another attempt has been compared
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    attempt.doubt = 0
+    held.leases.wake_compared()
+    assert await waiting
+
+
+async def test_an_attempt_in_doubt_waits_no_longer_than_its_lease(held: Held) -> None:
+    attempt = held.attempt()
+    attempt.doubt = 1
+    held.clock.now += LEASE_S
+    assert not await held.leases.until_compared(attempt)
 
 
 # Heartbeats
@@ -143,6 +173,29 @@ async def test_a_heartbeat_without_an_answer_extends_nothing_and_is_sent_again(h
     held.sent.reachable = True
     assert await held.beat() == 1
     assert attempt.leased_until == held.clock.now + LEASE_S
+
+
+async def test_an_attempt_in_doubt_gets_no_heartbeat(held: Held) -> None:
+    attempt = held.attempt()
+    attempt.doubt = 1
+    held.clock.now += LEASE_S / 2
+    assert await held.beat() == 0
+    attempt.doubt = 0
+    assert await held.beat() == 1
+
+
+async def test_a_heartbeat_that_nobody_receives_is_reported(held: Held) -> None:
+    """The lane is gone, and so may be its stream."""
+    attempt = held.attempt()
+    refused: list[Attempt] = []
+    held.leases.on_refused = refused.append
+    held.clock.now += LEASE_S / 2
+    held.sent.reachable = False
+    await held.beat()
+    assert refused == []  # no answer says nothing about the lane
+    held.sent.code = 503
+    await held.beat()
+    assert refused == [attempt]
 
 
 async def test_an_expired_lease_gets_no_heartbeat(held: Held) -> None:

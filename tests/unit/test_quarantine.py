@@ -60,7 +60,7 @@ class Bench:
         pullers = [FakePuller(lane) for lane in ("normal", "returned")]
         for puller in pullers:
             puller.ask = lambda count, *, backlog, lane=puller.lane: self.asked.append(lane)  # type: ignore[attr-defined]
-        self.dispatcher.use(cast(list[LanePuller], pullers), lambda puller: None, self.drop)
+        self.dispatcher.use(cast(list[LanePuller], pullers), lambda puller: None, self.drop, lambda queue: None)
 
     def drop(self) -> None:
         self.dropped += 1

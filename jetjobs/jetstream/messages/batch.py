@@ -81,7 +81,6 @@ class BatchPublisher:
         failures = 0
         while True:
             try:
-                self._publisher.check_connected()
                 return await self._send(messages, message_id)
             except BrokerError as error:
                 if error.code == BATCH_DUPLICATE and failures:

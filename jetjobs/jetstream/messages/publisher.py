@@ -124,7 +124,6 @@ class Publisher:
         failures = 0
         while True:
             try:
-                self.check_connected()
                 reply = await self._connection.ask(message.subject, message.body, message.headers, TRY_S)
                 if b'"error"' in reply:
                     raise_refusal(reply, message.subject)
@@ -139,11 +138,6 @@ class Publisher:
                 if time.monotonic() + pause_s >= give_up or self._connection.closed.is_set() or not owned():
                     raise Unconfirmed(str(error), code=error.code) from error
             await asyncio.sleep(pause_s)
-
-    def check_connected(self) -> None:
-        # nats-py would buffer the message and send it after the reconnect, when the caller has given up.
-        if not self._connection.connected:
-            raise BrokerUnavailable("not connected")
 
     async def check_stream(self, stream: str, subject: str) -> None:
         """After a publish without an answer: TopologyMissing when the stream does not exist or does not accept the

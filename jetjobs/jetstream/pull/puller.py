@@ -49,6 +49,8 @@ class LanePuller:
         """Deliveries requested and not yet received."""
         self.pending = 0
         """Jobs left in the lane, as reported by the last delivery."""
+        self.fence = 0
+        """The consumer's sequence of the last delivery. It rises until the consumer is recreated or restored."""
         self._connection = connection
         self._on_delivery = on_delivery
         self._on_change = on_change

@@ -76,6 +76,7 @@ class Purge:
         self._step = step
         self._last = 0
         """The last sequence at the start. Newer jobs are kept."""
+        self._reconnects = connection.reconnects
 
     async def run(self, *, scheduled: bool = False) -> Purged:
         """Delete the jobs that wait now. QueueNotFound when the queue does not exist."""
@@ -94,6 +95,7 @@ class Purge:
     async def _empty(self, lane: str) -> int:
         deleted, left, progress_at = 0, -1, time.monotonic()
         while (state := await lane_state(self._connection, self._names, self._queue, lane)) is not None:
+            self._check_connection()
             left = state.queued if left < 0 else min(state.queued, left)
             left = left if state.delivered < self._last else 0
             if not left and (state.paused_until or not state.running):
@@ -130,6 +132,8 @@ class Purge:
         def on_message(subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
             nonlocal taken, expired, latest, status
             news.set()
+            if self._connection.reconnects != self._reconnects:
+                return
             if not reply.startswith(api.ACK_PREFIX):
                 status = " ".join(read_status(headers)) if headers is not None else "no headers"
                 return
@@ -160,6 +164,7 @@ class Purge:
         finally:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
                 await nc.unlisten(sid)  # waits for deliveries on their way
+        self._check_connection()
         if latest is not None and not await latest.ack_confirmed():
             raise BrokerUnavailable(f"the acks of lane {lane} of queue {self._queue} were not confirmed")
         if status and not status.startswith(("404", "408")):
@@ -176,7 +181,16 @@ class Purge:
         publisher, crashes = self._publisher, job.crashes + delivery.delivered - 1
         message = publisher.outgoing(job._replace(hop=job.hop + 1, crashes=crashes), lane=n.RETURNED)
         if message.size <= self._connection.max_payload and await publisher.store(self._stream, message):
+            self._check_connection()
             delivery.ack()
+
+    def _check_connection(self) -> None:
+        """BrokerUnavailable after a reconnect: the server may have come back with an older store, in which these
+        sequences are other jobs. ADR 41."""
+        if self._connection.reconnects != self._reconnects:
+            raise BrokerUnavailable(
+                f"the connection was lost during the purge of queue {self._queue}", hint="purge it again"
+            )
 
     async def _delete_page(self, lane: LaneState) -> int:
         subject = self._names.lane_filter(self._queue, lane.lane)

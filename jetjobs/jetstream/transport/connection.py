@@ -56,6 +56,7 @@ class Connection:
         self._token = 0
         self._sweeper: asyncio.TimerHandle | None = None
         self._lost_at = 0.0
+        self._on_disconnect: list[Callable[[], None]] = []
         self._on_reconnect: list[Callable[[], None]] = []
         self._last_error: BaseException | None = None
         self._refused: asyncio.Future[str] | None = None
@@ -67,6 +68,7 @@ class Connection:
         limit = self._settings.connect_timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._refused = asyncio.get_running_loop().create_future()
+        self.nc.before_connect = self._disconnected
         connecting = asyncio.ensure_future(self.nc.connect(**self._options(limit)))
         try:
             both: set[asyncio.Future[Any]] = {connecting, self._refused}
@@ -151,6 +153,11 @@ class Connection:
     @property
     def connected(self) -> bool:
         return self.nc.is_connected
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was made again. What was read before may not be true of the server since."""
+        return int(self.nc.stats["reconnects"])
 
     @property
     def max_payload(self) -> int:
@@ -267,6 +274,12 @@ class Connection:
         found = self.nc.connected_server_version
         return f"{found.major}.{found.minor}.{found.patch}"
 
+    def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` at each loss of the connection, before anything can be sent on the next one. It may be
+        called several times. Call the returned function to stop that."""
+        self._on_disconnect.append(callback)
+        return lambda: self._on_disconnect.remove(callback)
+
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when messages may have been missed: after each reconnect, and when the server accepts a
         subscription that it had refused. Call the returned function to stop that."""
@@ -302,8 +315,13 @@ class Connection:
         if (unreachable := self.denials.inbox_error()) is not None:
             self._fail_all(unreachable)
 
+    def _disconnected(self) -> None:
+        for callback in list(self._on_disconnect):
+            callback()
+
     async def _on_disconnected(self) -> None:
         self.denials.forget()
+        self._disconnected()
         if not self._lost_at and not self.nc.is_closed:
             self._lost_at = time.monotonic()
             self._observe(ConnectionLost(_plain(self._last_error) if self._last_error else "connection closed"))

@@ -13,13 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
-from nats.errors import (
-    ConnectionClosedError,
-    ConnectionDrainingError,
-    Error,
-    FlushTimeoutError,
-    OutboundBufferLimitError,
-)
+from nats.errors import ConnectionClosedError, ConnectionReconnectingError, Error, FlushTimeoutError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, ERR_RE, PERMISSIONS_ERR, Parser
 
 PING = b"PING\r\n"
@@ -89,6 +83,8 @@ class FastClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.before_connect: Callable[[], None] = lambda: None
+        """Called before each try to connect, when nothing can be sent."""
         self._sinks: dict[int, Sink] = {}
         self._ps = FastParser(self, self._sinks)
 
@@ -110,13 +106,14 @@ class FastClient(Client):
             self._sinks.pop(sid, None)
 
     def write(self, command: bytes) -> None:
-        """Add a frame to the buffer, to be flushed in this iteration of the loop. Raises as `publish` does."""
+        """Add a frame to the buffer, to be flushed in this iteration of the loop. Raises while disconnected: the
+        frame would be sent after the reconnect, and an ack could then delete another job. ADR 41."""
         if self._status != Client.CONNECTED:
-            self._check_writable(len(command))
+            raise ConnectionClosedError if self.is_closed else ConnectionReconnectingError
         self._pending.append(command)
         self._pending_data_size += len(command)
         queue = self._flush_queue
-        if queue is not None and queue.empty() and self._status == Client.CONNECTED:
+        if queue is not None and queue.empty():
             queue.put_nowait(self._new_future())
 
     def _new_future(self) -> asyncio.Future[Any]:
@@ -128,14 +125,6 @@ class FastClient(Client):
         """Wait while the buffer is over its limit. For callers that write a lot."""
         while self._pending_data_size > self._max_pending_size and self.is_connected:
             await self._flush_pending(force_flush=True)
-
-    def _check_writable(self, size: int) -> None:
-        if self.is_closed:
-            raise ConnectionClosedError
-        if self.is_draining_pubs:
-            raise ConnectionDrainingError
-        if not self.is_connected and size + self._pending_data_size > self._max_pending_size:
-            raise OutboundBufferLimitError
 
     async def flush(self, timeout: float = 10.0) -> None:
         """As in nats-py, but without `wait_for`: before Python 3.12 it loses a cancellation that arrives together
@@ -153,8 +142,21 @@ class FastClient(Client):
     # Called by nats-py for a flush, and at intervals to check the server. The original writes the PING before the
     # buffered data, so its answer would not confirm that data.
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        self._pongs.append(self._new_future() if future is None else future)
         self.write(PING)
+        self._pongs.append(self._new_future() if future is None else future)
+
+    # Called by nats-py for each try to connect, before it sends anything. nats-py would send frames that were
+    # written before the loss was noticed, and then report that it is connected. It subscribes again by itself.
+    async def _process_connect_init(self) -> None:
+        self._pending.clear()
+        self._pending_data_size = 0
+        self.before_connect()
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call]  # nats-py would leave the socket open and try the next one
+            raise
 
     # Called by the parser of nats-py for every PONG. The original would set the result of a flush that has been
     # cancelled. That error ends the task that reads the socket, and no message arrives any more.

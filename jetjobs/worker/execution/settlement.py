@@ -38,6 +38,7 @@ from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_run
 from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.worker.attempt import Attempt
+from jetjobs.worker.leases.lease_table import LeaseTable
 
 RESULT_SPARE_S = 60
 """A result outlives its record by this, so that a caller who has just read the record finds the result."""
@@ -51,10 +52,17 @@ class Settlement:
     """Settles outcomes. Raises BrokerError if a job could not be moved; its delivery is then not acknowledged."""
 
     def __init__(
-        self, jetstream: JetStreamClient, registry: Router, worker: str, timeout_s: float, observe: Observer
+        self,
+        jetstream: JetStreamClient,
+        registry: Router,
+        leases: LeaseTable,
+        worker: str,
+        timeout_s: float,
+        observe: Observer,
     ) -> None:
         self._jetstream = jetstream
         self._clock = jetstream.server_clock
+        self._leases = leases
         self._observe = observe
         self._tasks = registry.tasks
         self._worker = worker
@@ -63,6 +71,8 @@ class Settlement:
     async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
         """Settle a delivery once, while its lease is extended. Returns the outcome that was settled, which differs
         from `outcome` if that one was impossible."""
+        if attempt.doubt and not isinstance(outcome, Succeeded):
+            await self._leases.until_compared(attempt)
         if not attempt.owned():
             # Another worker may run the job by now. Only a success may still be stored: the first of a run wins.
             if isinstance(outcome, Succeeded):
@@ -84,6 +94,8 @@ class Settlement:
             await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
+        if attempt.doubt and not await self._leases.until_compared(attempt):
+            return outcome  # another job may have its sequence now, and an ack would delete that one
         if (job.payload or attempt.checkpoint is not None) and isinstance(
             outcome, Succeeded | Cancelled | DeadLettered
         ):
@@ -97,6 +109,7 @@ class Settlement:
     ) -> None:
         """Acknowledge, and once the server has confirmed it delete what a redelivery would need: checkpoint and
         body. The leader deletes bodies that are left over; a checkpoint has a TTL."""
+        attempt.acked = True
         if not await attempt.delivery.ack_confirmed():
             return
         await self._delete_checkpoint(attempt)

@@ -61,10 +61,15 @@ class Dispatcher:
         self._on_last: Callable[[], None] = lambda: None
 
     def use(
-        self, pullers: Sequence[LanePuller], restore: Callable[[LanePuller], None], reset: Callable[[], None]
+        self,
+        pullers: Sequence[LanePuller],
+        restore: Callable[[LanePuller], None],
+        reset: Callable[[], None],
+        doubt: Callable[[str], None],
     ) -> None:
-        """`restore` makes a refused lane usable again and `reset` drops every open request; neither blocks."""
-        self._restore, self._reset = restore, reset
+        """`restore` makes a refused lane usable again, `reset` drops every open request, and `doubt` compares the
+        held jobs of a queue with its stream; none of them blocks."""
+        self._restore, self._reset, self._doubt = restore, reset, doubt
         self._lanes = [(p, LaneShare(p.queue, WEIGHTS.get(p.lane, 1))) for p in pullers]
 
     def limit(self, max_jobs: int, on_last: Callable[[], None]) -> None:
@@ -137,8 +142,9 @@ class Dispatcher:
             received_at = self._monitor.ticked_at
         if delivery.delivered > 1:
             self._observe(Redelivered(puller.queue, puller.lane, delivery.sequence, delivery.delivered))
-            if self._leases.renew(puller.queue, delivery, received_at):
-                return None
+        if delivery.fence <= puller.fence:
+            self._doubt(puller.queue)  # the consumer counts again from an earlier number: it is a new one
+        puller.fence = delivery.fence
         attempt = Attempt(delivery, puller.queue, puller.lane, received_at, self._leases.lease_s, self._clock)
         if now >= attempt.leased_until:
             # The delivery lay in the socket while the process was stalled. The server may have delivered it to
@@ -146,8 +152,7 @@ class Dispatcher:
             return None
         if puller.lane == n.RETURNED:
             attempt.suspect = self._quarantine.is_suspect(delivery)
-        self._leases.add(attempt)
-        return attempt
+        return attempt if self._leases.add(attempt) else None
 
     def _place(self, attempt: Attempt) -> None:
         """Start the attempt, keep it until a slot is free, or release it."""
@@ -193,6 +198,7 @@ class Dispatcher:
             if self._troubles.get(puller) != problem:
                 self._troubles[puller] = problem
                 self._observe(LaneTrouble(puller.queue, puller.lane, problem))
+                self._doubt(puller.queue)
             if puller.blocked:
                 self._restore(puller)
             if puller.denied:

@@ -66,7 +66,8 @@ class Lanes:
                     return  # without the permission, the lease of the settings is used
                 self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / api.NS)
 
-    async def open(self, dispatcher: Dispatcher) -> None:
+    async def open(self, dispatcher: Dispatcher, doubt: Callable[[str], None]) -> None:
+        """Start to pull. `doubt` is called with the queue of a lane that may be another one than before."""
         connection, names = self._jetstream.connection, self._jetstream.names
         self._pullers = [
             LanePuller(
@@ -75,8 +76,8 @@ class Lanes:
             for queue in self._queues
             for lane in n.PULLED
         ]
-        dispatcher.use(self._pullers, self.restore, self.reset)
         self._forget = connection.denials.on_denied(self._on_denied)
+        dispatcher.use(self._pullers, self.restore, self.reset, doubt)
         self._full = lambda: dispatcher.full
         for puller in self._pullers:
             await puller.open()

@@ -18,7 +18,7 @@ from jetjobs.jetstream.pull.delivery import ACK
 from jetjobs.jetstream.queues.inspection import stranded_sequences
 from jetjobs.jetstream.transport import api
 from jetjobs.model.decision import refuse
-from jetjobs.model.errors import AccessDenied, BrokerError, MalformedJob
+from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, MalformedJob
 from jetjobs.model.events import JobFinished, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
@@ -52,6 +52,8 @@ class StrandedJobs:
         self._seen: dict[_Place, float] = {}
         """When each stranded message was first found."""
         self._hints: set[_Place] = set()
+        self._reconnects = 0
+        """Of the connection when stranded messages were last searched for."""
 
     def add_hint(self, data: bytes) -> bool:
         """Remember the message that an advisory names. False if it names none of ours."""
@@ -93,6 +95,7 @@ class StrandedJobs:
 
     async def _find(self, queue: str, lane: str) -> set[_Place]:
         """The messages that are stranded in a lane now."""
+        self._reconnects = self._jetstream.connection.reconnects
         sequences = await stranded_sequences(self._jetstream.connection, self._jetstream.names, queue, lane)
         now, found = time.monotonic(), {_Place(queue, lane, sequence) for sequence in sequences}
         kept = {place: at for place, at in self._seen.items() if place[:2] != (queue, lane) or place in found}
@@ -112,6 +115,7 @@ class StrandedJobs:
         """Turn the message into a dead letter, or only remove it if its job has moved on."""
         jetstream, stream = self._jetstream, self._jetstream.names.work_stream(queue)
         message = await at_sequence(jetstream.connection, stream, sequence)
+        self._check_connection()
         if message is None:
             return
         job, outcome = _read(queue, lane, message)
@@ -124,8 +128,15 @@ class StrandedJobs:
                 await jetstream.checkpoints.forget(job.id, job.run)
             finished = JobFinished(queue, job.task, job.id, job.attempt, "dead_lettered", 0.0, 0.0, outcome.reason)
             self._observe(finished._replace(error=outcome.error, delivery=0, sequence=sequence))
+        self._check_connection()
         # An ack makes the consumer forget it too; after a delete it would still count it as redelivered.
         await jetstream.connection.ask(api.ack(stream, lane, sequence), ACK)
+
+    def _check_connection(self) -> None:
+        """BrokerUnavailable after a reconnect: the server may have come back with an older store, in which the
+        sequence is another job. ADR 41."""
+        if self._jetstream.connection.reconnects != self._reconnects:
+            raise BrokerUnavailable("the connection was lost while stranded jobs were dead-lettered")
 
 
 def _read(queue: str, lane: str, message: StoredMessage) -> tuple[Job, DeadLettered]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 
+from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.pull.delivery import Delivery
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.clock import SYSTEM_CLOCK, Clock
@@ -13,6 +16,7 @@ from jetjobs.worker.attempt import Attempt, Interrupt
 
 FIRST_HEARTBEAT_S = 0.5
 MAX_ANSWER_S = 2.0
+NO_RESPONDERS = 503
 
 
 class LeaseTable:
@@ -24,9 +28,22 @@ class LeaseTable:
         self.clock = clock
         self._observe = observe
         self._held: dict[tuple[str, int], Attempt] = {}
+        self._compared = asyncio.Event()
+        self.on_refused: Callable[[Attempt], None] = lambda attempt: None
+        """Called in any thread when the lane of an attempt does not exist for a heartbeat."""
 
-    def add(self, attempt: Attempt) -> None:
+    def add(self, attempt: Attempt) -> bool:
+        """Hold the attempt. False if this is a redelivery of a message that is held already: then the lease of
+        that attempt starts again with this delivery."""
+        other = self._held.setdefault(attempt.key, attempt)
+        if other is attempt:
+            return True
+        if is_same_message(other, attempt.delivery):
+            other.leased_until = max(other.leased_until, attempt.leased_until)
+            return False
+        self.lose(other)
         self._held[attempt.key] = attempt
+        return True
 
     def remove(self, attempt: Attempt) -> None:
         if self._held.get(attempt.key) is attempt:
@@ -37,14 +54,21 @@ class LeaseTable:
         """A copy, so that any thread can walk it."""
         return list(self._held.values())
 
-    def renew(self, queue: str, delivery: Delivery, received_at: float) -> bool:
-        """Whether the redelivered message is held already. Then the lease starts again with this delivery."""
-        attempt = self._held.get((queue, delivery.sequence))
-        # Sequences start again in a stream that was deleted and recreated, so the subject must match too.
-        if attempt is None or attempt.delivery.subject != delivery.subject:
-            return False
-        attempt.leased_until = max(attempt.leased_until, received_at + self.lease_s)
-        return True
+    def holds(self, attempt: Attempt) -> bool:
+        return self._held.get(attempt.key) is attempt
+
+    async def until_compared(self, attempt: Attempt) -> bool:
+        """Wait while the attempt is in doubt and its lease lasts. Returns whether its lease is still ours."""
+        while attempt.doubt and attempt.owned():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(attempt.leased_until - self.clock.monotonic()):
+                    await self._compared.wait()
+        return attempt.owned()
+
+    def wake_compared(self) -> None:
+        """Let waiting attempts see whether they are still in doubt."""
+        self._compared.set()
+        self._compared.clear()
 
     def lose_expired(self, now: float) -> None:
         """Give up every attempt whose lease has run out."""
@@ -59,6 +83,13 @@ class LeaseTable:
         attempt.interrupt = Interrupt.LEASE_LOST
         job = attempt.job
         self._observe(LeaseLostEvent(attempt.queue, job.task if job else "", job.id if job else ""))
+
+
+def is_same_message(attempt: Attempt, other: Delivery | StoredMessage) -> bool:
+    """Whether both are one message. The sequence alone does not show it: a stream that was restored or recreated
+    uses it again. The stored time differs then, even for the same subject."""
+    delivery = attempt.delivery
+    return delivery.subject == other.subject and delivery.stored_at == other.stored_at
 
 
 class Heartbeats:
@@ -76,7 +107,7 @@ class Heartbeats:
             due = now - attempt.heartbeat_at >= lease_s * share or self._first_is_due(attempt, now)
             # Past its time limit a task gets no more heartbeats: code that never ends must not keep its job.
             overdue = attempt.running and now > attempt.expires_at + lease_s
-            if due and not overdue and now < attempt.leased_until:
+            if due and not overdue and not attempt.doubt and now < attempt.leased_until:
                 task = asyncio.get_running_loop().create_task(self._extend(attempt, now, connection))
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
@@ -87,8 +118,10 @@ class Heartbeats:
         before, attempt.heartbeat_at = attempt.heartbeat_at, now
         try:
             await attempt.delivery.extend(connection, min(MAX_ANSWER_S, self._leases.lease_s / 3))
-        except BrokerError:
+        except BrokerError as error:
             attempt.heartbeat_at = before  # due again at the next turn
+            if error.code == NO_RESPONDERS:
+                self._leases.on_refused(attempt)
         else:
             attempt.leased_until = max(attempt.leased_until, now + self._leases.lease_s)
 
