@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -263,6 +264,32 @@ async def test_a_lost_pull_request_is_detected_and_repeated(make_app: MakeApp, p
             assert await handle.result(SOON) == "done"  # long before `expires` of 30 s
             await wait_until(lambda: worker.ready)
         assert len(probe.of(LaneTrouble)) == 1
+
+
+@pytest.mark.alone
+async def test_large_jobs_for_many_slots_do_not_overrun_a_slow_link(
+    make_app: MakeApp, server: EmbeddedServer, proxy: Proxy, truth: Truth
+) -> None:
+    """The server disconnects a client for which more than 64 MB wait to be sent."""
+    app = make_app(nats={"url": proxy.url})
+    probe = watched(app)
+    jobs = 120
+
+    @app.task(store_result=False)
+    async def work(text: str) -> None:
+        await asyncio.sleep(0.1)
+
+    async with provisioned(app):
+        body = json.dumps({"text": "x" * 900_000}).encode()
+        for _ in range(jobs):
+            await truth.js.publish("jobs.work.default.normal.work", body)
+        proxy.bytes_per_s = 60e6
+        async with running(app.worker(slots=jobs)):
+            await probe.finished(jobs, "succeeded", timeout=40)
+            await emptied(truth)
+    assert "Slow Consumer" not in server.log()
+    assert not probe.of(ConnectionLost)
+    assert len(probe.of(JobStarted)) == jobs
 
 
 @pytest.mark.parametrize("moment", ["ack", "heartbeat", "result"])

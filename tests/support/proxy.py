@@ -46,6 +46,8 @@ class Proxy:
         self.to_client: Edit = lambda data: data
         self.to_server: Edit = lambda data: data
         self.delay: Callable[[], float] = lambda: 0.0
+        self.bytes_per_s = 0.0
+        """Unless 0, how fast either side is read. What is not read waits at the sender."""
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -111,6 +113,8 @@ class Proxy:
             with contextlib.suppress(OSError):
                 while data := await reader.read(65536):
                     under_way.put_nowait((loop.time() + self.delay(), data))
+                    if self.bytes_per_s:
+                        await asyncio.sleep(len(data) / self.bytes_per_s)
             under_way.put_nowait((0.0, b""))
             await writing
         finally:

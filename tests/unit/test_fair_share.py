@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.worker.intake.fair_share import WEIGHTS, LaneShare, share
+from jetjobs.worker.intake.fair_share import WEIGHTS, LaneShare, fitting, share
 
 
 def a_lane(
@@ -132,3 +132,20 @@ def test_a_lane_of_a_full_queue_does_not_keep_others_from_their_share() -> None:
     full, other = a_lane("full", weight=8, pending=100), a_lane("other", weight=1, pending=100)
     assert share([full, other], 10, {"full": 0}) == [0, 10]
     assert share([a_lane("full", 8, 100), a_lane("other", 1, 100)], 10, {"full": 2}) == [2, 8]
+
+
+@pytest.mark.parametrize(
+    ("mean_bytes", "lanes", "expected"),
+    [
+        (500, 1, 33_554),
+        (0, 1, 16 * 1024 * 1024),  # a body can be empty
+        (1024 * 1024, 1, 16),
+        (1024 * 1024, 4, 4),
+        (64 * 1024 * 1024, 1, 1),
+        (1024 * 1024, 100, 1),
+    ],
+)
+def test_large_jobs_are_limited_by_their_bytes_and_one_always_fits(
+    mean_bytes: float, lanes: int, expected: int
+) -> None:
+    assert fitting(mean_bytes, lanes) == expected

@@ -33,6 +33,7 @@ class FakePuller:
     queue = "default"
     blocked = False
     pending = owed = 0
+    mean_bytes = 0.0
 
     def __init__(self, lane: str) -> None:
         self.lane = lane

@@ -51,6 +51,8 @@ class LanePuller:
         """Jobs left in the lane, as reported by the last delivery."""
         self.fence = 0
         """The consumer's sequence of the last delivery. It rises until the consumer is recreated or restored."""
+        self.mean_bytes = 0.0
+        """The size of the last deliveries on average. At first as large as a message can be."""
         self._connection = connection
         self._on_delivery = on_delivery
         self._on_change = on_change
@@ -70,6 +72,7 @@ class LanePuller:
         self._watchdog: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        self.mean_bytes = float(self._connection.max_payload)
         await self._subscribe()
         self._watchdog = asyncio.get_running_loop().create_task(self._watch())
 
@@ -159,6 +162,7 @@ class LanePuller:
                 self.owed -= 1
             delivery = Delivery(self._connection, subject, reply, data, headers)
             self.pending = delivery.pending
+            self.mean_bytes += (len(data) + delivery.header_bytes - self.mean_bytes) / 8
             try:
                 self._on_delivery(self, delivery)
             except Exception as error:  # raised in the task that reads the socket, it would end that task

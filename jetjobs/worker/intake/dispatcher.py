@@ -12,7 +12,7 @@ from jetjobs.model.events import LaneTrouble, Observer, Redelivered
 from jetjobs.model.wire import subjects as n
 from jetjobs.worker.attempt import Attempt
 from jetjobs.worker.execution.quarantine import Quarantine
-from jetjobs.worker.intake.fair_share import WEIGHTS, LaneShare, share
+from jetjobs.worker.intake.fair_share import WEIGHTS, LaneShare, fitting, share
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.lease_table import LeaseTable
 from jetjobs.worker.leases.loop_monitor import STALL_S, LoopMonitor
@@ -105,8 +105,11 @@ class Dispatcher:
         # A second suspect would be released, and then delivered again at once: do not request one.
         hidden = n.RETURNED if self._quarantine.suspect is not None else ""
         able = [(p, lane) for p, lane in self._lanes if not p.blocked and p.lane != hidden]
+        with_backlog = sum(puller.pending > 0 for puller, _ in able)
         for puller, lane in able:
             lane.pending, lane.owed = puller.pending, puller.owed
+            if lane.pending:
+                lane.pending = min(lane.pending, fitting(puller.mean_bytes, with_backlog))
         # Quick jobs may wait here for a slot: that saves them the round trip to the server.
         ahead = QUICK_AHEAD if self._mean_s < QUICK_S else 0
         free = self._slots.free - len(self._surplus) + ahead

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 WEIGHTS: Mapping[str, int] = {"returned": 64, "high": 8, "normal": 3, "low": 1}
 """Lane `returned` holds few jobs, and they have waited once already."""
 
+PULL_BYTES = 16 * 1024 * 1024
+"""What all lanes together request at once. The server disconnects a client for which more than 64 MB wait to be
+sent: large jobs for many slots would cut a slow link after each reconnect."""
+
 
 class LaneShare:
     """The state of one lane that `share` needs."""
@@ -17,11 +21,16 @@ class LaneShare:
         self.queue = queue
         self.weight = weight
         self.pending = 0
-        """Jobs known to be in the lane."""
+        """Jobs known to be in the lane, without those that do not fit into PULL_BYTES now."""
         self.owed = 0
         """Deliveries requested and not yet received."""
         self.passed = 0.0
         """Virtual time: the requests the lane was given, divided by its weight. The lowest is served next."""
+
+
+def fitting(mean_bytes: float, lanes: int) -> int:
+    """How many jobs of this size one of so many lanes may request at once. At least one."""
+    return max(1, int(PULL_BYTES / (max(mean_bytes, 1.0) * lanes)))
 
 
 def share(lanes: Sequence[LaneShare], free: int, free_for: Mapping[str, int]) -> list[int]:
