@@ -15,8 +15,10 @@ import pytest
 from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import BrokerUnavailable
+from jetjobs.jetstream.queues.purge import Purge
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, JobFinished, JobStarted, LeaseLostEvent
 from jetjobs.model.settings import build_settings
+from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
 from tests.support.proxy import Proxy
@@ -282,6 +284,43 @@ async def test_a_worker_that_may_not_read_the_stream_continues_without_the_compa
     assert sorted(tasks.ran) == ["x", "y"]
     logged = [record for record in caplog.records if getattr(record, "event", "") == "lease.unchecked"]
     assert len(logged) == 1
+
+
+# Others that act on sequences
+
+
+async def test_a_purge_stops_when_the_connection_was_lost_since_it_began(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    tasks = Tasks(make_app(nats={"url": proxy.url}))
+    async with provisioned(tasks.app):
+        await tasks.hold.enqueue("x")
+        client = tasks.app.jetstream
+        purge = Purge(client.connection, client.publisher, client.names, "default")
+        proxy.cut()
+        await tasks.probe.wait(ConnectionRestored)
+        with pytest.raises(BrokerUnavailable, match="purge"):
+            await purge.run()
+        assert len(await truth.jobs()) == 1
+        again = Purge(client.connection, client.publisher, client.names, "default")
+        assert (await again.run()).queued == 1
+
+
+async def test_a_stranded_job_is_searched_for_again_when_the_connection_was_lost(
+    make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    tasks = Tasks(make_app(nats={"url": proxy.url}))
+    async with provisioned(tasks.app):
+        job = await tasks.hold.enqueue("x")
+        sequence = await sequence_of(truth, job.id)
+        stranded = StrandedJobs(tasks.app.jetstream, "w", 0.0, lambda event: None)
+        await stranded.sweep("default")
+        proxy.cut()
+        await tasks.probe.wait(ConnectionRestored)
+        with pytest.raises(BrokerUnavailable, match="stranded"):
+            await stranded._dead_letter("default", "normal", sequence)
+        assert len(await truth.jobs()) == 1
+        assert await truth.dead() == {}
 
 
 # The connection
