@@ -16,7 +16,7 @@ from typing import NamedTuple
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.codec import decode
-from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, delete_message
+from jetjobs.jetstream.messages.get import StoredMessage, delete_message
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job, JobState, JobStatus
@@ -172,12 +172,8 @@ class Rescheduler:
         jetstream.publisher.check_size(message, jetstream.connection.max_payload)
         try:
             return int(json.loads(await jetstream.publisher.confirm(stream, message))["seq"])
-        except WrongLastSequence as taken:
-            # The message found may be our own, when only the answer to our publish was lost.
-            there = await at_sequence(jetstream.connection, stream, taken.sequence) if taken.sequence else None
-            assert isinstance(message.headers, dict)
-            ours = there is not None and there.headers.get(h.MSG_ID) == message.headers[h.MSG_ID]
-            return taken.sequence if ours else 0
+        except WrongLastSequence:
+            return 0
 
 
 def _read(live: StoredMessage) -> Job:
@@ -201,6 +197,8 @@ def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
     assert isinstance(message.headers, dict)
     return {
         **message.headers,
+        # Operators who move the job at once have the same hop. With the same id, all would be answered "moved".
+        h.MSG_ID: f"{message.headers[h.MSG_ID]}.{new_run()}",
         h.EXPECTED_LAST_SUBJECT_SEQ: str(live.sequence),
         h.EXPECTED_LAST_SUBJECT: live.subject,
     }

@@ -34,6 +34,37 @@ class Frames:
         return data
 
 
+class LostAnswers:
+    """Loses the first answer to each publish on a subject, for up to `times` subjects.
+
+    The publish itself is stored. To its sender this is the same as an answer that arrives too late.
+    """
+
+    def __init__(self, proxy: Proxy, subject: str, times: int = 1) -> None:
+        """`subject` is a pattern."""
+        self._published = re.compile(rf"PUB ({subject}) (\S+) \d+(?: \d+)?\r\n".encode())
+        self._left = times
+        self._awaited: dict[bytes, bytes] = {}
+        self.subjects: set[bytes] = set()
+        """Where an answer was lost."""
+        proxy.to_server, proxy.to_client = self._to_server, self._to_client
+
+    def _to_server(self, data: bytes) -> bytes:
+        for subject, reply in self._published.findall(data):
+            if self._left and subject not in self._awaited.values():
+                self._left -= 1
+                self._awaited[reply] = subject
+        return data
+
+    def _to_client(self, data: bytes) -> bytes:
+        for reply, subject in self._awaited.items():
+            answer = re.compile(rb"MSG " + re.escape(reply) + rb" \d+ \d+\r\n[^\r]*\r\n")
+            data, lost = answer.subn(b"", data)
+            if lost:
+                self.subjects.add(subject)
+        return data
+
+
 class Proxy:
     """`to_client` and `to_server` edit each chunk; an edit that returns b"" drops it.
 

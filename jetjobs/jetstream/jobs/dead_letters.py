@@ -18,7 +18,7 @@ from jetjobs.model.outcome import DeadLettered
 from jetjobs.model.views.dead_letter import DeadLetter
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.ids import is_id
+from jetjobs.model.wire.ids import is_id, new_uid
 from jetjobs.model.wire.lenient_json import as_time, read_record
 from jetjobs.model.wire.subjects import PRIORITIES, DeadSubject, Names
 
@@ -98,7 +98,7 @@ class DeadLetters:
 
     async def restore(self, subject: str, body: bytes, headers: dict[str, str]) -> bool:
         """Store an exported letter again. False when there is a letter of that id already."""
-        guarded = {**headers, h.EXPECTED_LAST_SUBJECT_SEQ: "0"}
+        guarded = {**headers, h.EXPECTED_LAST_SUBJECT_SEQ: "0", h.MSG_ID: new_uid()}
         try:
             await self._publisher.store(self._names.dead_stream, Outgoing(subject, body, guarded))
         except WrongLastSequence:

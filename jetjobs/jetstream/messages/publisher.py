@@ -104,7 +104,7 @@ class Publisher:
         timeout_s: float | None = None,
         owned: Callable[[], bool] = _always,
     ) -> bool:
-        """As `confirm`. Returns False when the stream reports a duplicate of a message it has."""
+        """As `confirm`. Returns False when another publish has stored a message with this id."""
         return b'"duplicate"' not in await self.confirm(stream, message, timeout_s=timeout_s, owned=owned)
 
     async def confirm(
@@ -118,13 +118,17 @@ class Publisher:
         """Publish until confirmed, and return the confirmation.
 
         WrongLastSequence when the guard failed, Unconfirmed when time is up, otherwise BrokerError. Not repeated
-        once `owned` is false: a job whose lease is lost is moved by its next owner.
+        once `owned` is false: a job whose lease is lost is moved by its next owner. If an earlier try was stored
+        and only its answer was late or lost, its confirmation is returned.
         """
         give_up = time.monotonic() + (timeout_s or self._timeout_s)
         failures = 0
+        unanswered = False
         while True:
             try:
                 reply = await self._connection.ask(message.subject, message.body, message.headers, TRY_S)
+                if unanswered:
+                    return await self._after_resend(message, reply)
                 if b'"error"' in reply:
                     raise_refusal(reply, message.subject)
                 return reply
@@ -134,10 +138,35 @@ class Publisher:
                 if self._connection.connected:  # always, because others may listen on the subject too
                     await self.check_stream(stream, message.subject)
                 failures += 1
+                unanswered |= not error.code
                 pause_s = backoff_s(failures)
                 if time.monotonic() + pause_s >= give_up or self._connection.closed.is_set() or not owned():
                     raise Unconfirmed(str(error), code=error.code) from error
             await asyncio.sleep(pause_s)
+
+    async def _after_resend(self, message: Outgoing, reply: bytes) -> bytes:
+        """The confirmation of a message of which an earlier try got no answer, as if that one had got it.
+
+        A server with one replica compares the expected sequence before the message id. So if the earlier try was
+        stored, the resend may be refused because of it, or because of what became of it: a schedule that has
+        fired, a job that has ended. Only the server's list of message ids shows it. To read that, publish the id
+        with an invalid rollup: the server answers `duplicate`, or refuses it and stores nothing. ADR 44.
+        """
+        try:
+            if b'"error"' in reply:
+                raise_refusal(reply, message.subject)
+        except WrongLastSequence:
+            if not isinstance(message.headers, dict) or h.MSG_ID not in message.headers:
+                raise
+            question = {h.MSG_ID: message.headers[h.MSG_ID], h.ROLLUP: "none"}
+            reply = await self._connection.ask(message.subject, b"", question, TRY_S)
+            if b'"duplicate"' not in reply:
+                refusal = from_response(json.loads(reply), f"publish to {message.subject}")
+                if refusal is not None and is_transient(refusal):
+                    raise refusal from None  # still unknown: try again
+                raise
+        confirmation = json.loads(reply)
+        return json.dumps({"stream": confirmation["stream"], "seq": confirmation["seq"]}).encode()
 
     async def check_stream(self, stream: str, subject: str) -> None:
         """After a publish without an answer: TopologyMissing when the stream does not exist or does not accept the
