@@ -2,6 +2,7 @@
 
 The mark comes first. From then on no worker starts the job, so what remains is to find out whether one has
 started it already. Deleting the message does not answer that: the server also deletes messages it has delivered.
+So the lane is checked before, and again afterwards if a worker does not answer. ADR 19.
 """
 
 from __future__ import annotations
@@ -72,50 +73,61 @@ class Canceller:
         await self._jetstream.cancel_marks.put(job_id, mark)
         answers = WorkerAnswers({}, [])
         asked_at = 0.0
+        taken = False
         while True:
             status = await self._jetstream.locator.status(queue, task, job_id, mark.run)
-            if status.state in FINAL or status.state is None or status.run != mark.run:
+            if _is_over(status, mark, taken):
                 return _ended(status)
+            taken = taken and status.state is None
             if time.monotonic() - asked_at >= _ASK_AGAIN_S:
-                answers = await self._ask(job_id, mark.run)
+                answers = await self._ask(job_id, mark)
                 asked_at = time.monotonic()
-            if await self._removed(queue, task, job_id, mark, answers, status):
-                return CancelAnswer(job_id, CancelOutcome.CANCELLED, JobState.CANCELLED)
+            removal = await self._remove(queue, task, job_id, mark, answers, status)
+            if removal is CancelOutcome.CANCELLED:
+                return CancelAnswer(job_id, removal, JobState.CANCELLED)
+            taken |= removal is CancelOutcome.UNCONFIRMED
             answer = _running(job_id, status, answers)
             if answer is None and time.monotonic() >= give_up:
-                answer = _unconfirmed(job_id, status, answers)
+                answer = _unconfirmed(job_id, status, answers, taken)
             if answer is not None and _is_last(answer, give_up):
                 # Asking may have taken seconds: check once more whether the job has ended.
                 status = await self._jetstream.locator.status(queue, task, job_id, mark.run)
-                return _ended(status) if status.state in FINAL or status.run != mark.run else answer
+                return _ended(status) if _is_over(status, mark, taken) else answer
             await asyncio.sleep(_POLL_S)
 
-    async def _ask(self, job_id: str, run: str) -> WorkerAnswers:
+    async def _ask(self, job_id: str, mark: CancelMark) -> WorkerAnswers:
         jetstream = self._jetstream
-        return await ask_all(jetstream.connection, jetstream.names, "cancel", {"id": job_id, "run": run})
+        return await ask_all(jetstream.connection, jetstream.names, "cancel", {"id": job_id, **mark._asdict()})
 
-    async def _removed(
+    async def _remove(
         self, queue: str, task: str, job_id: str, mark: CancelMark, answers: WorkerAnswers, status: JobStatus
-    ) -> bool:
-        """Remove the job from its queue unless a worker may have started it. True when it was removed."""
+    ) -> CancelOutcome | None:
+        """Remove the job from its queue unless a worker may have started it.
+
+        CANCELLED when it was removed. UNCONFIRMED when it was removed and a worker that does not answer may have
+        taken it before: that worker writes its record. None when it was not removed.
+        """
         if any(answer.get("holds") for answer in answers.by_worker.values()):
-            return False
+            return None
         live = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
         if live is None or run_of(live) != mark.run:
-            return False
+            return None
         # A worker that does not answer may have started the job before the mark. A worker shown to run it has,
         # even if the registry no longer lists it: a frozen worker can resume within its lease.
-        uncertain = answers.silent or status.state is JobState.RUNNING
         waits = JobSubject.parse(live.subject).lane in WAITING
+        uncertain = (answers.silent or status.state is JobState.RUNNING) and not waits
         locator = self._jetstream.locator
-        if uncertain and not waits and await locator.was_delivered(queue, live.subject, live.sequence):
-            return False
+        if uncertain and await locator.was_delivered(queue, live.subject, live.sequence):
+            return None
         stream = self._jetstream.names.work_stream(queue)
-        await delete_message(self._jetstream.connection, stream, live.sequence, erase=False)
+        if not await delete_message(self._jetstream.connection, stream, live.sequence, erase=False):
+            return None  # it has ended or moved: look again
+        if uncertain and await self._may_be_delivered(queue, live):
+            return CancelOutcome.UNCONFIRMED
         job = _read(live, job_id)
-        after = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
+        after = await locator.find_live(queue, task, job_id, mark.run)
         if after is not None and run_of(after) == mark.run:
-            return False  # the server has moved the due job in the meantime: look again
+            return None  # the server has moved the due job in the meantime: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
         stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
         if job.reply:
@@ -124,7 +136,15 @@ class Canceller:
             if job.payload:
                 await self._jetstream.locator.delete_unreferenced(queue, task, job_id, job.payload)
             await self._jetstream.checkpoints.forget(job_id, job.run)
-        return stands == record
+        return CancelOutcome.CANCELLED if stands == record else None
+
+    async def _may_be_delivered(self, queue: str, removed: StoredMessage) -> bool:
+        """Whether the lane may have delivered the message before it was removed. Also true when the lane has
+        delivered a later one, or does not answer."""
+        try:
+            return await self._jetstream.locator.was_delivered(queue, removed.subject, removed.sequence)
+        except BrokerError:
+            return True
 
 
 def _read(live: StoredMessage, job_id: str) -> Job:
@@ -133,6 +153,14 @@ def _read(live: StoredMessage, job_id: str) -> Job:
     except MalformedJob:
         subject = JobSubject.parse(live.subject)
         return Job(job_id, subject.task, subject.queue, subject.lane, live.data, run=run_of(live))
+
+
+def _is_over(status: JobStatus, mark: CancelMark, taken: bool) -> bool:
+    """Whether the run has ended. One that a worker has `taken` while its message was removed is nowhere until that
+    worker writes its record or moves it."""
+    if status.state is None:
+        return not taken
+    return status.state in FINAL or status.run != mark.run
 
 
 def _ended(status: JobStatus) -> CancelAnswer:
@@ -156,9 +184,11 @@ def _running(job_id: str, status: JobStatus, answers: WorkerAnswers) -> CancelAn
     return None
 
 
-def _unconfirmed(job_id: str, status: JobStatus, answers: WorkerAnswers) -> CancelAnswer:
+def _unconfirmed(job_id: str, status: JobStatus, answers: WorkerAnswers, taken: bool) -> CancelAnswer:
     silent = ", ".join(answers.silent) or (status.worker if status.state is JobState.RUNNING else "")
     detail = f"no answer from {silent}" if silent else "it is moving between two lanes"
+    if taken:
+        detail = f"it was removed, but {silent or 'a worker'} may have taken it just before"
     return CancelAnswer(job_id, CancelOutcome.UNCONFIRMED, status.state, detail)
 
 

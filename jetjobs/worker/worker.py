@@ -83,7 +83,7 @@ class Worker:
         self.control.on("ping", lambda request: {"phase": str(self.phase)})
         self.control.on("quiet", self._on_quiet)
         self.control.on("stop", self._on_stop)
-        self.control.on("cancel", lambda request: handle_cancel(self.leases, self.registry, request))
+        self.control.on("cancel", self._on_cancel)
         self.control.on(WATCH, self.event_publisher.on_watch)
 
     # Life
@@ -219,6 +219,10 @@ class Worker:
     def _on_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.stop(now=request.get("now") is True)
         return {"phase": str(Phase.QUIET)}
+
+    def _on_cancel(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._jetstream.cancel_marks.on_request(request)
+        return handle_cancel(self.leases, self.registry, request)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -65,6 +65,20 @@ class LostAnswers:
         return data
 
 
+class Unheard:
+    """An edit for `to_client` that drops all messages on a subject. `subject` is a pattern."""
+
+    def __init__(self, subject: str) -> None:
+        self._delivered = re.compile(rf"H?MSG {subject} [^\r]*?(\d+)\r\n".encode())
+        self.dropped = 0
+
+    def __call__(self, data: bytes) -> bytes:
+        while found := self._delivered.search(data):
+            self.dropped += 1
+            data = data[: found.start()] + data[found.end() + int(found[1]) + 2 :]
+        return data
+
+
 class Proxy:
     """`to_client` and `to_server` edit each chunk; an edit that returns b"" drops it.
 

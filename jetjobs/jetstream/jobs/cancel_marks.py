@@ -7,7 +7,8 @@ subscribes to the subjects of the bucket for new ones. A check before each run t
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import nats.errors
 
@@ -48,7 +49,7 @@ class CancelMarks:
 
     async def put(self, job_id: str, mark: CancelMark) -> None:
         """Store a mark and wait for its confirmation. From then on no worker starts that run of the job."""
-        body = json.dumps({"run": mark.run, "by": mark.by, "why": mark.why}).encode()
+        body = json.dumps(mark._asdict()).encode()
         message = Outgoing(self._subject(job_id, mark.run), body, {h.TTL: f"{KEPT_S}s"})
         await self._publisher.store(kv_stream(self._bucket), message)
 
@@ -89,11 +90,19 @@ class CancelMarks:
         """The mark of this run of the job, if there is one."""
         return self._marks.get((job_id, run))
 
+    def on_request(self, data: Mapping[str, Any]) -> None:
+        """A request to cancel has the mark too: the stored one may not have arrived, if the network was cut."""
+        if (mark := _mark(data)) is not None:
+            self._add((str(data.get("id", "")), mark.run), mark)
+
     def _on_mark(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
         if (mark := _read(data)) is not None:
-            if len(self._marks) >= MOST:
-                self._marks.pop(next(iter(self._marks)))
-            self._marks[_key(subject, mark)] = mark
+            self._add(_key(subject, mark), mark)
+
+    def _add(self, key: tuple[str, str], mark: CancelMark) -> None:
+        if len(self._marks) >= MOST:
+            self._marks.pop(next(iter(self._marks)))
+        self._marks[key] = mark
 
     def _subject(self, job_id: str, run: str) -> str:
         """The subject contains the run, because jobs of other queues or tasks may have the same id."""
@@ -105,7 +114,10 @@ def _key(subject: str, mark: CancelMark) -> tuple[str, str]:
 
 
 def _read(data: bytes) -> CancelMark | None:
-    record = read_record(data)
+    return _mark(read_record(data))
+
+
+def _mark(record: Mapping[str, Any]) -> CancelMark | None:
     if not record.get("run"):
         return None
     return CancelMark(str(record["run"]), str(record.get("by", "")), str(record.get("why", "")))

@@ -84,8 +84,8 @@ def handle_cancel(leases: LeaseTable, registry: Router, request: Mapping[str, An
     """Interrupt the requested run if this worker executes it.
 
     In the reply, `holds` says whether this worker holds the job, `runs` whether its task has started, and `stops`
-    whether the task was interrupted. The cancel mark is written before workers are asked, so a job that has not
-    started will not start.
+    whether the task was interrupted. The worker knows the cancel mark by now, so a job that has not started will
+    not start.
     """
     attempt = _find(leases, str(request.get("id", "")), str(request.get("run", "")))
     if attempt is None or attempt.job is None:
