@@ -238,7 +238,8 @@ async def _put_stream(connection: Connection, publisher: Publisher, change: Topo
         await _create_stream(connection, config)
     if wanted.pin:
         await _put_pin(publisher, wanted)
-    there = await _config_of(connection, wanted)
+    # A new stream answers once it has a leader, which takes seconds if one of its servers is down.
+    there = await _config_of(connection, wanted, timeout_s=15.0)
     if there is None:
         raise TopologyMissing(f"{wanted.label} was deleted while it was updated")
     diff = difference(wanted.config, there)
@@ -256,9 +257,15 @@ async def _create_stream(connection: Connection, config: dict[str, Any]) -> None
     except TopologyConflict:
         return  # another process created it first; it is compared and updated next
     except BrokerError as error:
-        if error.code not in NO_PEERS or config["num_replicas"] == 1:
+        if error.code not in NO_PEERS:
             raise
-        await _create_stream(connection, {**config, "num_replicas": 1})
+        # Only the operator may choose fewer replicas: they would not be noticed until a server fails.
+        raise TopologyConflict(
+            f"the cluster has no room for {config['num_replicas']} replicas: {error}",
+            hint=f"wait until {config['num_replicas']} servers of the cluster are up; for a smaller cluster, or a "
+            "single server, set queues.replicas to 1",
+            code=error.code,
+        ) from error
 
 
 async def _put_pin(publisher: Publisher, wanted: TopologyItem) -> None:
@@ -293,12 +300,14 @@ async def restore_lanes(connection: Connection, names: Names, queue: str, settin
     return made
 
 
-async def _config_of(connection: Connection, wanted: TopologyItem) -> dict[str, Any] | None:
+async def _config_of(
+    connection: Connection, wanted: TopologyItem, timeout_s: float = 5.0
+) -> dict[str, Any] | None:
     subject = (
         api.consumer_info(wanted.stream, wanted.consumer) if wanted.consumer else api.stream_info(wanted.stream)
     )
     try:
-        config: dict[str, Any] = (await connection.api(subject))["config"]
+        config: dict[str, Any] = (await connection.api(subject, timeout_s=timeout_s, try_s=5.0))["config"]
     except TopologyMissing:
         return None
     return config

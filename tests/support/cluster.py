@@ -1,4 +1,4 @@
-"""A real cluster of three nats-servers on loopback."""
+"""A real cluster of nats-servers on loopback."""
 
 from __future__ import annotations
 
@@ -25,18 +25,22 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Three nodes. Each can be killed and restarted with its own storage and port."""
+    """Three nodes, or `size`. Each can be killed and restarted with its own storage and port.
 
-    def __init__(self, folder: Path) -> None:
-        ports = free_ports(6)
-        routes, self._monitors = ports[:3], ports[3:]
+    Without `advertise` a node does not name the others to its clients.
+    """
+
+    def __init__(self, folder: Path, size: int = 3, *, advertise: bool = True) -> None:
+        ports = free_ports(2 * size)
+        routes, self._monitors = ports[:size], ports[size:]
+        hidden = "" if advertise else ", no_advertise: true"
         listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
         self.nodes: list[EmbeddedServer] = []
         for number, (port, monitor) in enumerate(zip(routes, self._monitors, strict=True), 1):
             config = folder / f"n{number}.conf"
             config.write_text(
                 f'server_name: n{number}\nhttp: "127.0.0.1:{monitor}"\n'
-                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}\n'
+                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}]{hidden} }}\n'
             )
             self.nodes.append(EmbeddedServer(folder / f"store{number}", extra=("-c", str(config))))
 
@@ -55,16 +59,16 @@ class Cluster:
         return self
 
     def _formed(self) -> bool:
-        """Whether all three know each other and one leader. Before that, streams get one replica only."""
+        """Whether all know each other and one leader. Before that, the server may refuse to create streams."""
         try:
             metas = [self._meta(port) for port in self._monitors]
-            knows_all = all(len(self._greeting(node).get("connect_urls", [])) == 3 for node in self.nodes)
         except OSError:
             return False
         leaders = {meta.get("leader") for meta in metas}
         in_contact = [{peer["name"] for peer in meta.get("replicas") or [] if peer["current"]} for meta in metas]
-        # The leader is in contact with both others, and each of them at least with the leader.
-        return knows_all and len(leaders) == 1 and max(map(len, in_contact)) == 2 and all(in_contact)
+        # The leader is in contact with all others, and each of them at least with the leader.
+        others = len(self.nodes) - 1
+        return len(leaders) == 1 and max(map(len, in_contact)) == others and all(in_contact)
 
     @staticmethod
     def _meta(port: int) -> dict[str, Any]:
@@ -72,19 +76,16 @@ class Cluster:
             found: dict[str, Any] = json.load(answer)
         return found.get("meta_cluster") or {}
 
-    @staticmethod
-    def _greeting(node: EmbeddedServer) -> dict[str, Any]:
-        """The INFO that the node sends to new connections."""
-        port = int(node.url.rsplit(":", 1)[1])
-        with socket.create_connection(("127.0.0.1", port), 5) as one, one.makefile() as lines:
-            found: dict[str, Any] = json.loads(lines.readline().removeprefix("INFO "))
-        return found
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for node in self.nodes:
             node.remove()
+
+    def follower(self) -> EmbeddedServer:
+        """A node that does not lead the cluster: without it the others continue at once."""
+        leader = self._meta(self._monitors[0])["leader"]
+        return next(node for number, node in enumerate(self.nodes, 1) if f"n{number}" != leader)
 
     def named(self, name: str) -> EmbeddedServer:
         return self.nodes[int(name[1:]) - 1]

@@ -101,25 +101,42 @@ async def capacity(context: CheckContext) -> list[CheckResult]:
 
 
 async def copies(context: CheckContext) -> list[CheckResult]:
-    """Checks leaders and replicas of the work streams and the dead-letter stream."""
-    names, connection = context.jetstream.names, context.jetstream.connection
-    streams = [names.dead_stream, *(names.work_stream(queue) for queue in context.queues)]
+    """Checks the leaders and replicas of all streams of the namespace."""
+    connection, settings = context.jetstream.connection, context.settings.queues
+    planned = topology.plan(context.jetstream.names, context.queues, settings)
+    streams = list(dict.fromkeys(one.stream for one in planned))
+    few: list[str] = []
     found: list[CheckResult] = []
     for recheck_s in (0.0, 0.5, 1.0):
         # A replica may lag for a moment, or an election may be running.
         await asyncio.sleep(recheck_s)
         infos = await asyncio.gather(*(stream_info(connection, stream) for stream in streams))
-        found = []
-        for stream, info in zip(streams, infos, strict=True):
-            found += _copies(stream, info, clustered=connection.clustered) if info is not None else []
+        existing = [(stream, info) for stream, info in zip(streams, infos, strict=True) if info is not None]
+        found = [result for stream, info in existing for result in _replicas(stream, info)]
+        few = [stream for stream, info in existing if _clustered(info) and _number(info) < 3]
         if not found:
             break
+    least = min((_number(info) for stream, info in existing if stream in few), default=0)
+    if few and least != settings.replicas:
+        text = f"{many(len(few), 'stream')} with {least} of 3 replicas, unavailable while a node is down: "
+        found.append(CheckResult("warn", text + ", ".join(few), "jetjobs setup apply --replicas 3"))
+    if few and not found:
+        return [CheckResult("ok", f"every stream has a leader and {least} of 3 replicas, as queues.replicas says")]
     return found or [CheckResult("ok", "every stream has a leader and all its replicas")]
 
 
-def _copies(stream: str, info: Mapping[str, Any], *, clustered: bool) -> list[CheckResult]:
-    replicas, cluster = int(info["config"].get("num_replicas", 1)), info.get("cluster") or {}
-    if clustered and not cluster.get("leader"):
+def _number(info: Mapping[str, Any]) -> int:
+    return int(info["config"].get("num_replicas", 1))
+
+
+def _clustered(info: Mapping[str, Any]) -> bool:
+    """Whether the stream is in a cluster. Its server knows; the one of this connection may be a leaf node."""
+    return bool((info.get("cluster") or {}).get("name"))
+
+
+def _replicas(stream: str, info: Mapping[str, Any]) -> list[CheckResult]:
+    cluster = info.get("cluster") or {}
+    if _clustered(info) and not cluster.get("leader"):
         hint = "inspect the cluster: `nats server report jetstream`"
         return [CheckResult("fail", f"stream {stream} has no leader", hint)]
     peers = cluster.get("replicas") or []
@@ -127,9 +144,6 @@ def _copies(stream: str, info: Mapping[str, Any], *, clustered: bool) -> list[Ch
     if behind:
         text = f"stream {stream}: the replica on {', '.join(behind)} is behind or offline"
         return [CheckResult("warn", text, "check the node and restart it")]
-    if clustered and replicas < 3:
-        text = f"stream {stream} has {replicas} of 3 replicas: it is unavailable while its node is down"
-        return [CheckResult("warn", text, "jetjobs setup apply --replicas 3")]
     return []
 
 

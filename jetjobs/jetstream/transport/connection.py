@@ -261,9 +261,9 @@ class Connection:
 
     @property
     def clustered(self) -> bool:
-        """Whether the server knows at least two others."""
-        info = self.nc._server_info
-        return bool(info.get("cluster")) and len(info.get("connect_urls", [])) >= 3
+        """Whether the server names a cluster. How many servers it has is not known: they may be down, or hidden by
+        `no_advertise`."""
+        return bool(self.nc._server_info.get("cluster"))
 
     def _where(self) -> str:
         url = self.nc.connected_url
