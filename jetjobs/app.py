@@ -322,10 +322,16 @@ class JetJobs(Router):
         )
         return await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
 
-    async def provision(self, queues: Sequence[str] | None = None) -> list[topology.TopologyChange]:
-        """Create or update what `plan` reports, and return it. Many processes may run this at the same time."""
-        changes = await self.plan(queues)
-        await topology.apply(self.jetstream.connection, self.jetstream.publisher, changes)
+    async def provision(
+        self, queues: Sequence[str] | None = None, *, force: bool = False
+    ) -> list[topology.TopologyChange]:
+        """Create or update what `plan` reports, and return it. Many processes may run this at the same time.
+
+        WorkerSilent if a lease would be lowered and a running worker does not confirm that it heartbeats more
+        often; `force` lowers it anyway.
+        """
+        changes, jetstream = await self.plan(queues), self.jetstream
+        await topology.apply(jetstream.connection, jetstream.publisher, jetstream.names, changes, force=force)
         return changes
 
     async def verify(self, queues: Sequence[str] | None = None) -> None:

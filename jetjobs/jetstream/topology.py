@@ -11,6 +11,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import NO_PEERS
 from jetjobs.jetstream.wire_version import LAYOUT, compare_layouts, layout_in
+from jetjobs.jetstream.workers.control_client import announce_lease, repeat_lease
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
 from jetjobs.model.public import public
 from jetjobs.model.settings import QueueSettings
@@ -216,8 +217,23 @@ def check(changes: Sequence[TopologyChange]) -> None:
 # Apply
 
 
-async def apply(connection: Connection, publisher: Publisher, changes: Sequence[TopologyChange]) -> None:
-    """Apply the changes. Many processes may do so at once: each step is idempotent, and the order is fixed."""
+async def apply(
+    connection: Connection,
+    publisher: Publisher,
+    names: Names,
+    changes: Sequence[TopologyChange],
+    *,
+    force: bool = False,
+) -> None:
+    """Apply the changes. Many processes may do so at once: each step is idempotent, and the order is fixed.
+
+    WorkerSilent, and nothing is changed, if a lease is lowered and a worker of its queue does not confirm it.
+    `force` lowers it anyway.
+    """
+    lowered = lowered_leases(changes)
+    lease_s = min(lowered.values(), default=0.0)
+    if lowered:
+        await announce_lease(connection, names, lease_s, lowered, force=force)
     for change in changes:
         try:
             if change.action != "none" and change.wanted.consumer:
@@ -226,6 +242,18 @@ async def apply(connection: Connection, publisher: Publisher, changes: Sequence[
                 await _put_stream(connection, publisher, change)
         except BrokerError as error:
             raise type(error)(f"{change.wanted.label}: {error}", hint=error.hint, code=error.code) from error
+    if lowered:
+        repeat_lease(connection, names, lease_s, lowered)
+
+
+def lowered_leases(changes: Sequence[TopologyChange]) -> dict[str, float]:
+    """The new lease in seconds of each queue whose lease is lowered."""
+    return {
+        change.wanted.config["metadata"]["jetjobs.queue"]: change.wanted.config["ack_wait"] / api.NS
+        for change in changes
+        if change.wanted.consumer
+        and (change.diff.get("ack_wait", (0,))[0] or 0) > change.wanted.config["ack_wait"]
+    }
 
 
 async def _put_stream(connection: Connection, publisher: Publisher, change: TopologyChange) -> None:

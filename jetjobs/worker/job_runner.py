@@ -21,6 +21,7 @@ from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.intake.dispatcher import Dispatcher
 from jetjobs.worker.intake.lanes import Lanes
 from jetjobs.worker.intake.slots import Slots
+from jetjobs.worker.leases.lane_lease import LaneLease
 from jetjobs.worker.leases.lease_check import LeaseCheck
 from jetjobs.worker.leases.lease_table import Heartbeats, LeaseTable
 from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
@@ -85,11 +86,12 @@ class JobRunner:
         self.slots = Slots(options.slots, options.queues)
         quarantine, start, release = Quarantine(max_crashes), self.pipeline.start, self.pipeline.release
         self.dispatcher = Dispatcher(self.slots, self.leases, self.monitor, quarantine, start, release, observe)
-        self.lanes = Lanes(jetstream, options.queues, settings, self.leases, spawn)
+        self.lanes = Lanes(jetstream, options.queues, settings, spawn)
+        self.lease = LaneLease(jetstream, options.queues, self.leases, self._heartbeats)
 
     async def open(self, stack: contextlib.AsyncExitStack) -> None:
         """Start to receive jobs, until the stack closes."""
-        await self.lanes.read_lease()
+        await self.lease.read()
         self.pipeline.open(self.dispatcher.on_end, self._on_stuck)
         self._services.open()
         stack.push_async_callback(self.executor.close)

@@ -10,6 +10,7 @@ from typing import Any
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.workers.control_client import SHORTEN_LEASE
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, ConfigError
 from jetjobs.model.events import Observer, WorkerChanged
 from jetjobs.model.public import public
@@ -84,6 +85,7 @@ class Worker:
         self.control.on("quiet", self._on_quiet)
         self.control.on("stop", self._on_stop)
         self.control.on("cancel", self._on_cancel)
+        self.control.on(SHORTEN_LEASE, self._jobs.lease.on_request)
         self.control.on(WATCH, self.event_publisher.on_watch)
 
     # Life
@@ -143,6 +145,8 @@ class Worker:
         await self._registration.open(
             stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase)
         )
+        if self.slots.total:
+            await self._jobs.lease.read_again()
         if self.options.schedules:
             await self._leadership.sync()
             await stack.enter_async_context(self._leadership.campaign(count_queues=self.count_queues))
@@ -150,7 +154,7 @@ class Worker:
     async def _work(self) -> None:
         self._enter(Phase.READY, f"{self.slots.total} slots")
         ticking = self.loop_monitor.run(self._jobs.tick_interval_s, self._tick, self._jobs.lanes.on_stall)
-        background = [asyncio.create_task(ticking)]
+        background = [asyncio.create_task(ticking), asyncio.create_task(self._jobs.lease.run())]
         pulling = asyncio.create_task(self._jobs.dispatcher.run())
         if self.options.burst:
             background.append(asyncio.create_task(self._stop_when_empty()))

@@ -53,7 +53,8 @@ async def test_a_cluster_that_does_not_advertise_its_nodes_or_has_one_away_gets_
         cluster.follower().kill()
         async with app_of(cluster, namespace="away") as app:
             first = (await app.plan())[0]
-            await topology.apply(app.jetstream.connection, app.jetstream.publisher, [first])
+            js = app.jetstream
+            await topology.apply(js.connection, js.publisher, js.names, [first])
             info = await app.jetstream.connection.api(api.stream_info(first.wanted.stream))
             assert info["config"]["num_replicas"] == 3
 

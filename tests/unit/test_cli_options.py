@@ -23,6 +23,7 @@ SHARED = {
     "--dry-run": "Only print what would be done",
     "--error-type": "with this error type",
     "--every": "Interval",
+    "--force": "Also ",
     "--limit": "Maximum number of rows",
     "--now": "immediately",
     "--priority": "high, normal or low",

@@ -47,7 +47,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
         "wire_version": frozenset({"transport", "queues"}),
-        "topology": frozenset({"transport", "messages", "queues", "wire_version"}),
+        "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
         "client": frozenset(
             {"transport", "messages", "jobs", "schedules", "queues", "workers", "wire_version", "topology"}
         ),

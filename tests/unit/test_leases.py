@@ -222,6 +222,30 @@ async def test_a_job_that_was_queued_for_long_gets_its_first_heartbeat_early(hel
     assert await held.beat() == 0
 
 
+async def test_a_shorter_lease_is_counted_from_a_confirmed_heartbeat_for_every_held_job(held: Held) -> None:
+    first, second = held.attempt(1), held.attempt(2)
+    held.clock.now += 9.0
+    assert await held.heartbeats.shorten(3.0, held.connection) == 0
+    assert len(held.sent.asked) == 2
+    assert {first.leased_until, second.leased_until} == {held.clock.now + 3.0}
+    held.clock.now += 1.1
+    assert await held.beat() == 2
+    assert first.leased_until == held.clock.now + 3.0
+
+
+async def test_a_heartbeat_that_is_not_confirmed_leaves_its_lease_as_it_was_when_leases_are_shortened(
+    held: Held,
+) -> None:
+    attempt = held.attempt()
+    leased_until = attempt.leased_until
+    held.clock.now += 9.0
+    held.sent.reachable = False
+    assert await held.heartbeats.shorten(3.0, held.connection) == 1
+    assert attempt.leased_until == leased_until
+    held.sent.reachable = True
+    assert await held.beat() == 1  # due at once
+
+
 # Time limits
 
 

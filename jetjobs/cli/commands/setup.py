@@ -9,7 +9,7 @@ import typer
 from jetjobs.cli.completion import queue_names
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import App
-from jetjobs.jetstream.topology import TopologyChange
+from jetjobs.jetstream.topology import TopologyChange, lowered_leases
 from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
@@ -31,23 +31,33 @@ Replicas = Annotated[
 @commands.command()
 async def plan(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
     """Show what `setup apply` would create or change."""
-    _show(await _compare(app, queues, replicas, apply=False), applied=False)
+    _show(await _compare(app, queues, replicas), applied=False)
 
 
 @commands.command()
-async def apply(app: App = None, queues: Queues = None, replicas: Replicas = None) -> None:
-    """Create or update what the app needs. Safe to repeat and to run concurrently."""
-    _show(await _compare(app, queues, replicas, apply=True), applied=True)
+async def apply(
+    app: App = None,
+    queues: Queues = None,
+    replicas: Replicas = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also lower a lease that running workers do not confirm.")
+    ] = False,
+) -> None:
+    """Create or update what the app needs. Safe to repeat and to run concurrently.
+
+    Before a lease is lowered, the running workers must confirm that they heartbeat more often.
+    """
+    _show(await _compare(app, queues, replicas, apply=True, force=force), applied=True)
 
 
 async def _compare(
-    name: str | None, queues: str | None, replicas: int | None, *, apply: bool
+    name: str | None, queues: str | None, replicas: int | None, *, apply: bool = False, force: bool = False
 ) -> list[TopologyChange]:
     app = state.load_app(name, state.settings({"queues.replicas": replicas}))
     extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
     wanted = sorted({*app.task_queues, *extra})
     async with app:
-        return await (app.provision(wanted) if apply else app.plan(wanted))
+        return await (app.provision(wanted, force=force) if apply else app.plan(wanted))
 
 
 def _show(changes: list[TopologyChange], *, applied: bool) -> None:
@@ -68,6 +78,8 @@ def _show(changes: list[TopologyChange], *, applied: bool) -> None:
     create = sum(c.action == "create" for c in changes)
     update = sum(c.action == "update" for c in changes)
     words = ("created", "updated") if applied else ("to create", "to update")
+    if not applied and (lowered := lowered_leases(changes)):
+        out.note(f"the lease of {', '.join(sorted(lowered))} is lowered: running workers must confirm that first")
     out.note(f"{create} {words[0]}, {update} {words[1]}, {len(changes) - create - update} unchanged")
 
 

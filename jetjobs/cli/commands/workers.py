@@ -96,6 +96,7 @@ async def show(
         "up": show_duration(max(0.0, now - record.started_at)),
         "seen": show_duration(max(0.0, now - record.seen_at)) + " ago",
         "slots": f"{record.busy}/{record.total}",
+        "lease": show_duration(record.lease_s) if record.lease_s else "unknown",
         "lag": show_duration(record.lag_s),
         "memory": _megabytes(record),
     }

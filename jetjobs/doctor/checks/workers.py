@@ -1,12 +1,15 @@
-"""Checks of the running workers: versions, task signatures and blocked event loops."""
+"""Checks of the running workers: versions, task signatures, leases and blocked event loops."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from jetjobs.doctor.finding import Check, CheckContext, CheckResult, many
+from jetjobs.doctor.finding import Check, CheckContext, CheckResult, Level, many
+from jetjobs.jetstream.queues.inspection import consumers_of
+from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
+from jetjobs.model.wire import subjects as n
 
 BLOCKED_S = 2.0
 """An event loop that lagged this much counts as blocked."""
@@ -44,6 +47,26 @@ async def schemas(context: CheckContext) -> list[CheckResult]:
     return found or [CheckResult("ok", "every task has the same arguments everywhere")]
 
 
+async def leases(context: CheckContext) -> list[CheckResult]:
+    """Finds workers that send heartbeats for a longer lease than their lanes have."""
+    connection, names = context.jetstream.connection, context.jetstream.names
+    shortest: dict[str, float] = {}
+    found = []
+    for worker in await live_workers(connection, names):
+        for queue in sorted(worker.queues):
+            if queue not in shortest:
+                lanes = await consumers_of(connection, names.work_stream(queue))
+                waits = [lane["config"]["ack_wait"] / api.NS for lane in lanes if lane["name"] in n.PULLED]
+                shortest[queue] = min(waits, default=worker.lease_s)
+            if worker.lease_s > shortest[queue]:
+                text = f"worker {worker.key} sends heartbeats for a lease of {show_duration(worker.lease_s)}, but "
+                text += f"a lane of queue {queue} has {show_duration(shortest[queue])}: its jobs may run twice"
+                level: Level = "fail" if worker.lease_s / 3 >= shortest[queue] else "warn"
+                hint = "it reads the lease of its lanes once a minute; restart it if it does not"
+                found.append(CheckResult(level, text, hint))
+    return found or [CheckResult("ok", "every worker knows the lease of its lanes")]
+
+
 async def lag(context: CheckContext) -> list[CheckResult]:
     found = []
     for worker in await live_workers(context.jetstream.connection, context.jetstream.names):
@@ -58,4 +81,4 @@ def _first_few(keys: list[str]) -> str:
     return ", ".join(sorted(keys)[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-CHECKS: tuple[Check, ...] = (versions, schemas, lag)
+CHECKS: tuple[Check, ...] = (versions, schemas, leases, lag)

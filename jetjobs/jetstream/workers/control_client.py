@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import nats.errors
@@ -15,8 +15,9 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.denials import Violation
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
-from jetjobs.jetstream.workers.registry import list_workers
-from jetjobs.model.errors import BrokerError, BrokerUnavailable
+from jetjobs.jetstream.workers.registry import list_workers, live_workers
+from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import BrokerError, BrokerUnavailable, WorkerSilent
 from jetjobs.model.events import PermissionDenied
 from jetjobs.model.public import public
 from jetjobs.model.views.live_events import ANNOUNCE_S, WATCH, LiveEvent, read_live
@@ -24,6 +25,9 @@ from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 
 ANSWER_S = 2.0
+SHORTEN_LEASE = "lease"
+LEASE_ANSWER_S = 3.0
+"""A worker answers after its heartbeats are confirmed, for which it waits up to 2 s."""
 _NOTHING: Mapping[str, Any] = {}
 MOST_WAITING = 10_000
 """If a reader is slower than the events, the oldest are dropped, and the next one reports how many."""
@@ -78,6 +82,50 @@ async def ask_all(
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
             await connection.nc.unlisten(sid)
     return WorkerAnswers(answers, sorted(expected - answers.keys()))
+
+
+async def announce_lease(
+    connection: Connection, names: Names, lease_s: float, queues: Collection[str], *, force: bool
+) -> None:
+    """Before the lease of these queues is lowered: make their workers send heartbeats often enough for it.
+
+    WorkerSilent when a registered worker has not confirmed that, AccessDenied when this user may not ask; neither
+    with `force`. ADR 43.
+    """
+    if not force:
+        await _check_permission(connection, names)
+    request = {"seconds": lease_s, "queues": sorted(queues)}
+    answers = await ask_all(connection, names, SHORTEN_LEASE, request, timeout_s=LEASE_ANSWER_S)
+    if force:
+        return
+    problems = []
+    for record in await live_workers(connection, names):
+        answer = answers.by_worker.get(record.key)
+        if record.queues.keys().isdisjoint(queues) or (answer is not None and answer.get("ok")):
+            continue
+        why = "has not answered" if answer is None else f"refused ({answer.get('error', 'no reason given')})"
+        problems.append(f"worker {record.key} {why}")
+    if problems:
+        raise WorkerSilent(
+            f"the lease of {', '.join(sorted(queues))} is not lowered to {show_duration(lease_s)}: "
+            + ", ".join(problems),
+            hint="its running jobs would run twice: stop it or wait until it is gone, then repeat; "
+            "`jetjobs setup apply --force` does not wait for workers",
+        )
+
+
+async def _check_permission(connection: Connection, names: Names) -> None:
+    """AccessDenied when this user may not send requests to workers: they would seem silent."""
+    try:
+        await connection.ask(names.control_workers, json.dumps({"do": "ping"}).encode(), None, 1.0)
+    except BrokerUnavailable:
+        return  # no worker answers
+
+
+def repeat_lease(connection: Connection, names: Names, lease_s: float, queues: Collection[str]) -> None:
+    """After the change: reaches workers that started while the others were asked."""
+    request = {"do": SHORTEN_LEASE, "seconds": lease_s, "queues": sorted(queues)}
+    connection.post(names.control_workers, json.dumps(request).encode())
 
 
 def read_answer(data: bytes) -> dict[str, Any] | None:

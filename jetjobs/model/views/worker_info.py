@@ -54,6 +54,8 @@ class WorkerRecord(NamedTuple):
     started_at: float
     seen_at: float = 0.0
     """When the server stored this record, by its clock."""
+    lease_s: float = 0.0
+    """The lease for which it sends heartbeats; 0 if its version does not report that."""
 
     @property
     def takes_jobs(self) -> bool:
@@ -76,6 +78,7 @@ class WorkerRecord(NamedTuple):
             "lag_s": round(self.lag_s, 3),
             "memory_bytes": self.memory_bytes,
             "started_at": round(self.started_at, 3),
+            "lease_s": self.lease_s,
         }
 
     def summary(self) -> dict[str, Any]:
@@ -97,9 +100,10 @@ class WorkerRecord(NamedTuple):
         }
 
     def details(self) -> dict[str, Any]:
-        """The summary with the tasks, running jobs and slots per queue."""
+        """The summary with the lease, tasks, running jobs and slots per queue."""
         return {
             **self.summary(),
+            "lease_s": self.lease_s,
             "queue_slots": {queue: slots._asdict() for queue, slots in sorted(self.queues.items())},
             "tasks": dict(sorted(self.tasks.items())),
             "running": [{**job._asdict(), "since": iso(job.since)} for job in self.running],
@@ -133,6 +137,7 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
         memory_bytes=as_int(value.get("memory_bytes")),
         started_at=as_seconds(value.get("started_at")),
         seen_at=seen_at,
+        lease_s=as_seconds(value.get("lease_s")),
     )
 
 

@@ -1,4 +1,4 @@
-"""Answer control requests to this worker or to all workers: ping, quiet, stop, cancel, watch."""
+"""Answer control requests to this worker or to all workers: ping, quiet, stop, cancel, lease, watch."""
 
 from __future__ import annotations
 

@@ -182,6 +182,7 @@ class RecordWriter:
             lag_s=self._monitor.lag_s,
             memory_bytes=memory_bytes(),
             started_at=self._started_at,
+            lease_s=self._leases.lease_s,
         )
 
 

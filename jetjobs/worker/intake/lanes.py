@@ -11,17 +11,13 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.pull.puller import LanePuller
 from jetjobs.jetstream.topology import restore_lanes
 from jetjobs.jetstream.transport import api
-from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.events import PermissionDenied
 from jetjobs.model.settings import Settings
 from jetjobs.model.wire import subjects as n
 from jetjobs.worker.intake.dispatcher import Dispatcher
-from jetjobs.worker.leases.lease_table import LeaseTable
 from jetjobs.worker.options import Spawn
 
-FAILOVER_S = 15.0
-"""How long a starting worker waits for a cluster to elect its leaders."""
 CHECK_S = 1.0
 """Pause between checks of a lane that refused a pull request."""
 
@@ -39,32 +35,17 @@ class Lanes:
         jetstream: JetStreamClient,
         queues: Iterable[str],
         settings: Settings,
-        leases: LeaseTable,
         spawn: Spawn,
     ) -> None:
         self._jetstream = jetstream
         self._queues = list(queues)
         self._settings = settings
-        self._leases = leases
         self._spawn = spawn
         self._pullers: list[LanePuller] = []
         self._blocked: set[LanePuller] = set()
         self._open = True
         self._full: Callable[[], bool] = lambda: False
         self._forget: Callable[[], None] = lambda: None
-
-    async def read_lease(self) -> None:
-        """Use the shortest lease of the lanes. They may have been provisioned with other settings."""
-        connection, names = self._jetstream.connection, self._jetstream.names
-        await check_layout(connection, names, self._queues)
-        for queue in self._queues:
-            for lane in n.PULLED:
-                try:
-                    subject = api.consumer_info(names.work_stream(queue), lane)
-                    info = await connection.api(subject, timeout_s=FAILOVER_S)
-                except AccessDenied:
-                    return  # without the permission, the lease of the settings is used
-                self._leases.lease_s = min(self._leases.lease_s, info["config"]["ack_wait"] / api.NS)
 
     async def open(self, dispatcher: Dispatcher, doubt: Callable[[str], None]) -> None:
         """Start to pull. `doubt` is called with the queue of a lane that may be another one than before."""
