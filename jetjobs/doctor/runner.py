@@ -29,7 +29,8 @@ CHECKS: dict[Area, tuple[Check, ...]] = {
     "app": app.CHECKS,
 }
 NEED_QUEUES = frozenset(
-    {server.durability, server.permissions, topology.pin, topology.orphans, *queues.CHECKS} - {queues.letters}
+    {server.writes, server.durability, server.permissions, topology.pin, topology.orphans, *queues.CHECKS}
+    - {queues.letters}
 )
 """Checks that are pointless without a queue on the server."""
 

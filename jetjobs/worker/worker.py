@@ -81,7 +81,7 @@ class Worker:
         )
         self.control = self._registration.control
         """Answers control requests. `control.on` adds a request."""
-        self.control.on("ping", lambda request: {"phase": str(self.phase)})
+        self.control.on("ping", self._on_ping)
         self.control.on("quiet", self._on_quiet)
         self.control.on("stop", self._on_stop)
         self.control.on("cancel", self._on_cancel)
@@ -214,6 +214,11 @@ class Worker:
             self._observe(WorkerChanged("recycling", f"{stuck} stuck threads"))
             self.stop()
 
+    def _on_ping(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        # The record in the registry has this too, but the server may not store that either.
+        refused = self._jetstream.publisher.refused.reasons()
+        return {"phase": str(self.phase), **({"refused": refused} if refused else {})}
+
     def _on_quiet(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self.phase is Phase.STARTING:
             return {"ok": False, "error": "the worker is still starting"}
@@ -249,7 +254,7 @@ class Worker:
             return "not connected to NATS"
         if denied := connection.denials.subscription(*self.control.subjects, self._jetstream.cancel_marks.subject):
             return f'permissions violation for subscription to "{denied}"'
-        return self._jobs.trouble
+        return "; ".join(self._jetstream.publisher.refused.reasons()) or self._jobs.trouble
 
     @property
     def left_behind(self) -> int:

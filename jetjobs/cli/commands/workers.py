@@ -102,6 +102,8 @@ async def show(
     }
     for key, value in facts.items():
         out.data(f"{key:<10}{one_line(value, None)}")
+    for reason in record.refused:
+        out.data(f"{'refused':<10}{one_line(reason, None)}")
     for queue, slots in sorted(record.queues.items()):
         out.data(f"{'queue':<10}{queue} {slots.busy}/{slots.total}")
     for task, digest in sorted(record.tasks.items()):

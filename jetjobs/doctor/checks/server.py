@@ -1,18 +1,27 @@
-"""Checks of the NATS server: version, latency, storage, clock, durability, permissions."""
+"""Checks of the NATS server: version, latency, storage, writes, clock, durability, permissions."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from jetjobs.doctor.finding import Check, CheckContext, CheckResult, size
-from jetjobs.jetstream.queues.inspection import account_usage, may_publish, round_trip_s, stream_info
+from jetjobs.jetstream.messages.refused_writes import FREE_DISK
+from jetjobs.jetstream.queues.inspection import account_usage, may_publish, round_trip_s, stream_info, write_error
+from jetjobs.jetstream.workers.control_client import ask_all
+from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
+from jetjobs.model.errors import AccessDenied
+from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_uid
-from jetjobs.model.wire.subjects import kv_subject
+from jetjobs.model.wire.subjects import kv_subject, object_chunks, object_stream
 
 MIN_PATCH = {(2, 14): 5, (2, 15): 1}
 """By minor version: the first patch release without known loss of messages."""
 SLOW_S = 0.1
 SKEW_S = 2.0
 FULL, NEARLY_FULL = 0.95, 0.8
+UNREGISTERED_S = 0.5
+"""How long to wait for the answers of workers that are not registered: nobody knows how many there are."""
 MIN_PAYLOAD = 256 * 1024
 MAX_PAYLOAD = 8 * 1024 * 1024
 
@@ -50,6 +59,44 @@ async def storage(context: CheckContext) -> list[CheckResult]:
         found.append(CheckResult("fail" if part >= FULL else "warn", text, hint))
     used = sum(share.used for share in usage if share.what.startswith("file"))
     return found or [CheckResult("ok", f"{size(used)} of storage in use")]
+
+
+async def writes(context: CheckContext) -> list[CheckResult]:
+    """Finds streams that store nothing. Stores nothing itself."""
+    found: list[CheckResult] = []
+    denied = None
+    for look in (_frozen, _reported):
+        try:
+            found += await look(context)
+        except AccessDenied as error:
+            denied = error
+    if denied is not None and not found:
+        raise denied
+    return found or [CheckResult("ok", "every stream stores what is published")]
+
+
+async def _frozen(context: CheckContext) -> list[CheckResult]:
+    """Asks the server about the streams that producers write to. Workers notice and report the others."""
+    names, found = context.jetstream.names, []
+    unused = {names.work_stream(q): names.job(q, n.MARK, "_doctor", "-", "-") for q in context.queues}
+    unused[object_stream(names.payload_store)] = object_chunks(names.payload_store, "_doctor")
+    for stream, subject in unused.items():
+        if why := await write_error(context.jetstream.connection, stream, subject):
+            found.append(CheckResult("fail", f"stream {stream} stores nothing: {why}", FREE_DISK))
+    return found
+
+
+async def _reported(context: CheckContext) -> list[CheckResult]:
+    """What workers answer, and what the records of those say that do not answer. A record is a write itself."""
+    connection, names = context.jetstream.connection, context.jetstream.names
+    answers = (await ask_all(connection, names, "ping", others_s=UNREGISTERED_S)).by_worker
+    reports: dict[str, Any] = {worker.key: worker.refused for worker in await live_workers(connection, names)}
+    reports |= {key: answer.get("refused") or () for key, answer in answers.items()}
+    return [
+        CheckResult("fail", f"worker {key}: {reason}")
+        for key, reasons in sorted(reports.items())
+        for reason in reasons
+    ]
 
 
 def _shown(what: str, number: int) -> str:
@@ -126,4 +173,4 @@ async def payload_limit(context: CheckContext) -> list[CheckResult]:
     return [CheckResult("ok", f"max_payload {size(limit)}")]
 
 
-CHECKS: tuple[Check, ...] = (version, round_trip, storage, clock, durability, payload_limit, permissions)
+CHECKS: tuple[Check, ...] = (version, round_trip, storage, writes, clock, durability, payload_limit, permissions)

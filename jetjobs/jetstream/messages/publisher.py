@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jetjobs.jetstream.messages.codec import encode_headers, header_size
+from jetjobs.jetstream.messages.refused_writes import RefusedWrites
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.connection import HEADER_ROOM, Connection
@@ -61,6 +62,7 @@ class Publisher:
         self._connection = connection
         self._names = names
         self._timeout_s = timeout_s
+        self.refused = RefusedWrites()
 
     def outgoing(
         self, job: Job, due_at: float | None = None, guard: str | None = None, lane: str = ""
@@ -131,8 +133,11 @@ class Publisher:
                     return await self._after_resend(message, reply)
                 if b'"error"' in reply:
                     raise_refusal(reply, message.subject)
+                if self.refused.streams:
+                    self.refused.stored(stream)
                 return reply
             except BrokerError as error:
+                await self.refused.failed(stream, error, self._connection)
                 if not is_transient(error):
                     raise
                 if self._connection.connected:  # always, because others may listen on the subject too
@@ -141,7 +146,7 @@ class Publisher:
                 unanswered |= not error.code
                 pause_s = backoff_s(failures)
                 if time.monotonic() + pause_s >= give_up or self._connection.closed.is_set() or not owned():
-                    raise Unconfirmed(str(error), code=error.code) from error
+                    raise Unconfirmed(self.refused.reason(stream) or str(error), code=error.code) from error
             await asyncio.sleep(pause_s)
 
     async def _after_resend(self, message: Outgoing, reply: bytes) -> bytes:

@@ -10,7 +10,7 @@ import nats.errors
 from jetjobs.jetstream.messages.get import next_on
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
-from jetjobs.jetstream.transport.errors import from_exception
+from jetjobs.jetstream.transport.errors import WRITE_FAILED, from_exception
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.subjects import Names
@@ -82,6 +82,23 @@ async def may_publish(connection: Connection, subject: str) -> bool | None:
             return None
         raise
     return True
+
+
+async def write_error(connection: Connection, stream: str, unused: str) -> str:
+    """Why the server has frozen the stream; empty if it has not, and for a stream that does not exist.
+
+    Purges `unused`, a subject without messages: the server first reports an earlier write error, and then finds
+    nothing to purge.
+    """
+    try:
+        await connection.api(api.stream_purge(stream), {"filter": unused})
+    except TopologyMissing:
+        return ""
+    except BrokerError as error:
+        if error.code != WRITE_FAILED:
+            raise
+        return str(error).partition(": ")[2].removesuffix(f" ({error.code})")
+    return ""
 
 
 async def consumers_of(connection: Connection, stream: str) -> list[dict[str, Any]]:

@@ -48,8 +48,10 @@ async def ask_all(
     body: Mapping[str, Any] = _NOTHING,
     *,
     timeout_s: float = ANSWER_S,
+    others_s: float = 0.0,
 ) -> WorkerAnswers:
-    """Send a request to all workers. Waits for the registered ones, but no longer than `timeout_s`."""
+    """Send a request to all workers. Waits for the registered ones, but no longer than `timeout_s`, and then for
+    `others_s` for workers that could not register."""
     answers: dict[str, dict[str, Any]] = {}
     news = asyncio.Event()
     no_responders = False
@@ -78,6 +80,8 @@ async def ask_all(
                 while not no_responders and expected - answers.keys():
                     news.clear()
                     await news.wait()
+        if others_s and not no_responders:
+            await asyncio.sleep(others_s)
     finally:
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
             await connection.nc.unlisten(sid)

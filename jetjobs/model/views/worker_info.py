@@ -56,6 +56,8 @@ class WorkerRecord(NamedTuple):
     """When the server stored this record, by its clock."""
     lease_s: float = 0.0
     """The lease for which it sends heartbeats; 0 if its version does not report that."""
+    refused: tuple[str, ...] = ()
+    """Why streams do not store what it publishes, one reason for each of them."""
 
     @property
     def takes_jobs(self) -> bool:
@@ -79,6 +81,7 @@ class WorkerRecord(NamedTuple):
             "memory_bytes": self.memory_bytes,
             "started_at": round(self.started_at, 3),
             "lease_s": self.lease_s,
+            "refused": list(self.refused),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -100,10 +103,11 @@ class WorkerRecord(NamedTuple):
         }
 
     def details(self) -> dict[str, Any]:
-        """The summary with the lease, tasks, running jobs and slots per queue."""
+        """The summary with the lease, refused writes, tasks, running jobs and slots per queue."""
         return {
             **self.summary(),
             "lease_s": self.lease_s,
+            "refused": list(self.refused),
             "queue_slots": {queue: slots._asdict() for queue, slots in sorted(self.queues.items())},
             "tasks": dict(sorted(self.tasks.items())),
             "running": [{**job._asdict(), "since": iso(job.since)} for job in self.running],
@@ -138,6 +142,7 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
         started_at=as_seconds(value.get("started_at")),
         seen_at=seen_at,
         lease_s=as_seconds(value.get("lease_s")),
+        refused=tuple(str(reason) for reason in value.get("refused") or ()),
     )
 
 

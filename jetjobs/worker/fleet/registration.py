@@ -25,6 +25,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.workers.registry import BEAT_S, deregister, new_key, register
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
+from jetjobs.model.wire.subjects import kv_stream
 from jetjobs.worker.fleet.control import Control
 from jetjobs.worker.intake.slots import Slots
 from jetjobs.worker.leases.heartbeat_thread import HeartbeatThread
@@ -106,6 +107,8 @@ class RecordWriter:
     ) -> None:
         self._names = jetstream.names
         self._clock = jetstream.server_clock
+        self._refused = jetstream.publisher.refused
+        self._stream = kv_stream(jetstream.names.workers_bucket)
         self._key = key
         self._name = name
         self._queues = queues
@@ -139,11 +142,14 @@ class RecordWriter:
         try:
             await register(connection, self._names, self.record())
         except BrokerError as error:
+            # An idle worker writes nothing else, so this is how it notices that nothing can be stored.
+            await self._refused.failed(self._stream, error, connection)
             if not self._warned:
                 self._warned = True
                 extra = {"event": "worker.unregistered", "error": str(error)}
                 _log.warning("the worker could not register; it keeps working", extra=extra)
         else:
+            self._refused.stored(self._stream)
             self._warned = False
         finally:
             self.registered.set()
@@ -183,6 +189,7 @@ class RecordWriter:
             memory_bytes=memory_bytes(),
             started_at=self._started_at,
             lease_s=self._leases.lease_s,
+            refused=tuple(self._refused.reasons()),
         )
 
 
