@@ -21,7 +21,7 @@ SLOW_S = 0.1
 SKEW_S = 2.0
 FULL, NEARLY_FULL = 0.95, 0.8
 UNREGISTERED_S = 0.5
-"""How long to wait for the answers of workers that are not registered: nobody knows how many there are."""
+"""How long to wait for the answers of workers that are not registered: their number is unknown."""
 MIN_PAYLOAD = 256 * 1024
 MAX_PAYLOAD = 8 * 1024 * 1024
 
