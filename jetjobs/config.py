@@ -122,10 +122,14 @@ def _nats_context(environ: Mapping[str, str], name: str | None) -> tuple[str, di
     keys = {
         "url": "url",
         "creds": "creds",
+        "nkey": "nkey",
         "user": "user",
         "password": "password",
         "token": "token",
         "ca": "tls_ca",
+        "cert": "tls_cert",
+        "key": "tls_key",
+        "tls_first": "tls_first",
     }
     values = {f"nats.{ours}": found[theirs] for theirs, ours in keys.items() if found.get(theirs)}
     return f"nats context {name}", values

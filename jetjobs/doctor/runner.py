@@ -63,7 +63,7 @@ async def run_checks(
             found = await _run_all(jetstream, settings, router, wanted, limit_s)
         finally:
             await jetstream.close()
-    except BrokerError as error:
+    except (BrokerError, ConfigError) as error:
         return [*_unreachable(error, wanted), *before]
     return [*found, *before]
 
@@ -123,7 +123,7 @@ async def _run_one(check: Check, area: Area, context: CheckContext, limit_s: flo
         return [Finding("fail", area, text, "", name)]
 
 
-def _unreachable(error: BrokerError, wanted: list[Area]) -> list[Finding]:
+def _unreachable(error: JetJobsError, wanted: list[Area]) -> list[Finding]:
     skipped = [area for area in wanted if area not in ("nats", "app")]
     if isinstance(error, TopologyConflict):
         found = [Finding("fail", "topology", str(error), error.hint or "", "layout")]

@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
@@ -17,6 +26,7 @@ from jetjobs.model.wire.validation import check_token
 
 # Up to the last @, because a password may contain @ or a slash. The scheme is optional.
 _LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
+_SEED = re.compile(r"S[A-Z2-7]{57}|.*\n.*", re.DOTALL)
 
 
 def _duration(value: Any) -> Any:
@@ -58,6 +68,13 @@ def show_url(url: str) -> str:
     return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
 
 
+def _key_path(value: str) -> str:
+    """ValueError for a key instead of its path, which would be printed; the message does not repeat it."""
+    if _SEED.fullmatch(value.strip()):
+        raise ValueError("expected the path of a file, found its content")
+    return value
+
+
 def _namespace(value: str) -> str:
     # pydantic collects only ValueError; any other error would not name the setting.
     try:
@@ -68,6 +85,7 @@ def _namespace(value: str) -> str:
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Positive = Annotated[Duration, Field(gt=timedelta(0))]
+KeyPath = Annotated[str, AfterValidator(_key_path)]
 
 
 class _Group(BaseModel):
@@ -80,15 +98,49 @@ class NatsSettings(_Group):
 
     url: Annotated[str, AfterValidator(check_urls)] = "nats://127.0.0.1:4222"
     """One URL, or several separated by commas."""
-    creds: str | None = None
-    """Path of a credentials file."""
+    creds: KeyPath | None = None
+    """Path of a credentials file: a JWT and its NKey seed."""
+    nkey: KeyPath | None = None
+    """Path of a file with an NKey seed."""
     user: str | None = None
     password: SecretStr | None = None
     token: SecretStr | None = None
     tls_ca: str | None = None
-    """Path of a CA file. TLS is enabled by a tls:// URL or by the server."""
+    """Path of a file with the CA certificates to trust. Not set: those of the system."""
+    tls_cert: str | None = None
+    """Path of the client certificate."""
+    tls_key: KeyPath | None = None
+    """Path of its key. Not set: the file of the certificate contains the key."""
+    tls_hostname: str | None = None
+    """The name that the server's certificate must have, if it is not the host of the URL."""
+    tls_first: bool = False
+    """Begin with the TLS handshake; the server must have `handshake_first`."""
     inbox_prefix: str = "_INBOX"
     connect_timeout: Positive = timedelta(seconds=5)
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Self:
+        if self.tls_key and not self.tls_cert:
+            raise ValueError("tls_key is set without tls_cert")
+        if requires_tls(self) and any(url.startswith("ws://") for url in _urls(self)):
+            raise ValueError("TLS is required, but a ws:// URL has none: use wss://")
+        return self
+
+
+def _urls(settings: NatsSettings) -> list[str]:
+    return [url.strip().lower() for url in settings.url.split(",")]
+
+
+def requires_tls(settings: NatsSettings) -> bool:
+    """Whether a server without TLS is refused. One tls:// URL or one setting for TLS decides for all of them."""
+    given = (settings.tls_ca, settings.tls_cert, settings.tls_hostname, settings.tls_first)
+    return any(given) or any(url.startswith(("tls://", "wss://")) for url in _urls(settings))
+
+
+def has_login(settings: NatsSettings) -> bool:
+    """Whether a login is sent to the server, from a setting or from a URL."""
+    given = (settings.creds, settings.nkey, settings.user, settings.password, settings.token)
+    return any(given) or "@" in settings.url
 
 
 @public("jetjobs")

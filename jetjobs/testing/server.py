@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 from jetjobs.app import JetJobs
-from jetjobs.model.settings import Settings
+from jetjobs.model.settings import NatsSettings, Settings
 from jetjobs.worker.options import Phase
 from jetjobs.worker.worker import Worker
 
@@ -24,9 +24,9 @@ def on_server(app: JetJobs, url: str) -> Iterator[JetJobs]:
 
 
 def settings_for(settings: Settings, url: str) -> Settings:
-    """The same settings for the server of a test, without credentials."""
-    login = dict.fromkeys(("creds", "user", "password", "token", "tls_ca"))
-    nats = settings.nats.model_copy(update={**login, "url": url})
+    """The same settings for the server of a test, without credentials and TLS."""
+    kept = settings.nats
+    nats = NatsSettings(url=url, inbox_prefix=kept.inbox_prefix, connect_timeout=kept.connect_timeout)
     queues = settings.queues.model_copy(update={"storage": "memory", "replicas": 1})
     return settings.model_copy(update={"nats": nats, "queues": queues})
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 from nats.aio.client import Server
 
 from jetjobs.jetstream.transport.backoff import backoff_s
+from jetjobs.jetstream.transport.credentials import key_login, tls_context
 from jetjobs.model.settings import NatsSettings
 
 
 def connect_options(settings: NatsSettings, limit_s: float) -> dict[str, Any]:
-    """Everything but the callbacks and the name of the client. One try to connect takes at most `limit_s`."""
-    options: dict[str, Any] = {
+    """Everything but the callbacks and the name of the client. One try to connect takes at most `limit_s`.
+
+    ConfigError if a file that the settings name cannot be used; `SecureClient` reads them for each connection.
+    """
+    key_login(settings)
+    if settings.tls_ca or settings.tls_cert:
+        tls_context(settings)
+    return {
         "servers": [url.strip() for url in settings.url.split(",")],
         "max_reconnect_attempts": -1,
         "reconnect_to_server_handler": _next_server,
@@ -27,11 +33,9 @@ def connect_options(settings: NatsSettings, limit_s: float) -> dict[str, Any]:
         "user": settings.user,
         "password": settings.password.get_secret_value() if settings.password else None,
         "token": settings.token.get_secret_value() if settings.token else None,
-        "user_credentials": settings.creds,
+        "tls_hostname": settings.tls_hostname,
+        "tls_handshake_first": settings.tls_first,
     }
-    if settings.tls_ca:
-        options["tls"] = ssl.create_default_context(cafile=settings.tls_ca)
-    return options
 
 
 def _next_server(servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:

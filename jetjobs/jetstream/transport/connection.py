@@ -14,8 +14,10 @@ import nats.errors
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connect_options import connect_options
 from jetjobs.jetstream.transport.denials import Denials, read_violation
-from jetjobs.jetstream.transport.errors import from_exception, from_response, is_denial, is_transient
-from jetjobs.jetstream.transport.nats_client import FastClient, frame, read_status
+from jetjobs.jetstream.transport.errors import from_exception, from_response, is_transient
+from jetjobs.jetstream.transport.nats_client import frame, read_status
+from jetjobs.jetstream.transport.refusals import refusal
+from jetjobs.jetstream.transport.secure_client import SecureClient
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
 from jetjobs.model.settings import NatsSettings, show_url
@@ -46,7 +48,7 @@ class Connection:
         self._settings = settings
         self._name = name
         self._observe = observe
-        self.nc = FastClient()
+        self.nc = SecureClient(settings)
         self.denials = Denials(self.nc, settings.inbox_prefix, observe, self._call_back)
         self.closed = asyncio.Event()
         """Set when the connection will not come back: the server ended it, or we closed it."""
@@ -59,12 +61,15 @@ class Connection:
         self._on_disconnect: list[Callable[[], None]] = []
         self._on_reconnect: list[Callable[[], None]] = []
         self._last_error: BaseException | None = None
-        self._refused: asyncio.Future[str] | None = None
+        self._refusal: JetJobsError | None = None
+        self._refused: asyncio.Future[None] | None = None
+        """Of a connection that is being opened: done when no server will accept it."""
 
     # Life
 
     async def open(self) -> None:
-        """Connect and check the version. BrokerUnavailable, AccessDenied or UnsupportedServer within seconds."""
+        """Connect and check the version. BrokerUnavailable, AccessDenied or UnsupportedServer within seconds, and
+        ConfigError if a file that the settings name cannot be used."""
         limit = self._settings.connect_timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._refused = asyncio.get_running_loop().create_future()
@@ -85,7 +90,7 @@ class Connection:
                     await connecting
                 await self.nc.close()
         await self._check_version()
-        self._refused = None
+        self._refused = self._refusal = None
         self._prefix = self.nc.new_inbox() + "."
         await self.nc.listen(self._prefix + "*", self._on_reply)
         try:
@@ -135,13 +140,10 @@ class Connection:
             "closed_cb": self._on_closed,
         }
 
-    def _connect_error(self, limit: float) -> BrokerError:
+    def _connect_error(self, limit: float) -> JetJobsError:
         where = show_url(self._settings.url)
-        if self._refused is not None and self._refused.done():
-            return AccessDenied(
-                f"{where} refused the credentials: {self._refused.result()}",
-                hint="check nats.user, nats.password, nats.token or nats.creds (jetjobs config show)",
-            )
+        if self._refusal is not None:
+            return self._refusal
         reason = f": {_plain(self._last_error)}" if self._last_error else ""
         return BrokerUnavailable(
             f"no NATS server at {where} within {limit:g} s{reason}",
@@ -265,10 +267,6 @@ class Connection:
         `no_advertise`."""
         return bool(self.nc._server_info.get("cluster"))
 
-    def _where(self) -> str:
-        url = self.nc.connected_url
-        return show_url(url.geturl()) if url is not None else "nowhere"
-
     @property
     def version(self) -> str:
         found = self.nc.connected_server_version
@@ -300,10 +298,8 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         text = str(error)
-        closed = isinstance(error, OSError) and self.nc._server_info.get("auth_required")
-        if self._refused is not None and not self._refused.done() and (is_denial(text) or closed):
-            # The server requires credentials, and refused ours or closed the connection.
-            self._refused.set_result(_plain(error))
+        if self._refused is not None or self._lost_at:
+            self._note_refusal(error)
         violation = read_violation(text)
         if violation is None:
             return
@@ -319,6 +315,20 @@ class Connection:
         for callback in list(self._on_disconnect):
             callback()
 
+    def _note_refusal(self, error: Exception) -> None:
+        """End `open`, or report once why the outage will not end by itself."""
+        # At a reconnect only errors that are certain: a server that stops closes connections too.
+        greeting = {} if self._refused is None else self.nc.greeting
+        found = refusal(error, self._settings, greeting, self.nc.where)
+        if found is None:
+            return
+        before, self._refusal = self._refusal, found
+        if self._refused is None:
+            if str(before) != str(found):
+                self._observe(ConnectionLost(str(found)))
+        elif not self._refused.done() and (isinstance(found, AccessDenied) or self.nc.tried_all):
+            self._refused.set_result(None)
+
     async def _on_disconnected(self) -> None:
         self.denials.forget()
         self._disconnected()
@@ -327,8 +337,8 @@ class Connection:
             self._observe(ConnectionLost(_plain(self._last_error) if self._last_error else "connection closed"))
 
     async def _on_reconnected(self) -> None:
-        outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
-        self._observe(ConnectionRestored(outage, self._where()))
+        outage, self._lost_at, self._refusal = time.monotonic() - self._lost_at, 0.0, None
+        self._observe(ConnectionRestored(outage, self.nc.where))
         # Data written to the old socket is lost. Callers repeat their request under the same message id.
         self._fail_all(BrokerUnavailable("the connection was lost"))
         self._call_back()

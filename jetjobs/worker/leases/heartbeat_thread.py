@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.transport.connection import Connection
-from jetjobs.model.errors import BrokerError
+from jetjobs.model.errors import BrokerError, ConfigError
 from jetjobs.worker.leases.lease_table import Heartbeats, LeaseTable
 from jetjobs.worker.leases.loop_monitor import TICK_S, LoopMonitor
 from jetjobs.worker.leases.running_records import RunningRecords
@@ -115,7 +115,7 @@ class HeartbeatThread:
         connection = self._jetstream.extra_connection("heartbeats")
         try:
             await connection.open()
-        except BrokerError as error:
+        except (BrokerError, ConfigError) as error:
             # The worker's event loop sends the heartbeats instead, as long as nothing blocks it.
             extra = {"event": "heartbeats.disconnected", "error": str(error)}
             _log.debug("the heartbeat thread is not connected", extra=extra)

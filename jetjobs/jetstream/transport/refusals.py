@@ -1,0 +1,110 @@
+"""Why a server is refused, or refuses this client, in plain words and with what to do about it."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from typing import Any
+
+import nats.errors
+
+from jetjobs.jetstream.transport.errors import is_denial
+from jetjobs.model.errors import AccessDenied, BrokerUnavailable, JetJobsError
+from jetjobs.model.settings import NatsSettings
+
+# Verification errors of OpenSSL, X509_V_ERR_*.
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_OTHER_NAME = frozenset({62, 64})
+_UNKNOWN_CA = frozenset({2, 18, 19, 20, 21})
+_SET_CERTIFICATE = "set nats.tls_cert and nats.tls_key"
+
+
+class ConnectionRefused(nats.errors.Error):
+    """This client refuses to send its login. nats-py takes it for a failed try and goes on with the next."""
+
+    def __init__(self, reason: JetJobsError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def no_tls(settings: NatsSettings, where: str) -> ConnectionRefused:
+    return ConnectionRefused(
+        BrokerUnavailable(
+            f"{where} does not offer TLS, which the settings require: no login was sent",
+            hint="enable TLS on the server; without it remove tls:// from the URL and the settings nats.tls_*",
+        )
+    )
+
+
+def no_client_certificate(where: str) -> ConnectionRefused:
+    return ConnectionRefused(AccessDenied(f"{where} requires a client certificate", hint=_SET_CERTIFICATE))
+
+
+def refusal(error: BaseException, settings: NatsSettings, info: dict[str, Any], where: str) -> JetJobsError | None:
+    """The reason if this error of a try to connect will not pass by itself; None for an ordinary outage.
+
+    `info` is the greeting of the server; `where` its URL without login.
+    """
+    if isinstance(error, ConnectionRefused):
+        return error.reason
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _certificate(error, settings, where)
+    closed = isinstance(error, OSError | nats.errors.UnexpectedEOF)
+    if isinstance(error, ssl.SSLError) or (closed and info.get("tls_verify")):
+        return _handshake(error, settings, where)
+    text = str(error).removeprefix("nats: ").strip("'")
+    if is_denial(text) or (closed and info.get("auth_required")):
+        # The server requires credentials, and refused ours or closed the connection.
+        return AccessDenied(
+            f"{where} refused the credentials: {text or type(error).__name__}",
+            hint="check nats.user, nats.password, nats.token, nats.nkey or nats.creds (jetjobs config show)",
+        )
+    return None
+
+
+def _certificate(error: ssl.SSLCertVerificationError, settings: NatsSettings, where: str) -> JetJobsError:
+    found: dict[str, Any] = getattr(error, "certificate", {})
+    if error.verify_code == _EXPIRED:
+        until = _date(found.get("notAfter"))
+        # The date is that of the server's own certificate; a CA may have expired instead.
+        text = f"expired on {until:%Y-%m-%d}" if until and until < datetime.now(UTC) else "or its CA has expired"
+        hint = "renew it, or correct the clock of this machine"
+    elif error.verify_code == _NOT_YET_VALID:
+        begins = _date(found.get("notBefore"))
+        text = f"is not valid before {begins:%Y-%m-%d}" if begins else "is not valid yet"
+        hint = "correct the clock of this machine"
+    elif error.verify_code in _OTHER_NAME:
+        names = ", ".join(value for _, value in found.get("subjectAltName", ())) or "another host"
+        wanted = error.verify_message.split("'")[1] if "'" in error.verify_message else where
+        text = f"is for {names}, not for {wanted}"
+        hint = "use a URL with a name in the certificate, or set nats.tls_hostname to one"
+    elif error.verify_code in _UNKNOWN_CA:
+        text = f"is not signed by a CA in {settings.tls_ca or 'the trust store of the system'}"
+        hint = "set nats.tls_ca to the CA of the server"
+    else:
+        text, hint = f"was refused: {error.verify_message}", "check the certificate of the server"
+    return BrokerUnavailable(f"the certificate of {where} {text}", hint=hint)
+
+
+def _date(text: str | None) -> datetime | None:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC) if text else None
+
+
+def _handshake(error: BaseException, settings: NatsSettings, where: str) -> JetJobsError:
+    reason = "the connection was closed"
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+    elif not settings.tls_cert:
+        return no_client_certificate(where).reason
+    if "certificate required" in reason:
+        return no_client_certificate(where).reason
+    if settings.tls_cert and ("alert" in reason or not isinstance(error, ssl.SSLError)):
+        # With TLS 1.3 the server checks it after the handshake, and often only closes the connection.
+        text = f"{where} refused the client certificate {settings.tls_cert}: {reason}"
+        return AccessDenied(text, hint="use one that is valid and signed by a CA in the server's ca_file")
+    if settings.tls_first and reason in ("wrong version number", "record layer failure", "unknown protocol"):
+        text = f"{where} does not begin with a TLS handshake"
+        return BrokerUnavailable(
+            text, hint="unset nats.tls_first, or set handshake_first in the server's tls block"
+        )
+    return BrokerUnavailable(f"TLS handshake with {where} failed: {reason}", hint="check the log of the server")
