@@ -106,7 +106,7 @@ class SettleFailed(NamedTuple):
 
 @public("jetjobs.events")
 class ConnectionLost(NamedTuple):
-    """The connection is lost; the client reconnects."""
+    """The connection is lost; the client reconnects. Once more when a server refuses it or is refused."""
 
     error: str
 

@@ -13,6 +13,7 @@ import pytest
 from jetjobs import JetJobs
 from jetjobs.admin import Finding
 from jetjobs.doctor.runner import run_checks
+from jetjobs.jetstream.transport.secure_client import SecureClient
 from jetjobs.model.errors import AccessDenied, ConfigError
 from jetjobs.model.events import ConnectionLost, ConnectionRestored
 from jetjobs.model.settings import build_settings
@@ -129,3 +130,34 @@ async def test_the_doctor_reports_credentials_that_cannot_be_read(tmp_path: Path
     found: list[Finding] = await run_checks(settings, only=["nats"])
     assert [(f.level, f.check) for f in found] == [("fail", "reach")]
     assert "none.creds cannot be read" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("kind", "peer", "encrypted", "level"),
+    [
+        (password, "10.0.0.5", False, "warn"),
+        (creds, "10.0.0.5", False, "warn"),
+        (password, "10.0.0.5", True, "ok"),
+        (password, None, False, "ok"),
+        (None, "10.0.0.5", False, "ok"),
+    ],
+)
+async def test_the_doctor_warns_of_a_login_without_tls_to_another_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Login | None,
+    peer: str | None,
+    encrypted: bool,
+    level: str,
+) -> None:
+    config, given = kind(tmp_path) if kind is not None else ("", {})
+    if encrypted:
+        authority = Authority(tmp_path)
+        config, given = config + "\n" + authority.block(), {**given, "tls_ca": authority.ca}
+    if peer is not None:  # the test's server is on this machine, as far as the client knows it is not
+        monkeypatch.setattr(SecureClient, "peer_host", peer)
+    with ConfiguredServer(tmp_path, config) as server:
+        found = await run_checks(build_settings({"nats": {"url": server.url, **given}}), only=["nats"])
+        [one] = [finding for finding in found if finding.check == "login"]
+        assert (one.level, "without TLS" in one.text) == (level, level == "warn")
+        assert "word" not in one.text

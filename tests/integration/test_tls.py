@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.errors import StaleConnectionError
 
 from jetjobs import JetJobs
 from jetjobs.model.errors import AccessDenied, BrokerUnavailable, ConfigError, JetJobsError
@@ -257,6 +258,28 @@ async def test_a_restarted_server_is_reached_with_tls_again(
         assert len(lost) == 1, lost
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_silent_network_does_not_delay_the_end_of_a_lost_connection(
+    authority: Authority, serve: Callable[[str], ConfiguredServer], loop: str
+) -> None:
+    """The end of TLS is announced to the other side, and asyncio waits for its answer."""
+    server = serve(authority.block())
+
+    async def play() -> None:
+        proxy, probe = Proxy(server.plain_url), Probe()
+        async with proxy.running():
+            app = app_for(proxy.url, tls_ca=authority.ca)
+            app.observe(probe)
+            async with app:
+                proxy.hold()
+                await app.jetstream.connection.nc._process_op_err(StaleConnectionError())
+                await probe.wait(ConnectionLost, timeout=3)
+                proxy.resume()
+                await probe.wait(ConnectionRestored)
+
+    run_on(loop, play)
+
+
 async def test_renewed_files_are_used_by_the_next_connection(
     tmp_path: Path, authority: Authority, serve: Callable[[str], ConfiguredServer]
 ) -> None:
@@ -348,6 +371,15 @@ async def test_a_server_that_does_not_begin_with_tls_is_named(
     assert "does not begin with a TLS handshake → unset nats.tls_first" in error
 
 
+async def test_a_server_that_waits_for_the_handshake_is_named(
+    authority: Authority, serve: Callable[[str], ConfiguredServer]
+) -> None:
+    server = serve(authority.block(handshake_first=True, timeout=0.3))
+    with pytest.raises(BrokerUnavailable, match="it closes the connection without a greeting") as caught:
+        await app_for(server.tls_url, tls_ca=authority.ca, connect_timeout="1s").open()
+    assert caught.value.hint == "if its tls block has handshake_first, set nats.tls_first"
+
+
 async def test_one_server_of_several_with_a_wrong_certificate_is_passed_over(
     tmp_path: Path, authority: Authority, serve: Callable[[str], ConfiguredServer]
 ) -> None:
@@ -364,3 +396,22 @@ async def test_a_missing_file_is_named_before_connecting(tmp_path: Path) -> None
     missing = str(tmp_path / "none.pem")
     error = await refused(ConfigError, "tls://127.0.0.1:1", tls_ca=missing)
     assert f"nats.tls_ca: {missing} cannot be read: No such file" in error
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_servers_that_the_cluster_names_by_address_must_have_a_fitting_certificate(
+    authority: Authority, serve: Callable[[str], ConfiguredServer], host: str
+) -> None:
+    """Of the host name that was configured, or, if an address was, of their own address."""
+    server = serve(authority.block())
+    proxy = Proxy(server.plain_url)
+    proxy.to_client = lambda data: data.replace(
+        b'"tls_required"', b'"connect_urls":["10.0.0.9:4222"],"tls_required"'
+    )
+    async with (
+        proxy.running(),
+        app_for(proxy.url.replace("nats://127.0.0.1", f"tls://{host}"), tls_ca=authority.ca) as app,
+    ):
+        [found] = [one for one in app.jetstream.connection.nc._server_pool if one.discovered]
+        assert found.uri.geturl() == "tls://10.0.0.9:4222"
+        assert found.tls_name == {"127.0.0.1": None, "localhost": "localhost"}[host]

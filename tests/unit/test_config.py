@@ -193,6 +193,44 @@ def test_a_context_brings_credentials(project: Path, home: Path) -> None:
     assert (nats.creds, nats.tls_ca, nats.token) == ("/c", "/ca.pem", None)
 
 
+def test_a_context_brings_keys_and_certificates(
+    project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"url": "tls://a:1", "nkey": "/n", "ca": "/ca", "cert": "/c", "key": "/k", "tls_first": True}
+    write_context(home, "prod", values)
+    monkeypatch.setenv("JETJOBS_NATS__NKEY", "/mine")
+    loaded = load_settings()
+    nats = loaded.settings.nats
+    assert (nats.nkey, nats.tls_ca, nats.tls_cert, nats.tls_key) == ("/mine", "/ca", "/c", "/k")
+    assert nats.tls_first
+    assert loaded.sources["nats.tls_key"] == "nats context prod"
+    write_context(home, "prod", {**values, "tls_first": False, "cert": "", "key": ""})
+    assert load_settings().settings.nats.tls_cert is None
+    assert not load_settings().settings.nats.tls_first
+
+
+@pytest.mark.parametrize("key", ["creds", "nkey", "tls_key"])
+def test_a_key_in_place_of_its_path_is_refused_and_not_shown(key: str, project: Path) -> None:
+    for secret in ("SU" + "A" * 56, "-----BEGIN USER NKEY SEED-----\nSUAAA"):
+        with pytest.raises(ConfigError, match=f"nats.{key}: .*expected the path of a file") as caught:
+            load_settings({f"nats.{key}": secret, "nats.tls_cert": "/c"})
+        assert "SUAA" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"nats.tls_key": "/k"}, "tls_key is set without tls_cert"),
+        ({"nats.url": "ws://h:1", "nats.tls_ca": "/ca"}, "use wss://"),
+    ],
+)
+def test_settings_for_tls_that_contradict_each_other_are_refused(
+    flags: dict[str, str], expected: str, project: Path
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        load_settings(flags)
+
+
 def test_a_context_may_be_chosen_by_argument_or_environment(
     project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

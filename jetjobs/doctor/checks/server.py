@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from jetjobs.doctor.finding import Check, CheckContext, CheckResult, size
@@ -11,6 +12,7 @@ from jetjobs.jetstream.workers.control_client import ask_all
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import AccessDenied
+from jetjobs.model.settings import has_login
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import new_uid
 from jetjobs.model.wire.subjects import kv_subject, object_chunks, object_stream
@@ -43,6 +45,18 @@ async def round_trip(context: CheckContext) -> list[CheckResult]:
         return [CheckResult("ok", f"round trip {took_s * 1000:.1f} ms")]
     text = f"round trip {show_duration(took_s)}: every enqueue and every finished job waits for one"
     return [CheckResult("warn", text, "run workers and producers closer to the server")]
+
+
+async def login(context: CheckContext) -> list[CheckResult]:
+    client = context.jetstream.connection.nc
+    if client.encrypted:
+        return [CheckResult("ok", "the connection is encrypted")]
+    if not has_login(context.settings.nats):
+        return [CheckResult("ok", "no login is sent")]
+    if is_loopback(client.peer_host):
+        return [CheckResult("ok", "the login stays on this machine")]
+    text = f"the login goes to {client.where} without TLS: the network can read it, and every job"
+    return [CheckResult("warn", text, "enable TLS on the server and use a tls:// URL")]
 
 
 async def storage(context: CheckContext) -> list[CheckResult]:
@@ -97,6 +111,19 @@ async def _reported(context: CheckContext) -> list[CheckResult]:
         for key, reasons in sorted(reports.items())
         for reason in reasons
     ]
+
+
+def is_loopback(address: str) -> bool:
+    """
+    >>> [is_loopback(one) for one in ("127.0.0.2", "::1", "::ffff:127.0.0.1", "10.0.0.5", "fe80::1%eth0", "")]
+    [True, True, True, False, False, False]
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def _shown(what: str, number: int) -> str:
@@ -173,4 +200,14 @@ async def payload_limit(context: CheckContext) -> list[CheckResult]:
     return [CheckResult("ok", f"max_payload {size(limit)}")]
 
 
-CHECKS: tuple[Check, ...] = (version, round_trip, storage, writes, clock, durability, payload_limit, permissions)
+CHECKS: tuple[Check, ...] = (
+    version,
+    round_trip,
+    login,
+    storage,
+    writes,
+    clock,
+    durability,
+    payload_limit,
+    permissions,
+)

@@ -16,7 +16,7 @@ from jetjobs.jetstream.transport.connect_options import connect_options
 from jetjobs.jetstream.transport.denials import Denials, read_violation
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_transient
 from jetjobs.jetstream.transport.nats_client import frame, read_status
-from jetjobs.jetstream.transport.refusals import refusal
+from jetjobs.jetstream.transport.refusals import no_server, refusal
 from jetjobs.jetstream.transport.secure_client import SecureClient
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
@@ -62,6 +62,7 @@ class Connection:
         self._on_reconnect: list[Callable[[], None]] = []
         self._last_error: BaseException | None = None
         self._refusal: JetJobsError | None = None
+        self._refusal_reported = False
         self._refused: asyncio.Future[None] | None = None
         """Of a connection that is being opened: done when no server will accept it."""
 
@@ -141,14 +142,8 @@ class Connection:
         }
 
     def _connect_error(self, limit: float) -> JetJobsError:
-        where = show_url(self._settings.url)
-        if self._refusal is not None:
-            return self._refusal
-        reason = f": {_plain(self._last_error)}" if self._last_error else ""
-        return BrokerUnavailable(
-            f"no NATS server at {where} within {limit:g} s{reason}",
-            hint="start one with `jetjobs dev`, or set another with --server or NATS_URL",
-        )
+        reason = _plain(self._last_error) if self._last_error else ""
+        return self._refusal or no_server(self._settings, limit, reason)
 
     # Requests
 
@@ -316,18 +311,17 @@ class Connection:
             callback()
 
     def _note_refusal(self, error: Exception) -> None:
-        """End `open`, or report once why the outage will not end by itself."""
-        # At a reconnect only errors that are certain: a server that stops closes connections too.
-        greeting = {} if self._refused is None else self.nc.greeting
-        found = refusal(error, self._settings, greeting, self.nc.where)
-        if found is None:
+        """End `open`, or report once why the outage does not end by itself."""
+        found, before = refusal(error, self._settings, self.nc.greeting, self.nc.where), self._refusal
+        if self._refused is not None:
+            self._refusal = found or before
+            if found and not self._refused.done() and (isinstance(found, AccessDenied) or self.nc.tried_all):
+                self._refused.set_result(None)
             return
-        before, self._refusal = self._refusal, found
-        if self._refused is None:
-            if str(before) != str(found):
-                self._observe(ConnectionLost(str(found)))
-        elif not self._refused.done() and (isinstance(found, AccessDenied) or self.nc.tried_all):
-            self._refused.set_result(None)
+        self._refusal = found
+        if found and before and not self._refusal_reported:  # twice: a server that stops closes connections too
+            self._refusal_reported = True
+            self._observe(ConnectionLost(str(found)))
 
     async def _on_disconnected(self) -> None:
         self.denials.forget()
@@ -337,7 +331,8 @@ class Connection:
             self._observe(ConnectionLost(_plain(self._last_error) if self._last_error else "connection closed"))
 
     async def _on_reconnected(self) -> None:
-        outage, self._lost_at, self._refusal = time.monotonic() - self._lost_at, 0.0, None
+        outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
+        self._refusal, self._refusal_reported = None, False
         self._observe(ConnectionRestored(outage, self.nc.where))
         # Data written to the old socket is lost. Callers repeat their request under the same message id.
         self._fail_all(BrokerUnavailable("the connection was lost"))

@@ -10,12 +10,15 @@ import nats.errors
 
 from jetjobs.jetstream.transport.errors import is_denial
 from jetjobs.model.errors import AccessDenied, BrokerUnavailable, JetJobsError
-from jetjobs.model.settings import NatsSettings
+from jetjobs.model.settings import NatsSettings, show_url
 
 # Verification errors of OpenSSL, X509_V_ERR_*.
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _OTHER_NAME = frozenset({62, 64})
 _UNKNOWN_CA = frozenset({2, 18, 19, 20, 21})
+PLAIN_DATA = "unencrypted data before the handshake"
+# A greeting in clear where TLS was expected, by the version of OpenSSL and by when it arrives.
+_PLAIN = frozenset({"wrong version number", "record layer failure", "unknown protocol", PLAIN_DATA})
 _SET_CERTIFICATE = "set nats.tls_cert and nats.tls_key"
 
 
@@ -27,7 +30,17 @@ class ConnectionRefused(nats.errors.Error):
         self.reason = reason
 
 
-def no_tls(settings: NatsSettings, where: str) -> ConnectionRefused:
+def no_server(settings: NatsSettings, limit_s: float, reason: str) -> BrokerUnavailable:
+    """The error when no server answered in time; `reason` is that of the last try, if there was one."""
+    hint = "start one with `jetjobs dev`, or set another with --server or NATS_URL"
+    if "expecting INFO" in reason:
+        reason = "it closes the connection without a greeting"
+        hint = "if its tls block has handshake_first, set nats.tls_first"
+    more = f": {reason}" if reason else ""
+    return BrokerUnavailable(f"no NATS server at {show_url(settings.url)} within {limit_s:g} s{more}", hint=hint)
+
+
+def no_tls(where: str) -> ConnectionRefused:
     return ConnectionRefused(
         BrokerUnavailable(
             f"{where} does not offer TLS, which the settings require: no login was sent",
@@ -93,7 +106,7 @@ def _date(text: str | None) -> datetime | None:
 def _handshake(error: BaseException, settings: NatsSettings, where: str) -> JetJobsError:
     reason = "the connection was closed"
     if isinstance(error, ssl.SSLError):
-        reason = (error.reason or str(error)).lower().replace("_", " ")
+        reason = (getattr(error, "reason", None) or error.strerror or str(error)).lower().replace("_", " ")
     elif not settings.tls_cert:
         return no_client_certificate(where).reason
     if "certificate required" in reason:
@@ -102,7 +115,7 @@ def _handshake(error: BaseException, settings: NatsSettings, where: str) -> JetJ
         # With TLS 1.3 the server checks it after the handshake, and often only closes the connection.
         text = f"{where} refused the client certificate {settings.tls_cert}: {reason}"
         return AccessDenied(text, hint="use one that is valid and signed by a CA in the server's ca_file")
-    if settings.tls_first and reason in ("wrong version number", "record layer failure", "unknown protocol"):
+    if settings.tls_first and reason in _PLAIN:
         text = f"{where} does not begin with a TLS handshake"
         return BrokerUnavailable(
             text, hint="unset nats.tls_first, or set handshake_first in the server's tls block"

@@ -6,6 +6,7 @@ Here a server without TLS is refused if the settings require TLS, at every recon
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from typing import Any
@@ -17,9 +18,12 @@ from nats.errors import UnexpectedEOF
 
 from jetjobs.jetstream.transport.credentials import key_login, tls_context
 from jetjobs.jetstream.transport.nats_client import FastClient
-from jetjobs.jetstream.transport.refusals import ConnectionRefused, no_client_certificate, no_tls
+from jetjobs.jetstream.transport.refusals import PLAIN_DATA, ConnectionRefused, no_client_certificate, no_tls
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.settings import NatsSettings, requires_tls, show_url
+
+CLOSE_S = 1.0
+"""A network that drops everything does not confirm the end of TLS. Without a limit, a reconnect waits 30 s."""
 
 
 class _Transport(TcpTransport):
@@ -39,18 +43,30 @@ class _Transport(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        plain = self._io_writer
+        reader, plain = self._io_reader, self._io_writer
         assert plain is not None
         try:
             await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+            if getattr(reader, "_buffer", b""):
+                raise ssl.SSLError(1, PLAIN_DATA)  # with `tls_first`: the greeting, which does not come again
         except BaseException:
             # asyncio never reports to the plain writer that it is closed: waiting for that would not end.
-            plain.transport.abort()
+            for writer in (self._io_writer or plain, plain):
+                writer.transport.abort()
             self._io_reader = self._io_writer = None
             raise
         self.encrypted = True
         # Without it, asyncio logs a warning when the server closes the connection.
         self._io_writer._protocol._over_ssl = True  # type: ignore[union-attr]
+
+    async def wait_closed(self) -> None:
+        writer = self._io_writer
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await super().wait_closed()  # type: ignore[no-untyped-call]
+        except TimeoutError:
+            if writer is not None:
+                writer.transport.abort()
 
 
 class SecureClient(FastClient):
@@ -123,7 +139,7 @@ class SecureClient(FastClient):
     def _check_greeting(self, info: dict[str, Any]) -> None:
         if self._requires_tls and not self.encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
-                self._refuse(no_tls(self._settings, self.where))
+                self._refuse(no_tls(self.where))
             info["tls_required"] = True  # nats-py does not start TLS if it is only available
         if info.get("tls_verify") and not self._settings.tls_cert:
             self._refuse(no_client_certificate(self.where))
@@ -136,7 +152,7 @@ class SecureClient(FastClient):
     # Immediately before it is written. Nothing has been sent in clear before.
     def _connect_command(self) -> bytes:
         if self._requires_tls and not self.encrypted:
-            self._refuse(no_tls(self._settings, self.where))
+            self._refuse(no_tls(self.where))
         try:
             login = key_login(self._settings)
         except ConfigError as error:
