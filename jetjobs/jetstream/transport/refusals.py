@@ -62,8 +62,8 @@ def refusal(error: BaseException, settings: NatsSettings, info: dict[str, Any], 
         return error.reason
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate(error, settings, where)
-    closed = isinstance(error, OSError | nats.errors.UnexpectedEOF)
-    if isinstance(error, ssl.SSLError) or (closed and info.get("tls_verify")):
+    closed = isinstance(error, OSError | nats.errors.UnexpectedEOF) and not isinstance(error, TimeoutError)
+    if _is_tls(error) or (closed and info.get("tls_verify")):
         return _handshake(error, settings, where)
     text = str(error).removeprefix("nats: ").strip("'")
     if is_denial(text) or (closed and info.get("auth_required")):
@@ -103,15 +103,19 @@ def _date(text: str | None) -> datetime | None:
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC) if text else None
 
 
+def _is_tls(error: BaseException) -> bool:
+    """Whether TLS itself failed. That the connection ended during the handshake says nothing about TLS."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+
+
 def _handshake(error: BaseException, settings: NatsSettings, where: str) -> JetJobsError:
     reason = "the connection was closed"
-    if isinstance(error, ssl.SSLError):
-        reason = (getattr(error, "reason", None) or error.strerror or str(error)).lower().replace("_", " ")
-    elif not settings.tls_cert:
+    if _is_tls(error):
+        reason = (getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)).lower()
+        reason = reason.replace("_", " ")
+    if "certificate required" in reason or not (settings.tls_cert or _is_tls(error)):
         return no_client_certificate(where).reason
-    if "certificate required" in reason:
-        return no_client_certificate(where).reason
-    if settings.tls_cert and ("alert" in reason or not isinstance(error, ssl.SSLError)):
+    if settings.tls_cert and ("alert" in reason or not _is_tls(error)):
         # With TLS 1.3 the server checks it after the handshake, and often only closes the connection.
         text = f"{where} refused the client certificate {settings.tls_cert}: {reason}"
         return AccessDenied(text, hint="use one that is valid and signed by a CA in the server's ca_file")
