@@ -137,10 +137,8 @@ class SecureClient(FastClient):
                 server.tls_name = self._current_server.tls_name
 
     def _check_greeting(self, info: dict[str, Any]) -> None:
-        if self._requires_tls and not self.encrypted:
-            if not (info.get("tls_required") or info.get("tls_available")):
-                self._refuse(no_tls(self.where))
-            info["tls_required"] = True  # nats-py does not start TLS if it is only available
+        if self._requires_tls and info.get("tls_available"):
+            info["tls_required"] = True  # nats-py does not start TLS if the server only offers it
         if info.get("tls_verify") and not self._settings.tls_cert:
             self._refuse(no_client_certificate(self.where))
 
