@@ -85,7 +85,7 @@ async def page(
     except nats.errors.Error as error:
         raise from_exception(error, f"read {stream}") from error
     request = api.direct_get(stream)
-    name = connection.expect(ended, request, _PAGE_S)
+    name = connection.pending.expect(ended, request, _PAGE_S)
     try:
         first = {"start_time": since} if since else {"seq": start}
         query = {**first, "next_by_subj": subject, "batch": count, "max_bytes": PAGE_BYTES}
@@ -93,7 +93,7 @@ async def page(
             raise BrokerUnavailable(f"read {stream}: not connected")
         await ended
     finally:
-        connection.forget(name)
+        connection.pending.forget(name)
         with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
             await connection.nc.unlisten(sid)
     return found

@@ -200,7 +200,7 @@ class LanePuller:
 async def _check_publish(connection: Connection, subject: str, payload: bytes) -> None:
     """Publish without a reply. AccessDenied if this user may not, BrokerUnavailable if that is unknown."""
     refused: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    name = connection.expect(refused, subject, 2 * CHECK_S)
+    name = connection.pending.expect(refused, subject, 2 * CHECK_S)
     try:
         connection.nc.write(frame(subject, payload))
         await connection.nc.flush(CHECK_S)  # the answer follows the refusal, if there is one
@@ -209,5 +209,5 @@ async def _check_publish(connection: Connection, subject: str, payload: bytes) -
     except nats.errors.Error as error:
         raise from_exception(error, subject) from error
     finally:
-        connection.forget(name)
+        connection.pending.forget(name)
         refused.cancel()

@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import nats.errors
 
@@ -15,8 +15,9 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connect_options import connect_options
 from jetjobs.jetstream.transport.denials import Denials, read_violation
 from jetjobs.jetstream.transport.errors import from_exception, from_response, is_transient
-from jetjobs.jetstream.transport.nats_client import frame, read_status
+from jetjobs.jetstream.transport.nats_client import frame
 from jetjobs.jetstream.transport.refusals import no_server, refusal
+from jetjobs.jetstream.transport.requests import PendingRequests
 from jetjobs.jetstream.transport.secure_client import SecureClient
 from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, JetJobsError, UnsupportedServer
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Observer
@@ -26,23 +27,12 @@ HEADER_ROOM = 64 * 1024
 """Reserved below `max_payload` for the headers that later moves of a job add. ADR 2."""
 
 MIN_VERSION = (2, 14)  # ADR 23
-_SWEEP_S = 0.25
 _NO_JETSTREAM_S = 1.5
 """A restart takes less than this. After it, an API that does not respond means that JetStream is off."""
 
 
-class _Waiting(NamedTuple):
-    future: asyncio.Future[bytes]
-    subject: str
-    expires_at: float
-
-
 class Connection:
-    """A NATS client with one reply inbox for all requests.
-
-    The `request` of nats-py creates a timer for every call, and a denied request fails only when it times out.
-    Here one sweep serves all timeouts, and a denial fails its request at once.
-    """
+    """A NATS client and its pending requests. A denied request fails at once."""
 
     def __init__(self, settings: NatsSettings, name: str, observe: Observer) -> None:
         self._settings = settings
@@ -50,13 +40,10 @@ class Connection:
         self._observe = observe
         self.nc = SecureClient(settings)
         self.denials = Denials(self.nc, settings.inbox_prefix, observe, self._call_back)
+        self.pending = PendingRequests(self.denials.inbox_error)
         self.closed = asyncio.Event()
         """Set when the connection will not come back: the server ended it, or we closed it."""
         self._loop: asyncio.AbstractEventLoop
-        self._waiting: dict[str, _Waiting] = {}
-        self._prefix = ""
-        self._token = 0
-        self._sweeper: asyncio.TimerHandle | None = None
         self._lost_at = 0.0
         self._on_disconnect: list[Callable[[], None]] = []
         self._on_reconnect: list[Callable[[], None]] = []
@@ -92,8 +79,8 @@ class Connection:
                 await self.nc.close()
         await self._check_version()
         self._refused = self._refusal = None
-        self._prefix = self.nc.new_inbox() + "."
-        await self.nc.listen(self._prefix + "*", self._on_reply)
+        self.pending.open(self.nc.new_inbox())
+        await self.nc.listen(self.pending.prefix + "*", self.pending.on_reply)
         try:
             await self.nc.flush(limit)  # the answer follows the refusal of the inbox, if there is one
         except nats.errors.Error as error:
@@ -106,8 +93,7 @@ class Connection:
     async def close(self) -> None:
         """Flush the buffer and close. Pending requests fail."""
         self.denials.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self.pending.close()
         with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, asyncio.TimeoutError):
             if self.nc.is_connected:
                 await self.nc.flush(2)
@@ -115,7 +101,7 @@ class Connection:
         with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):
             await self.nc.close()
         self.closed.set()
-        self._fail_all(BrokerUnavailable("the connection is closed"))
+        self.pending.fail_all(BrokerUnavailable("the connection is closed"))
 
     async def _check_version(self) -> None:
         problem = "has no readable version"
@@ -176,29 +162,16 @@ class Connection:
         """Send a request and return its answer. AccessDenied or BrokerUnavailable, code 503 without responders."""
         # Not asyncio.get_running_loop(): before Python 3.12 each call makes a system call.
         future: asyncio.Future[bytes] = self._loop.create_future()
-        name = self.expect(future, subject, timeout_s)
+        name = self.pending.expect(future, subject, timeout_s)
         try:
-            self.nc.write(frame(subject, payload, self._prefix + name, headers))
+            self.nc.write(frame(subject, payload, self.pending.prefix + name, headers))
             return await future
         except nats.errors.Error as error:
             raise from_exception(error, subject) from error
         except ValueError as error:  # the subject contains text that others wrote
             raise BrokerError(f"not sent: {error}") from error
         finally:
-            self.forget(name)
-
-    def expect(self, future: asyncio.Future[bytes], subject: str, timeout_s: float) -> str:
-        """Fail the future when a request to `subject` is denied, the connection is lost or time is up, until
-        `forget` is called with the returned name."""
-        self._token += 1
-        name = str(self._token)
-        self._waiting[name] = _Waiting(future, subject, time.monotonic() + timeout_s)
-        if self._sweeper is None:
-            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
-        return name
-
-    def forget(self, name: str) -> None:
-        self._waiting.pop(name, None)
+            self.pending.forget(name)
 
     def check_loop(self) -> None:
         """JetJobsError on another event loop than the one it was opened on, where a request would never return."""
@@ -281,15 +254,6 @@ class Connection:
 
     # Called by nats-py
 
-    def _on_reply(self, subject: str, reply: str, data: bytes, headers: bytes | None) -> None:
-        waiting = self._waiting.get(subject[len(self._prefix) :])
-        if waiting is None or waiting.future.done():
-            return
-        if headers is not None and not data and read_status(headers)[0] == "503":
-            waiting.future.set_exception(BrokerUnavailable(f"{waiting.subject}: no responders", code=503))
-        else:
-            waiting.future.set_result(data)
-
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
         text = str(error)
@@ -299,12 +263,10 @@ class Connection:
         if violation is None:
             return
         if violation.verb == "publish":
-            for waiting in list(self._waiting.values()):
-                if waiting.subject == violation.subject and not waiting.future.done():
-                    waiting.future.set_exception(violation.error())
+            self.pending.fail(violation.subject, violation.error())
         self.denials.add(violation)
         if (unreachable := self.denials.inbox_error()) is not None:
-            self._fail_all(unreachable)
+            self.pending.fail_all(unreachable)
 
     def _disconnected(self) -> None:
         for callback in list(self._on_disconnect):
@@ -335,7 +297,7 @@ class Connection:
         self._refusal, self._refusal_reported = None, False
         self._observe(ConnectionRestored(outage, self.nc.where))
         # Data written to the old socket is lost. Callers repeat their request under the same message id.
-        self._fail_all(BrokerUnavailable("the connection was lost"))
+        self.pending.fail_all(BrokerUnavailable("the connection was lost"))
         self._call_back()
 
     def _call_back(self) -> None:
@@ -344,21 +306,7 @@ class Connection:
 
     async def _on_closed(self) -> None:
         self.closed.set()
-        self._fail_all(BrokerUnavailable(f"the connection is closed: {_plain(self._last_error)}"))
-
-    def _fail_all(self, error: BrokerError) -> None:
-        for waiting in list(self._waiting.values()):
-            if not waiting.future.done():
-                waiting.future.set_exception(error)
-
-    def _sweep(self) -> None:
-        now = time.monotonic()
-        for waiting in list(self._waiting.values()):
-            if waiting.expires_at <= now and not waiting.future.done():
-                lost = BrokerUnavailable(f"{waiting.subject}: no answer")
-                waiting.future.set_exception(self.denials.inbox_error() or lost)
-        loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self._waiting else None
+        self.pending.fail_all(BrokerUnavailable(f"the connection is closed: {_plain(self._last_error)}"))
 
 
 def _plain(error: BaseException | None) -> str:
