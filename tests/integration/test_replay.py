@@ -216,6 +216,7 @@ async def test_a_late_retry_of_a_job_that_died_and_was_replayed_does_not_run(
         delivery = Delivery(app.jetstream.connection, subject, ack, stored.data, write_headers(stored.headers))
         attempt = Attempt(delivery, "default", "normal", time.monotonic(), 600.0)
         job = decode(delivery)
+        await app.jetstream.server_clock.refresh()  # as a worker does when it starts
         leases = LeaseTable(600.0, lambda event: None)
         settlement = Settlement(app.jetstream, app, leases, "w1", 10.0, lambda event: None)
         retried = Retried(0.0, ErrorInfo("LookupError", "no"))

@@ -7,6 +7,7 @@ that expires. The duties for overdue and stranded jobs have modules of their own
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Awaitable, Callable
 
@@ -61,13 +62,18 @@ def duties(jetstream: JetStreamClient, stranded: StrandedJobs) -> list[Duty]:
 
     overdue = Duty(OVERDUE, OVERDUE_EVERY_S, lambda: each_queue(late.sweep))
 
-    async def watch_clock(queue: str) -> DutyResult:
+    async def check_clock(queue: str) -> DutyResult:
         if await late.clock_jumped(queue):
             overdue.run_within(0.0)
         return DutyResult(0)
 
+    async def watch_clock() -> DutyResult:
+        with contextlib.suppress(BrokerError):  # it is asked again soon; other duties report a lasting error
+            await each_queue(check_clock)
+        return DutyResult(0)
+
     return [
-        Duty("clock", CLOCK_EVERY_S, lambda: each_queue(watch_clock)),
+        Duty("clock", CLOCK_EVERY_S, watch_clock),
         overdue,
         Duty("stranded", STRANDED_EVERY_S, lambda: each_queue(stranded.sweep)),
         Duty(HINTS, math.inf, stranded.check_hints),
