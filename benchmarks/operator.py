@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +13,7 @@ from benchmarks.full import BUSY, COMMON, NONE, RARE, Full, app, full
 from benchmarks.processes import child
 from benchmarks.report import Row, Table
 from jetjobs import JobState
-from jetjobs.model.errors import JobNotFound
+from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.model.views.job_query import JobQuery
 
 _SHOW_MS, _DEAD_MS, _QUEUES_MS = 50.0, 200.0, 300.0
@@ -33,7 +32,6 @@ class Query(NamedTuple):
     words: tuple[str, ...]
     call: Call
     limit_ms: float | None
-    code: int = 0
     by_command: bool = False
     """Whether it is also measured as a command. One of each kind is enough: a command needs 0.5 s to start."""
 
@@ -58,8 +56,10 @@ async def operator(rounds: int, scale: float) -> list[Table]:
 
 def _shows(there: Full) -> Iterator[Query]:
     async def nowhere(number: int) -> None:
-        with contextlib.suppress(JobNotFound):
-            await app.jobs.get(f"unknown-{number}")
+        # One look: `jobs show` looks again a second later before it says that the job does not exist.
+        jetstream = app.jetstream
+        queues = await list_queues(jetstream.connection, jetstream.names)
+        assert not await jetstream.locator.locate(f"unknown-{number}", queues)
 
     commands = {f"queued, {BUSY}", f"later, {BUSY}", f"done, {BUSY}", "dead"}
     for place, ids in there.ids.items():
@@ -69,8 +69,7 @@ def _shows(there: Full) -> Iterator[Query]:
 
         words = ("jobs", "show", ids[len(ids) // 2])
         yield Query(f"{_SHOW} {place}", words, found, _SHOW_MS, by_command=place in commands)
-    words = ("jobs", "show", "unknown-0")
-    yield Query(f"{_SHOW} unknown id", words, nowhere, _SHOW_MS, code=5, by_command=True)
+    yield Query(f"{_SHOW} unknown id, one look", ("jobs", "show", "unknown-0"), nowhere, _SHOW_MS)
 
 
 def _lists() -> Iterator[Query]:
@@ -105,8 +104,8 @@ async def _commanded(url: str, queries: list[Query], rounds: int) -> list[Row]:
     took: dict[str, list[float]] = {query.name: [] for query in queries}
     for _ in range(rounds):
         for query in queries:
-            starts.append(await _ms(_run("jetjobs", *_START_UP, "--server", url, code=0)))
-            took[query.name].append(await _ms(_run("jetjobs", *query.words, "--server", url, code=query.code)))
+            starts.append(await _ms(_run("jetjobs", *_START_UP, "--server", url)))
+            took[query.name].append(await _ms(_run("jetjobs", *query.words, "--server", url)))
     start = min(starts)
     return [
         Row(query.name, "ms", min(took[query.name]) - start, start, limit=query.limit_ms,
@@ -115,10 +114,10 @@ async def _commanded(url: str, queries: list[Query], rounds: int) -> list[Row]:
     ]  # fmt: skip
 
 
-async def _run(*module: str, code: int) -> None:
+async def _run(*module: str) -> None:
     async with child(*module, capture=True, quiet=True) as process, asyncio.timeout(_COMMAND_S):
         await process.communicate()
-    if process.returncode != code:
+    if process.returncode:
         raise RuntimeError(f"{' '.join(module)} ended with status {process.returncode}")
 
 

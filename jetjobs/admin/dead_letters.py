@@ -12,6 +12,7 @@ from jetjobs.admin.replay import Replayer, replay_many
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import read_letter
+from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.model.errors import DefinitionError, DeliveryError, JobAmbiguous, QueueNotFound
 from jetjobs.model.public import public
 from jetjobs.model.views.dead_letter import (
@@ -65,7 +66,7 @@ class DeadLetters:
         """The letter of a job, or None. JobAmbiguous when several queues or tasks have a letter with this id."""
         if not all(is_id(token) for token in (job_id, queue or "any", task or "any")):
             return None
-        subjects = await self._jetstream.dead.subjects_of(job_id, queue or "*", task or "*")
+        subjects = await look_twice(lambda: self._jetstream.dead.subjects_of(job_id, queue or "*", task or "*"))
         if len(subjects) > 1:
             places = [(subject.queue, subject.task) for subject in map(DeadSubject.parse, subjects)]
             raise JobAmbiguous(

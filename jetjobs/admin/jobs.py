@@ -11,6 +11,7 @@ from jetjobs.admin.reschedule import MoveAnswer, Rescheduler
 from jetjobs.define.options import check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
+from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.jetstream.messages.scan import page, scan
 from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.queue_state import lane_states
@@ -83,10 +84,7 @@ class Jobs:
         """The queue and task of the job with that id."""
         if not is_id(job_id):
             raise JobNotFound(f"invalid job id {job_id!r}", hint="use 1 to 128 letters, digits, '-' or '_'")
-        jetstream = self._jetstream
-        queues = [queue] if queue is not None else await list_queues(jetstream.connection, jetstream.names)
-        found = await self._jetstream.locator.locate(job_id, queues)
-        found = {(q, t) for q, t in found if queue in (None, q) and task in (None, t)}
+        found = await look_twice(lambda: self._places(job_id, queue, task))
         if not found:
             raise JobNotFound(
                 f"no job with id {job_id}",
@@ -100,6 +98,12 @@ class Jobs:
                 f"{len(places)} jobs have the id {job_id}: {listed}", places=places, hint="add --queue and --task"
             )
         return found.pop()
+
+    async def _places(self, job_id: str, queue: str | None, task: str | None) -> set[tuple[str, str]]:
+        jetstream = self._jetstream
+        queues = [queue] if queue is not None else await list_queues(jetstream.connection, jetstream.names)
+        found = await jetstream.locator.locate(job_id, queues)
+        return {(q, t) for q, t in found if queue in (None, q) and task in (None, t)}
 
     async def _explain(self, queue: str, task: str, job_id: str) -> NoReturn:
         """Raise the reason why a job that was located has no state."""

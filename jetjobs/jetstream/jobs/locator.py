@@ -12,7 +12,7 @@ from jetjobs.jetstream.jobs.dead_letters import DeadLetters
 from jetjobs.jetstream.jobs.results import Results
 from jetjobs.jetstream.jobs.status import dead_status, done_status, live_status
 from jetjobs.jetstream.messages.codec import header_number, identify, read_replays, run_of
-from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
+from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on, look_twice
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
 from jetjobs.jetstream.transport import api
@@ -180,6 +180,11 @@ class JobLocator:
 
         `run` is that of an earlier status; see `find_live`.
         """
+        return await look_twice(
+            lambda: self._status(queue, task, job_id, run), lambda status: status.state is not None
+        )
+
+    async def _status(self, queue: str, task: str, job_id: str, run: str) -> JobStatus:
         # A move stores the job in the next place before it is removed from the old one. While it is in both, the
         # record of its own run decides. If it moves during the search, the search is repeated once.
         for _ in range(2):

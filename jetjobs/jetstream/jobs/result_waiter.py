@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters, read_cause
 from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.jobs.results import Results
+from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import (
@@ -177,15 +178,21 @@ class ResultWaiter:
 
         Searches in the order of a job's life.
         """
+        known = await look_twice(lambda: self._known_run(handle, run), lambda found: found is not None)
+        if known is None:
+            raise ResultExpired(
+                f"job {handle.id} has ended and its record is gone or cannot be read",
+                hint="a job published without jetjobs is not found by this id before it runs",
+            )
+        return known
+
+    async def _known_run(self, handle: JobReference, run: str) -> str | None:
         where = handle.queue, handle.task, handle.id
         if await self._locator.find_live(*where, run):
             return run
         running = await self._locator.running_without_id(*where)
         if not running and await self._ended(handle) is None:
-            raise ResultExpired(
-                f"job {handle.id} has ended and its record is gone or cannot be read",
-                hint="a job published without jetjobs is not found by this id before it runs",
-            )
+            return None
         return str(running.get("run", run))
 
     # Following: by the events of the job, and by polling the streams each second.

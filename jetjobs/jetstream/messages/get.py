@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import MESSAGE_DELETE_FAILED, MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND
 from jetjobs.jetstream.transport.nats_client import read_headers
 from jetjobs.model.errors import BrokerError
+
+SECOND_LOOK_S = 1.0
+T = TypeVar("T")
 
 
 class StoredMessage(NamedTuple):
@@ -72,3 +77,16 @@ async def delete_message(connection: Connection, stream: str, sequence: int, *, 
             raise
         return False
     return True
+
+
+async def look_twice(look: Callable[[], Awaitable[T]], found: Callable[[T], object] = bool) -> T:
+    """What `look` finds, if need be a second later.
+
+    A leader that was frozen answers with its old state when it wakes, until it learns that it was replaced. So
+    only two looks show that something does not exist.
+    """
+    result = await look()
+    if not found(result):
+        await asyncio.sleep(SECOND_LOOK_S)
+        result = await look()
+    return result
