@@ -42,7 +42,7 @@ class CancelOutcome(StrEnum):
     NOT_STOPPABLE = "not stoppable"
     """The job runs in a thread, which cannot be stopped. It will not run again."""
     UNCONFIRMED = "unconfirmed"
-    """A worker that may hold the job does not answer. A job that has not started by now will not start."""
+    """A worker that may hold the job does not answer. No other worker starts the job."""
 
 
 @public("jetjobs.admin")

@@ -18,7 +18,7 @@ from tests.conftest import MakeApp
 from tests.support.job_states import HOUR, StateTasks
 from tests.support.letters import bury, letter_of
 from tests.support.probe import Probe, eventually, wait_until
-from tests.support.proxy import LostAnswers, Proxy
+from tests.support.proxy import Frames, LostAnswers, Proxy
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -175,6 +175,23 @@ async def test_run_now_is_answered_moved_when_the_job_has_ended_before_the_confi
         assert {answer.outcome for answer in answers} == {MoveOutcome.MOVED}
         assert runs == dict.fromkeys(range(COUNT), 1)
         assert len(await truth.done()) == (COUNT if store_result else 0)
+
+
+async def test_a_move_that_was_never_stored_is_answered_too_late_when_another_operator_was_first(
+    far: JetJobs, make_app: MakeApp, proxy: Proxy, truth: Truth
+) -> None:
+    near = make_app()
+    zoo, _ = StateTasks(far), StateTasks(near)
+    async with provisioned(far), near:
+        handle = await zoo.fine.options(delay=HOUR).enqueue(1)
+        proxy.to_server = lost = Frames(r"jobs\.work\.default\.normal\.\S+", r".*?\r\n\r\n.*?", lambda: True)
+        moving = asyncio.create_task(far.jobs.run_now(handle.id))
+        await wait_until(lambda: lost.seen)
+        assert (await near.jobs.run_now(handle.id)).outcome is MoveOutcome.MOVED
+        before = (await truth.api("STREAM.INFO.jobs-work-default"))["state"]["last_seq"]
+        assert (await moving).outcome is MoveOutcome.TOO_LATE
+        assert (await truth.api("STREAM.INFO.jobs-work-default"))["state"]["last_seq"] == before
+        assert await truth.jobs() == [f"jobs.work.default.normal.fine.-.{handle.id}"]
 
 
 async def test_of_two_reschedules_at_once_only_the_stored_one_is_answered_moved(
