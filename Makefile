@@ -15,6 +15,7 @@ UV := $(shell command -v uv 2>/dev/null)
 # Of `make chaos`.
 SEED ?= 1
 SECONDS ?= 60
+CLUSTER ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check docs constraints bench chaos soak up down clean
@@ -54,8 +55,8 @@ constraints: ## pin the development dependencies in constraints.txt; needs uv
 bench: $(STAMP) ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(STAMP) ## break everything for a while and check: SEED=2 SECONDS=300
-	$(BIN)/python -m tests.chaos --seed $(SEED) --seconds $(SECONDS) $(ARGS)
+chaos: $(STAMP) ## break everything for a while and check: SEED=2 SECONDS=300 CLUSTER=3
+	$(BIN)/python -m tests.chaos --seed $(SEED) --seconds $(SECONDS) --cluster $(CLUSTER) $(ARGS)
 
 soak: $(STAMP) ## schedules through kills, freezes and restarts, for six minutes
 	JETJOBS_SOAK=1 $(BIN)/python -m pytest -q tests/e2e/test_schedulers.py $(ARGS)

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos import report
+from tests.chaos.plan import NODES
 from tests.chaos.run import plan_for, run
 
 
@@ -17,12 +18,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Fault injection for jetjobs.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--cluster", type=int, choices=(0, NODES), default=0, help="3 for a cluster of three servers"
+    )
+    parser.add_argument("--only", default="", help="restrict the faults to these kinds, separated by commas")
     parser.add_argument("--report", type=Path, help="also write the report to this file, as Markdown")
     parser.add_argument("--keep", type=Path, help="keep journal, logs and store in this folder")
     parser.add_argument("--odd", action="store_true", help="also print the trails of jobs that ended unusually")
     parser.add_argument("--plan", action="store_true", help="print the plan and exit")
     options = parser.parse_args()
-    plan = plan_for(options.seed, options.seconds)
+    only = tuple(filter(None, options.only.split(",")))
+    plan = plan_for(options.seed, options.seconds, options.cluster, only)
     if options.plan:
         print(plan)
         return 0

@@ -10,7 +10,7 @@ from tests.chaos.explain import Explainer
 from tests.chaos.facts import WAITING, Facts, Stored
 from tests.chaos.history import STORED, UNCONFIRMED, History, Sent
 from tests.chaos.journal import FINISH, START, Line
-from tests.chaos.kinds import DONE, KINDS, LATER, QUIET
+from tests.chaos.kinds import CANCELLED, DONE, KINDS, LATER, QUIET
 from tests.chaos.tasks import DOOMED_ATTEMPTS, QUICK
 
 MAX_RSS = 400 * 1024 * 1024
@@ -20,9 +20,12 @@ SPARE = 500
 """One unexplained second start per this many starts is tolerated: a process may stall by itself."""
 UNRECORDED = "finished, record refused for lack of storage"
 GONE = "gone by replay"
+UNDONE_S = 10.0
+"""How long a replay may take: an older store undoes one that was stored after the copy."""
 FOLLOWS = "moves of a message that ran twice"
 ANNOUNCED = "change of priority, announced"
 LOST = "lost"
+FORGOTTEN = "forgotten with the older store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,11 @@ class Checker:
         self._stored: dict[str, Stored] = {one.id: one for one in facts.stored}
         self._by_source = {letter["headers"].get("Jetjobs-Source", ""): i for i, letter in facts.dead.items()}
         self._announced = {one.id for one in history.moves if one.announced}
-        self._replayed = {(one.id, one.run) for one in history.replays if one.answer != "refused"}
+        self._replayed = {
+            (one.id, one.run)
+            for one in history.replays
+            if one.answer != "refused" and not history.undone(one.at - UNDONE_S, one.at)
+        }
         self.found = Findings()
 
     def check(self, log_trouble: list[str]) -> Findings:
@@ -99,6 +106,8 @@ class Checker:
                 continue  # a duplicate of a key: the same job
             counted.add(sent.id)
             ending = self._ending(sent)
+            if ending == LOST and self._history.may_be_gone(sent.id):
+                ending = FORGOTTEN
             if sent.answer in STORED:
                 if ending == LOST:
                     self.found.lost += 1
@@ -123,7 +132,7 @@ class Checker:
         gone = {run for run in lives if (job_id, run) in self._replayed}
         record = self._facts.done.get(job_id)
         if record and record.get("run") not in gone:
-            return DONE
+            return CANCELLED if record.get("state") == CANCELLED else DONE
         if letter is not None:
             return str(letter.get("reason", "no reason"))
         if (there := self._stored.get(job_id)) is not None:
@@ -153,7 +162,7 @@ class Checker:
 
     def _check_kind(self, sent: Sent, ending: str) -> None:
         kind = KINDS[sent.kind]
-        if ending in kind.ends or ending in (LOST, GONE):
+        if ending in kind.ends or ending in (LOST, GONE, FORGOTTEN):
             return
         if ending == "crashed":
             self.found.innocents.append(sent.id)
@@ -169,6 +178,10 @@ class Checker:
                 self.found.zombies.append(job_id)
                 if job_id not in self._announced and not self._explain.zombie(self._of[job_id]):
                     self.found.violate("I2", "both done and dead, and no fault explains it", job_id)
+        confirmed = {sent.id for sent in self._history.sent if sent.answer in STORED and not sent.sequence}
+        for job_id, letter in self._facts.dead.items():
+            if letter.get("type") == "IdTaken" and (taken := job_id.rsplit("-s", 1)[0]) in confirmed:
+                self.found.violate("I2", f"dead as {job_id}: its own next place was taken for another job", taken)
 
     # I3
 
@@ -200,7 +213,7 @@ class Checker:
         unseen = {sent.id for sent in self._history.sent if not KINDS[sent.kind].journaled}
         for job_id, record in self._facts.done.items():
             ends = [line for line in self._of[job_id] if line.event == FINISH and line.run == record.get("run")]
-            if record and not ends and job_id not in unseen:
+            if record and not ends and job_id not in unseen and record.get("state") != CANCELLED:
                 self.found.violate("JOURNAL", "has a done record and never finished", job_id)
 
     # Lanes

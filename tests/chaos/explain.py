@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from tests.chaos.history import STALL, History, Span
+import math
+
+from tests.chaos.history import OLDER_STORE, STALL, History, Span
 from tests.chaos.journal import FINISH, START, Line
-from tests.chaos.plan import LEASE_S
+from tests.chaos.plan import CLUSTER_FAULTS, LEASE_S
 
 AFTER_S = LEASE_S + 1.0
 """How long a fault has effects after its end: a lease that was not renewed has expired by then."""
-_SERVER = ("kill_server", "restart_server", STALL)
+_SERVER = ("kill_server", "restart_server", *CLUSTER_FAULTS, OLDER_STORE, STALL)
+_LATE = ("delay", "slow_answers")
 _OF_ONE = ("freeze_worker", "blackhole", "cut", "kill_worker", "term_worker")
-_LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], "delay")
+_LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], *_LATE)
 """When several faults would explain it, the first of these is reported."""
 BLOCKED = "loop blocked by a task"
 DIED = "death of the worker"
@@ -23,8 +26,12 @@ class Explainer:
         """`blocked`: process, start and end of each blocked event loop that the workers logged."""
         self._history = history
         self._blocked = list(blocked)
+        self._ended: dict[tuple[int, tuple[str, str, int]], float] = {}
+        """When a process last ended an attempt at a message."""
         started: dict[tuple[int, tuple[str, str, int]], float] = {}
         for line in lines:
+            if line.event != START:
+                self._ended[line.pid, line.message] = line.at
             if line.task == "block" and line.event == START:
                 started[line.pid, line.message] = line.at
             elif line.task == "block" and line.event == FINISH:
@@ -32,6 +39,9 @@ class Explainer:
 
     def again(self, before: Line, again: Line) -> str:
         """The fault between two starts of one message that made the server redeliver it; empty for none."""
+        ended = self._ended.get((before.pid, before.message), math.inf)
+        if self._came_back(before.at, max(ended, before.at), again.at):
+            return OLDER_STORE
         if again.delivery < before.delivery:
             return self._late(again)
         died = self._history.died(before.pid)
@@ -42,13 +52,20 @@ class Explainer:
         # The delivery was read late, but in time: most of the lease had passed before the first heartbeat.
         return why or (BLOCKED if self._blocked_s(before) >= LEASE_S / 3 else "")
 
+    def _came_back(self, started: float, ended: float, again: float) -> bool:
+        """Whether a message that was under way or settled after a copy of the store came back with that copy."""
+        return any(
+            span.kind == OLDER_STORE and started <= span.stopped <= again and ended + AFTER_S >= span.start
+            for span in self._history.spans
+        )
+
     def _late(self, again: Line) -> str:
         """A worker read an old delivery late; by then the job had run elsewhere."""
         why = BLOCKED if self._blocked_s(again) >= LEASE_S - 0.5 else ""
         worker = self._history.worker_of(again.pid, again.at)
         why = why or self._first(again.at - AFTER_S, again.at, worker, again.place)
         # A killed server or a recreated consumer has lost the delivery count: then nothing was read late.
-        return f"{why}, an old delivery read late" if why in (*_OF_ONE, "delay", BLOCKED) else why
+        return f"{why}, an old delivery read late" if why in (*_OF_ONE, *_LATE, BLOCKED) else why
 
     def _blocked_s(self, line: Line) -> float:
         """How long tasks blocked the event loop of that process shortly before."""
@@ -60,6 +77,8 @@ class Explainer:
 
     def zombie(self, lines: list[Line]) -> str:
         """The fault that let a worker finish a job after it had lost the lease."""
+        if lines and self._came_back(lines[0].at, lines[-1].at, lines[-1].at):
+            return OLDER_STORE
         for line in lines:
             worker = self._history.worker_of(line.pid, line.at)
             if why := self._first(line.at - AFTER_S, line.at + 4 * LEASE_S, worker, line.place):
@@ -77,7 +96,9 @@ class Explainer:
         kinds = {
             span.kind
             for span in spans
-            if span.start <= end and span.end + AFTER_S >= start and _concerns(span, worker, place)
+            if (span.stopped or span.start) <= end
+            and span.over + AFTER_S >= start
+            and _concerns(span, worker, place)
         }
         return next((kind for kind in _LIKELY if kind in kinds), "")
 
@@ -87,6 +108,6 @@ def _concerns(span: Span, worker: int | None, place: str) -> bool:
         # Released and quarantined jobs are delivered from another lane of the same queue.
         queue, lane = span.lane
         return place == f"{queue}/{lane}" or (lane == "returned" and place.startswith(f"{queue}/"))
-    if span.kind in _OF_ONE or span.kind == "delay":
+    if span.kind in _OF_ONE or span.kind in _LATE:
         return worker is not None and span.touches(worker)
     return span.kind in _SERVER

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tests.chaos import clock
 from tests.support.server import Truth
 
 WAITING = ("later", "retry")
@@ -98,17 +98,17 @@ async def _get(truth: Truth, stream: str, query: dict[str, Any]) -> Stored | Non
 
 async def until_all_ended(truth: Truth, queues: list[str], timeout_s: float) -> list[Stored]:
     """Wait until no job is under way. Returns the jobs that still are when the time is up."""
-    give_up = time.time() + timeout_s
+    give_up = clock.now() + timeout_s
     while True:
         under_way = await _under_way(truth, queues)
-        if not under_way or time.time() > give_up:
+        if not under_way or clock.now() > give_up:
             return under_way
         await asyncio.sleep(0.25)
 
 
 async def _under_way(truth: Truth, queues: list[str]) -> list[Stored]:
     """Jobs in a lane, and those in `later` or `retry` that are due within ten minutes or overdue."""
-    soon = time.time() + 600
+    soon = clock.now() + 600
     found = []
     for queue in queues:
         found += [one for one in await stored(truth, queue) if one.lane not in WAITING or one.due_at < soon]

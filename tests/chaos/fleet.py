@@ -8,11 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from jetjobs.dev_server import die_with_parent
-from tests.chaos import journal
+from tests.chaos import clock, journal
 from tests.chaos.history import History, Life
 from tests.chaos.plan import LEASE_S
 from tests.support.processes import clean_environment
@@ -26,8 +25,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Fleet:
     """Runs one worker per URL: each reaches the server over its own link."""
 
-    def __init__(self, urls: list[str], folder: Path, history: History) -> None:
+    def __init__(self, urls: list[str], folder: Path, history: History, replicas: int) -> None:
         self._urls = urls
+        self._replicas = replicas
         self._folder = folder
         self._history = history
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -44,7 +44,7 @@ class Fleet:
         """Restart workers that die, as a supervisor would, until cancelled."""
         measured_at = 0.0
         while True:
-            now = time.time()
+            now = clock.now()
             for worker in range(len(self._urls)):
                 process = self._processes.get(worker)
                 if process is None:
@@ -74,9 +74,11 @@ class Fleet:
         environment = clean_environment(
             NATS_URL=self._urls[worker],
             JETJOBS_QUEUES__LEASE=f"{LEASE_S}s",
+            JETJOBS_QUEUES__REPLICAS=str(self._replicas),
             JETJOBS_OBSERVE__LOG_LEVEL="info",
             PYTHONPATH=os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
             **{journal.VARIABLE: str(self._folder / "journal")},
+            **clock.environment(),
         )
         command = [sys.executable, "-m", "jetjobs", "worker", "tests.chaos.tasks:app", "--log-format", "json"]
         command += ["--name", f"chaos-{worker}", "--stop-timeout", "500ms"]
@@ -92,13 +94,13 @@ class Fleet:
                 preexec_fn=die_with_parent(),
             )
         self._processes[worker] = process
-        self._lives[worker] = Life(worker, process.pid, time.time())
+        self._lives[worker] = Life(worker, process.pid, clock.now())
         self._history.lives.append(self._lives[worker])
         fresh.rename(self._log_of(worker))
 
     def _record_death(self, worker: int, code: int) -> None:
         life = self._lives[worker]
-        life.died, life.code = time.time(), code
+        life.died, life.code = clock.now(), code
         del self._processes[worker]
         self._frozen.discard(worker)
         self._start_at[worker] = life.died + _AGAIN_S
@@ -126,6 +128,12 @@ class Fleet:
         elif number == signal.SIGCONT:
             self._frozen.discard(worker)
         return True
+
+    def pid(self, worker: int) -> int:
+        """The process id of a worker that runs and is not frozen, otherwise 0."""
+        process = self._processes.get(worker)
+        running = process is not None and process.poll() is None and worker not in self._frozen
+        return process.pid if process is not None and running else 0
 
     def thaw(self) -> None:
         for worker in list(self._frozen):

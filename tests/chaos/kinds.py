@@ -1,4 +1,7 @@
-"""The kinds of jobs in a run: how frequent each is, and how it may end when no fault hits it."""
+"""The kinds of jobs in a run: how frequent each is, and how it may end when no fault hits it.
+
+The producer asks something about the jobs of the kinds `cancelled`, `hurried`, `postponed` and `awaited`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ QUIET = "finished"
 """The job keeps no record (`store_result=False`): only the journal shows that it finished."""
 LATER = "scheduled"
 """The job is still in lane `later`, because it is due long after the run."""
+CANCELLED = "cancelled"
+"""The job has a record that says so."""
 
 
 class Kind(NamedTuple):
@@ -35,6 +40,7 @@ ALWAYS = (
     _kind("far", 1, LATER),
     _kind("keyed", 7, DONE),
     _kind("flaky", 8, DONE),
+    _kind("patient", 6, DONE),
     _kind("doomed", 4, "exhausted"),
     _kind("reject", 3, "permanent"),
     _kind("snooze", 4, DONE),
@@ -51,6 +57,10 @@ ALWAYS = (
     _kind("bad_header", 2, "malformed", journaled=False),
     _kind("no_task", 2, "unknown_task", journaled=False),
     _kind("large", 1, DONE),
+    _kind("cancelled", 6, DONE, CANCELLED),
+    _kind("hurried", 3, DONE),
+    _kind("postponed", 3, DONE),
+    _kind("awaited", 6, DONE),
     _kind("isolated", 5, DONE),
     _kind("poison_in_child", 1, "exhausted"),
 )

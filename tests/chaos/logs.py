@@ -6,7 +6,8 @@ import json
 from datetime import datetime
 from pathlib import Path
 
-from tests.chaos.plan import LEASE_S
+from tests.chaos.history import Span
+from tests.chaos.plan import LEAP, LEASE_S
 
 NEVER = (
     "worker.fault",
@@ -29,16 +30,27 @@ def trouble(logs: list[Path]) -> list[str]:
     return found
 
 
-def blocked(logs: list[Path]) -> list[tuple[int, float, float]]:
+def blocked(logs: list[Path], spans: list[Span]) -> list[tuple[int, float, float]]:
     """Process, start and end of each blocked event loop. Workers log only the start, so the end is an estimate."""
     found = []
     for path in logs:
         for line in path.read_text(errors="replace").splitlines():
             if "worker.loop_blocked" in line:
                 entry = json.loads(line)
-                at = datetime.fromisoformat(entry["ts"]).timestamp()
-                found.append((int(path.stem.split("-")[2]), at - float(entry["lag_s"]), at + LEASE_S))
+                _, worker, pid = path.stem.split("-")
+                at = _true_time(datetime.fromisoformat(entry["ts"]).timestamp(), int(worker), spans)
+                found.append((int(pid), at - float(entry["lag_s"]), at + LEASE_S))
     return found
+
+
+def _true_time(at: float, worker: int, spans: list[Span]) -> float:
+    """The time of a line, whatever the worker's wall clock said."""
+    for span in spans:
+        if span.kind == LEAP and worker in span.workers:
+            right = at - float(span.note.split()[0])
+            if span.start <= right <= span.end:
+                return right
+    return at
 
 
 def unrecorded(logs: list[Path]) -> frozenset[str]:

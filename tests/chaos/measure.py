@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+from itertools import pairwise
 from typing import NamedTuple
 
-from tests.chaos.history import History
+from tests.chaos.history import CONFIRMED, STALL, History
 from tests.chaos.journal import FINISH, START, Line
 
 
@@ -39,15 +40,52 @@ def quantiles(values: list[float]) -> Times:
     return Times(len(ordered), rank(0.5), rank(0.99), ordered[-1])
 
 
+class Recovery(NamedTuple):
+    """How work went on after the faults of one kind."""
+
+    kind: str
+    until_started: Times
+    """From the end of a fault to the next job that started on any worker."""
+    until_confirmed: Times
+    """From the end of a fault to the next enqueue that was confirmed."""
+    pause: Times
+    """The longest time without a start from the beginning of a fault until work went on after its end."""
+
+
+def recoveries(history: History, lines: list[Line]) -> list[Recovery]:
+    """One entry for each kind of fault that occurred."""
+    starts = [line.at for line in lines if line.event == START]
+    confirmed = sorted(one.answered_at for one in history.sent if one.answer == CONFIRMED)
+    found = []
+    for kind in sorted({span.kind for span in history.spans} - {STALL}):
+        spans = [span for span in history.spans if span.kind == kind]
+        found.append(
+            Recovery(
+                kind,
+                quantiles([wait for span in spans for wait in _until_next(starts, span.end)]),
+                quantiles([wait for span in spans for wait in _until_next(confirmed, span.end)]),
+                quantiles([_longest_pause(starts, span.stopped or span.start, span.end) for span in spans]),
+            )
+        )
+    return found
+
+
+def _until_next(ordered: list[float], moment: float) -> list[float]:
+    """The time from then to the next one; nothing if there is none."""
+    following = bisect.bisect_left(ordered, moment)
+    return [ordered[following] - moment] if following < len(ordered) else []
+
+
+def _longest_pause(starts: list[float], begin: float, end: float) -> float:
+    first, last = bisect.bisect_left(starts, begin), bisect.bisect_left(starts, end)
+    moments = [begin, *starts[first : last + 1]]
+    return max((after - before for before, after in pairwise(moments)), default=0.0)
+
+
 def until_next_finish(history: History, lines: list[Line]) -> Times:
     """From the end of each fault to the next job that finished on any worker."""
     finishes = [line.at for line in lines if line.event == FINISH]
-    waits = []
-    for span in history.spans:
-        following = bisect.bisect_left(finishes, span.end)
-        if following < len(finishes):
-            waits.append(finishes[following] - span.end)
-    return quantiles(waits)
+    return quantiles([wait for span in history.spans for wait in _until_next(finishes, span.end)])
 
 
 def until_taken_over(history: History, lines: list[Line]) -> Times:

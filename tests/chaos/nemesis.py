@@ -4,42 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import platform
 import random
 import signal
-import time
+import sys
 from collections.abc import Awaitable, Callable
 
+from tests.chaos import clock
 from tests.chaos.history import Span
-from tests.chaos.plan import KILL_ALL, PRODUCER, WORKERS, PlannedFault, PlannedJob
+from tests.chaos.plan import KILL_ALL, LEAP, PRODUCER, WORKERS, PlannedFault, PlannedJob, PlannedLeap
 from tests.chaos.producer import Producer
+from tests.chaos.server_faults import Act, ServerFaults
 from tests.chaos.world import World
+from tests.support.leaping_clock import leap
 
-REPAIR_S = 1.0
-"""How long the workers have to recreate a deleted consumer before the operator provisions it."""
 POISON_NUMBERS = 1_000_000
+CAN_LEAP = sys.platform == "linux" and platform.machine() == "x86_64"
+ANSWERS_S = (2.2, 3.0)
+"""The delay of `slow_answers`: longer than a publish waits for its confirmation."""
 
 
 class Nemesis:
     """Injects one fault after another. `heal` ends every fault that remains."""
 
-    def __init__(self, world: World, producer: Producer, seed: int) -> None:
+    def __init__(
+        self, world: World, producer: Producer, seed: int, edit_schedules: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`producer` sends poison; `edit_schedules` edits all schedules."""
         self._world = world
         self._producer = producer
+        self._server = ServerFaults(world, edit_schedules)
         self._draw = random.Random(f"{seed} network")  # jitter of the delays: not part of the plan
         self._one = asyncio.Lock()
-        self._acts: dict[str, Callable[[PlannedFault, Span], Awaitable[None]]] = {
+        self._acts: dict[str, Act] = {
+            **self._server.acts,
             "kill_worker": self._kill_worker,
             KILL_ALL: self._kill_all,
             "term_worker": self._term_worker,
             "freeze_worker": self._freeze_worker,
             "poison": self._poison,
-            "kill_server": self._stop_server,
-            "restart_server": self._stop_server,
             "cut": self._cut,
             "delay": self._delay,
             "blackhole": self._blackhole,
-            "delete_consumer": self._delete_consumer,
-            "fill_storage": self._fill_storage,
+            "slow_answers": self._slow_answers,
         }
 
     async def run(self, faults: list[PlannedFault], started: float) -> None:
@@ -48,28 +55,47 @@ class Nemesis:
                 group.create_task(self._act(fault, started))
 
     async def _act(self, fault: PlannedFault, started: float) -> None:
-        await asyncio.sleep(max(0.0, started + fault.at - time.time()))
+        await asyncio.sleep(max(0.0, started + fault.at - clock.now()))
         # A fault takes longer on a slow machine, but faults must not overlap unless that is planned.
         async with contextlib.AsyncExitStack() as stack:
             if fault.kind != KILL_ALL:
                 await stack.enter_async_context(self._one)
-            span = Span(fault.kind, time.time(), workers=frozenset(fault.links), lane=fault.lane)
+            span = Span(fault.kind, clock.now(), workers=frozenset(fault.links), lane=fault.lane)
             self._world.history.spans.append(span)
             try:
                 await self._acts[fault.kind](fault, span)
             finally:
-                span.end = time.time()
+                span.end = span.end or clock.now()
 
     async def heal(self) -> None:
         world = self._world
         for link in world.links:
-            link.delay = lambda: 0.0
-            link.resume()
+            link.heal()
         world.fleet.thaw()
-        if world.server.process is None:
-            await asyncio.to_thread(world.server.start)
-        await world.free()
-        await world.provision()
+        await self._server.heal()
+
+    async def leap(self, leaps: list[PlannedLeap], started: float, producer: int) -> None:
+        """Let wall clocks leap, one at a time, beside the other faults. `producer`: its process id."""
+        if not CAN_LEAP:
+            self._world.history.note("clocks can leap on x86-64 Linux only")
+            return
+        for planned in leaps:
+            await asyncio.sleep(max(0.0, started + planned.at - clock.now()))
+            pid = producer if planned.who == PRODUCER else self._world.fleet.pid(planned.who)
+            if not pid:
+                continue
+            workers = frozenset({planned.who}) if planned.who != PRODUCER else frozenset({-1})
+            span = Span(LEAP, clock.now(), workers=workers, note=f"{planned.offset_s:+d} s")
+            try:
+                await asyncio.to_thread(leap, pid, planned.offset_s)
+                self._world.history.spans.append(span)
+                await asyncio.sleep(planned.lasts_s)
+                span.end = clock.now()
+                await asyncio.to_thread(leap, pid, 0)
+            except (OSError, AssertionError) as error:
+                span.end = span.end or clock.now()
+                if planned.who == PRODUCER or self._world.fleet.pid(planned.who) == pid:  # else it has died
+                    self._world.history.note(f"leap of {planned.who}: {error!r}")
 
     # Workers
 
@@ -101,34 +127,6 @@ class Nemesis:
         number = POISON_NUMBERS + len(self._world.history.spans)
         self._producer.send(PlannedJob(fault.at, "poison", number, fault.lane[0], 0.0))
 
-    # The server
-
-    async def _stop_server(self, fault: PlannedFault, span: Span) -> None:
-        server = self._world.server
-        await asyncio.to_thread(server.kill if fault.kind == "kill_server" else server.stop)
-        await asyncio.sleep(fault.lasts_s)
-        await asyncio.to_thread(server.start)
-
-    async def _delete_consumer(self, fault: PlannedFault, span: Span) -> None:
-        queue, lane = fault.lane
-        subject = f"jobs-work-{queue}.{lane}"
-        await self._world.truth.api(f"CONSUMER.DELETE.{subject}")
-        await asyncio.sleep(REPAIR_S)
-        if "error" not in await self._world.truth.api(f"CONSUMER.INFO.{subject}"):
-            span.note = "recreated by a worker"
-        else:
-            span.note = "provisioned by the operator"
-            await self._world.provision()
-
-    async def _fill_storage(self, fault: PlannedFault, span: Span) -> None:
-        written = await self._world.fill()
-        span.note = f"{written / 1e6:.0f} MB of ballast"
-        until = time.time() + fault.lasts_s
-        while time.time() < until:
-            await asyncio.sleep(0.1)
-            await self._world.fill()  # acked jobs free space: fill that too
-        await self._world.free()
-
     # The network
 
     async def _cut(self, fault: PlannedFault, span: Span) -> None:
@@ -139,10 +137,21 @@ class Nemesis:
     async def _delay(self, fault: PlannedFault, span: Span) -> None:
         span.workers = _workers(fault)
         for link in fault.links:
-            self._world.links[link].delay = lambda: self._draw.uniform(0.1, 0.3)
+            self._world.links[link].delay(lambda: self._draw.uniform(0.1, 0.3))
         await asyncio.sleep(fault.lasts_s)
         for link in fault.links:
-            self._world.links[link].delay = lambda: 0.0
+            self._world.links[link].delay(lambda: 0.0)
+
+    async def _slow_answers(self, fault: PlannedFault, span: Span) -> None:
+        """The server gets a publish at once, but its answer arrives so late that the publish is repeated."""
+        span.workers = _workers(fault)
+        for link in fault.links:
+            self._world.links[link].delay(lambda: 0.0, lambda: self._draw.uniform(*ANSWERS_S))
+        await asyncio.sleep(fault.lasts_s)
+        for link in fault.links:
+            self._world.links[link].delay(lambda: 0.0)
+        span.end = clock.now()
+        span.healed = span.end + ANSWERS_S[1]
 
     async def _blackhole(self, fault: PlannedFault, span: Span) -> None:
         span.workers = _workers(fault)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import jetjobs
 from tests.chaos import logs, measure
-from tests.chaos.check import UNRECORDED, Findings
+from tests.chaos.check import FORGOTTEN, UNRECORDED, Findings
 from tests.chaos.facts import Facts
-from tests.chaos.history import STALL, History
+from tests.chaos.history import STALL, Ask, History
 from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import LEASE_S, WORKERS, Plan
 
@@ -28,6 +28,8 @@ INVARIANTS = {
     "LANE": "no lane has anything pending",
     "STRANDED": "no message is left where no consumer will deliver it",
     "QUIET": "all jobs ended in time",
+    "TIME": "no job started before it was due or long after, and no deadline was misjudged",
+    "ANSWER": "no caller got an answer that the job's fate contradicts",
 }
 
 
@@ -68,14 +70,17 @@ def markdown(run: Run) -> str:
         ("done, record refused for lack of storage", str(_ended(found, UNRECORDED))),
         ("replays", _counted(Counter(one.answer or "no answer" for one in history.replays)) or "none"),
         ("changes of priority", _counted(Counter(one.answer or "no answer" for one in history.moves)) or "none"),
+        ("forgotten with an older store", str(_ended(found, FORGOTTEN))),
+        ("questions", _counted(Counter(f"{one.action}: {_answer(one)}" for one in history.asks)) or "none"),
         ("work resumed after a fault", str(measure.until_next_finish(history, run.lines))),
         (f"taken over after kill -9 (lease {LEASE_S:g} s)", str(measure.until_taken_over(history, run.lines))),
         ("largest worker", _largest(history)),
         ("stalls of the machine itself", str(sum(span.kind == STALL for span in history.spans))),
         ("violations", str(len(found.violations))),
     ]
+    cluster = f" CLUSTER={plan.cluster}" if plan.cluster else ""
     head = [
-        f"`make chaos SEED={plan.seed} SECONDS={plan.seconds:g}`",
+        f"`make chaos SEED={plan.seed} SECONDS={plan.seconds:g}{cluster}`",
         "",
         f"Python {platform.python_version()}, nats-server {run.server_version}, nats-py {version('nats-py')}, "
         f"jetjobs {jetjobs.__version__}",
@@ -85,7 +90,7 @@ def markdown(run: Run) -> str:
         *(f"| {name} | {value} |" for name, value in rows),
         "",
     ]
-    return "\n".join([*head, *_kinds(found), "", *_invariants(found), ""])
+    return "\n".join([*head, *_recoveries(run), "", *_kinds(found), "", *_invariants(found), ""])
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -94,6 +99,30 @@ def _counted(counts: Counter[str]) -> str:
 
 def _crashes(history: History) -> int:
     return sum(1 for life in history.lives if life.code not in (0, 1, None))
+
+
+def _answer(ask: Ask) -> str:
+    """The answer in one of few words."""
+    if ask.action == "result" and ask.answer.isdigit():
+        return "a value"
+    return ask.answer or "no answer"
+
+
+def _recoveries(run: Run) -> list[str]:
+    rows = [
+        f"| `{one.kind}` | {one.pause.number} | {_two(one.until_started)} | {_two(one.until_confirmed)} | "
+        f"{_two(one.pause)} |"
+        for one in measure.recoveries(run.history, run.lines)
+    ]
+    return [
+        "| Fault | Times | A job starts, after its end | An enqueue is confirmed, after its end | No job starts |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
+
+
+def _two(times: measure.Times) -> str:
+    return f"{times.p50:.2f} / {times.longest:.2f} s"
 
 
 def _ended(found: Findings, ending: str) -> int:
@@ -167,6 +196,12 @@ def _trail(run: Run, job_id: str) -> str:
         for one in run.history.moves
         if one.id == job_id
     ]
+    out += [
+        f"  {one.at - zero:8.3f} {one.action}: {one.answer or 'no answer'} at {one.answered_at - zero:.3f} "
+        f"{one.error}"
+        for one in run.history.asks
+        if one.id == job_id
+    ]
     out += [f"  stored {one}" for one in run.facts.stored if one.id == job_id]
     if job_id in run.facts.done:
         out.append(f"  done {run.facts.done[job_id]}")
@@ -178,6 +213,7 @@ def _trail(run: Run, job_id: str) -> str:
     out += [
         f"  {span.start - zero:8.3f}-{span.end - zero:.3f} fault {span.kind} workers={sorted(span.workers)} "
         f"lane={'/'.join(span.lane) if span.kind == 'delete_consumer' else ''} {span.note}"
+        f"{f' stopped {span.stopped - zero:.3f}' if span.stopped else ''}"
         for span in run.history.spans
         if first - 3 <= span.end and span.start <= last
     ]

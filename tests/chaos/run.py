@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.chaos import facts, journal, logs, tasks, timed
+from tests.chaos import answers, clock, facts, journal, logs, tasks, timed, timing
 from tests.chaos.check import Checker
+from tests.chaos.client import open_client
 from tests.chaos.history import STALL, History, Span
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import LEASE_S, PRODUCER, Plan, make_plan
@@ -25,14 +25,14 @@ QUIET_S = 150.0
 Say = Callable[[str], None]
 
 
-def plan_for(seed: int, seconds: float) -> Plan:
-    return make_plan(seed, seconds, tuple(tasks.app.task_queues))
+def plan_for(seed: int, seconds: float, cluster: int = 0, only: tuple[str, ...] = ()) -> Plan:
+    return make_plan(seed, seconds, tuple(tasks.app.task_queues), cluster, only)
 
 
 async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
     """Carry out the plan and check the outcome. `folder` gets the journal, the logs and the server's storage."""
     history = History()
-    async with open_world(folder, history) as world:
+    async with open_world(folder, history, clustered=bool(plan.cluster)) as world:
         await world.fleet.ready()
         say(f"{len(history.lives)} workers are ready; {len(plan.faults)} faults in {plan.seconds:g} s")
         queues = tuple(tasks.app.task_queues)
@@ -47,7 +47,8 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
         (folder / "history").write_text(str(history) + "\n")
         lines = journal.read(folder / "journal")
         written = world.fleet.logs
-        checker = Checker(history, lines, found, logs.blocked(written), logs.unrecorded(written))
+        unrecorded = logs.unrecorded(written)
+        checker = Checker(history, lines, found, logs.blocked(written, history.spans), unrecorded)
         for job in left:
             checker.found.violate("QUIET", f"still under way after {QUIET_S:.0f} s: {job.subject}", job.id)
         ticks = sum(line.task == timed.TASK and line.event == journal.START for line in lines)
@@ -56,6 +57,10 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
             checker.found.violate("I4", problem)
         for trouble in history.producer_trouble:
             checker.found.violate("I5", f"an enqueue raised an unexpected error: {trouble}")
+        for text, job_id in answers.false_answers(history, lines, found, unrecorded):
+            checker.found.violate("ANSWER", text, job_id)
+        for text, job_id in timing.wrong_times(history, lines, found):
+            checker.found.violate("TIME", text, job_id)
         checker.check(logs.trouble(world.fleet.logs))
         found_version = world.truth.nc.connected_server_version
         server_version = f"{found_version.major}.{found_version.minor}.{found_version.patch}"
@@ -66,18 +71,23 @@ async def _carry_out(plan: Plan, world: World, editor: Editor) -> None:
     history = world.history
     plain = await plain_client(world.links[PRODUCER].url)
     watching = asyncio.create_task(_watch_machine(history))
+    ways = (world.links[PRODUCER].url, world.direct_url)
     try:
-        producer = Producer(world.app, plain, history)
-        nemesis = Nemesis(world, producer, plan.seed)
-        history.started = started = time.time()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(producer.run(plan.jobs, started))
-            group.create_task(nemesis.run(plan.faults, started))
-            group.create_task(replay_at_times(world.app, plan.replays, plan.seed, history))
-            group.create_task(move_at_times(world.app, plan.moves, plan.seed, history))
-            group.create_task(timed.edit_at_times(editor, plan.edits, history))
-        await nemesis.heal()
-        await producer.settled()
+        async with open_client(world.folder, plan.jobs, *ways, len(world.nodes)) as client:
+            schedules = timed.Schedules(editor)
+            poisoner = Producer(world.app, plain, history)
+            nemesis = Nemesis(world, poisoner, plan.seed, schedules.edit_all)
+            history.started = started = clock.now()
+            client.start(started)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(nemesis.run(plan.faults, started))
+                group.create_task(nemesis.leap(plan.leaps, started, client.pid))
+                group.create_task(replay_at_times(world.app, plan.replays, plan.seed, history))
+                group.create_task(move_at_times(world, plan.moves, plan.seed))
+                group.create_task(schedules.edit_at_times(plan.edits, started))
+            await nemesis.heal()
+            await poisoner.settled()
+            await client.finished(history)
     finally:
         watching.cancel()
         await plain.close()
@@ -86,10 +96,10 @@ async def _carry_out(plan: Plan, world: World, editor: Editor) -> None:
 async def _watch_machine(history: History) -> None:
     """Record when this process is not scheduled: then the workers may not be either, and leases may expire."""
     while True:
-        before = time.time()
+        before = clock.now()
         await asyncio.sleep(0.1)
-        if (lag := time.time() - before - 0.1) > LEASE_S / 4:
-            history.spans.append(Span(STALL, before, time.time(), note=f"{lag:.1f} s"))
+        if (lag := clock.now() - before - 0.1) > LEASE_S / 4:
+            history.spans.append(Span(STALL, before, clock.now(), note=f"{lag:.1f} s"))
 
 
 async def _until_all_ended(world: World) -> list[facts.Stored]:

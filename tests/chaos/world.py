@@ -1,4 +1,4 @@
-"""The parts of a run: a server with little storage, a network link per process, an app and plain clients."""
+"""The parts of a run: one server with little storage or a cluster, network links, an app and plain clients."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from jetjobs.model.settings import build_settings
 from tests.chaos import tasks
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import History
+from tests.chaos.link import Link
 from tests.chaos.plan import LEASE_S, PRODUCER, WORKERS
-from tests.support.proxy import Proxy
+from tests.support.cluster import Cluster
 from tests.support.server import Truth
 
 STORAGE = 96 * 1024 * 1024
 BALLAST = "ballast"
+STORE = "store"
 _SIZES = (512 * 1024, 32 * 1024, 1024, 64)
 
 
@@ -35,8 +37,10 @@ _SIZES = (512 * 1024, 32 * 1024, 1024, 64)
 class World:
     """Everything that faults are injected into."""
 
-    server: EmbeddedServer
-    links: list[Proxy]
+    folder: Path
+    nodes: list[EmbeddedServer]
+    cluster: Cluster | None
+    links: list[Link]
     fleet: Fleet
     app: JetJobs
     """The producer's app, over its own link."""
@@ -45,6 +49,15 @@ class World:
     truth: Truth
     """A plain client, connected directly to the server: it reads its state and fills its storage."""
     history: History
+
+    @property
+    def server(self) -> EmbeddedServer:
+        """The server, if there is only one."""
+        return self.nodes[0]
+
+    @property
+    def direct_url(self) -> str:
+        return ",".join(node.url for node in self.nodes)
 
     async def fill(self) -> int:
         """Write ballast until the server refuses even a small message. Returns the number of bytes."""
@@ -77,30 +90,38 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def open_world(folder: Path, history: History) -> AsyncIterator[World]:
+async def open_world(folder: Path, history: History, *, clustered: bool = False) -> AsyncIterator[World]:
     """Start all parts; stop all of them at the end, also after an error."""
-    config = folder / "nats.conf"
-    config.write_text(f"jetstream {{ max_file_store: {STORAGE} }}\n")
-    server = EmbeddedServer(folder / "store", extra=("-c", str(config)))
     async with contextlib.AsyncExitStack() as stack:
-        server.start()
-        stack.callback(server.remove)
-        links = [await stack.enter_async_context(Proxy(server.url).running()) for _ in range(WORKERS + 1)]
+        cluster = stack.enter_context(Cluster(folder, advertise=False)) if clustered else None
+        nodes = cluster.nodes if cluster is not None else [_single(folder, stack)]
+        urls = [node.url for node in nodes]
+        links = [await stack.enter_async_context(Link(urls).running()) for _ in range(WORKERS + 1)]
+        replicas = len(nodes)
         app = tasks.app
-        app.configure(_settings(links[PRODUCER].url))
-        operator = JetJobs("operator", settings=_settings(server.url))
+        app.configure(settings(links[PRODUCER].url, replicas))
+        operator = JetJobs("operator", settings=settings(",".join(urls), replicas))
         await stack.enter_async_context(operator)
         await operator.provision(app.task_queues)
         await stack.enter_async_context(app)
-        plain = await plain_client(server.url)
+        plain = await plain_client(",".join(urls))
         stack.push_async_callback(plain.close)
-        await plain.jetstream().add_stream(name=BALLAST, subjects=[BALLAST])
+        if cluster is None:
+            await plain.jetstream().add_stream(name=BALLAST, subjects=[BALLAST])
         (folder / "journal").touch()
-        fleet = Fleet([link.url for link in links[:WORKERS]], folder, history)
+        fleet = Fleet([link.url for link in links[:WORKERS]], folder, history, replicas)
         stack.callback(fleet.kill)
         watching = asyncio.create_task(fleet.watch())
         stack.push_async_callback(_end, watching)
-        yield World(server, links, fleet, app, operator, Truth(plain), history)
+        yield World(folder, nodes, cluster, links, fleet, app, operator, Truth(plain), history)
+
+
+def _single(folder: Path, stack: contextlib.AsyncExitStack) -> EmbeddedServer:
+    config = folder / "nats.conf"
+    config.write_text(f"jetstream {{ max_file_store: {STORAGE} }}\n")
+    server = EmbeddedServer(folder / STORE, extra=("-c", str(config)))
+    stack.callback(server.remove)
+    return server.start()
 
 
 async def plain_client(url: str) -> Client:
@@ -109,7 +130,9 @@ async def plain_client(url: str) -> Client:
     async def ignore(error: Exception) -> None:
         pass
 
-    return await nats.connect(url, error_cb=ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+    return await nats.connect(
+        url.split(","), error_cb=ignore, max_reconnect_attempts=-1, reconnect_time_wait=0.1, ping_interval=5
+    )
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
@@ -117,5 +140,6 @@ async def _end(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _settings(url: str) -> Any:
-    return build_settings({"nats": {"url": url}, "queues": {"lease": f"{LEASE_S}s"}})
+def settings(url: str, replicas: int) -> Any:
+    queues = {"lease": f"{LEASE_S}s", "replicas": replicas}
+    return build_settings({"nats": {"url": url}, "queues": queues})

@@ -89,3 +89,13 @@ class Cluster:
 
     def named(self, name: str) -> EmbeddedServer:
         return self.nodes[int(name[1:]) - 1]
+
+    def healthy(self) -> bool:
+        """Whether every node runs and all its streams and consumers are current."""
+        for port in self._monitors:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2):
+                    pass
+            except OSError:  # not reachable, or status 503
+                return False
+        return True

@@ -82,7 +82,8 @@ class Unheard:
 class Proxy:
     """`to_client` and `to_server` edit each chunk; an edit that returns b"" drops it.
 
-    `delay` returns the latency of each chunk in seconds; chunks stay in order.
+    `delay` returns the latency of each chunk in seconds, `answer_delay` what is added to it on the way to the
+    client; chunks stay in order.
     """
 
     def __init__(self, target: str) -> None:
@@ -93,6 +94,7 @@ class Proxy:
         self.delay: Callable[[], float] = lambda: 0.0
         self.bytes_per_s = 0.0
         """Unless 0, how fast either side is read. What is not read waits at the sender."""
+        self.answer_delay: Callable[[], float] = lambda: 0.0
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -141,15 +143,20 @@ class Proxy:
             return
         self._writers |= {writer, upstream_writer}
         ways = (
-            self._pump(reader, upstream_writer, lambda data: self.to_server(data)),
-            self._pump(upstream_reader, writer, lambda data: self.to_client(data)),
+            self._pump(reader, upstream_writer, lambda data: self.to_server(data), lambda: self.delay()),
+            self._pump(upstream_reader, writer, lambda data: self.to_client(data), self._answer_latency),
         )
         for way in ways:
             task = asyncio.create_task(way)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit) -> None:
+    def _answer_latency(self) -> float:
+        return self.delay() + self.answer_delay()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, edit: Edit, latency: Callable[[], float]
+    ) -> None:
         """Read immediately and write when due: a delay must not reduce the throughput."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         writing = asyncio.create_task(self._write(under_way, writer, edit))
@@ -157,7 +164,7 @@ class Proxy:
         try:
             with contextlib.suppress(OSError):
                 while data := await reader.read(65536):
-                    under_way.put_nowait((loop.time() + self.delay(), data))
+                    under_way.put_nowait((loop.time() + latency(), data))
                     if self.bytes_per_s:
                         await asyncio.sleep(len(data) / self.bytes_per_s)
             under_way.put_nowait((0.0, b""))

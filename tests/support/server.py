@@ -86,7 +86,7 @@ class Truth:
         return records
 
     async def dead(self) -> dict[str, dict[str, Any]]:
-        """Dead letters by job id: body, headers, and the fields of the cause."""
+        """Dead letters by job id: body, headers, when it was stored, and the fields of the cause."""
         letters = {}
         async for subject, message in self._last("jobs-dead", await self.subjects("jobs-dead", "jobs.dead.>")):
             headers = message.headers or {}
@@ -95,6 +95,7 @@ class Truth:
                 "subject": subject,
                 "body": message.data or b"",
                 "headers": headers,
+                "stored_at": message.time,
                 **cause,
             }
         return letters
