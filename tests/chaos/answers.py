@@ -7,7 +7,7 @@ from collections import defaultdict
 from tests.chaos.asker import EXPIRED, FAILED, NOT_FOUND, STOPPED
 from tests.chaos.explain import Explainer
 from tests.chaos.facts import Facts
-from tests.chaos.history import REFUSED, Ask, History, Sent
+from tests.chaos.history import OLDER_STORE, REFUSED, Ask, History, Sent
 from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.timing import EARLY_S
 
@@ -52,7 +52,8 @@ class _Answers:
         for ask in self._history.asks:
             if self._forgotten(ask):
                 continue
-            text = self._not_found(ask) or checks.get(ask.action, lambda one: "")(ask)
+            check = checks.get(ask.action)
+            text = self._not_found(ask) or (check(ask) if check is not None and not self._came_back(ask) else "")
             found += [(f"{ask.action} answered {ask.answer!r}, but {text}", ask.id)] if text else []
         return found
 
@@ -60,6 +61,13 @@ class _Answers:
         """Whether an older store undid the job or the change that the answer is about."""
         undone = self._history.undone
         return self._history.may_be_gone(ask.id) or undone(ask.at, ask.answered_at) is not None
+
+    def _came_back(self, ask: Ask) -> bool:
+        """Whether the job came back with an older store: a change that was made reached one of two copies."""
+        lines = self._of[ask.id, ask.run]
+        last = max([line.at for line in lines], default=ask.answered_at)
+        sent = self._sent[ask.id].at
+        return any(span.kind == OLDER_STORE and sent <= span.stopped <= last for span in self._history.spans)
 
     def _refused(self) -> list[False_]:
         """Jobs are recognised by their number: a refused job has no id."""

@@ -96,9 +96,9 @@ class Explainer:
         kinds = {
             span.kind
             for span in spans
-            if (span.stopped or span.start) <= end
-            and span.over + AFTER_S >= start
-            and _concerns(span, worker, place)
+            if span.start <= end and span.over + AFTER_S >= start and _concerns(span, worker, place)
+            # What came back with an older store is decided by `_came_back`.
+            if not span.stopped or start > span.stopped
         }
         return next((kind for kind in _LIKELY if kind in kinds), "")
 

@@ -68,4 +68,7 @@ ALWAYS = (
 POISON = _kind("poison", 0, "crashed")
 """Sent by the nemesis, as a fault."""
 
-KINDS = {kind.name: kind for kind in (*ALWAYS, POISON)}
+NEWCOMER = _kind("newcomer", 0, DONE)
+"""Sent by the nemesis around the restart of a server with an older store."""
+
+KINDS = {kind.name: kind for kind in (*ALWAYS, POISON, NEWCOMER)}

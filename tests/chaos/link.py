@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 
 from tests.support.proxy import Proxy
+
+_CONFIRMATION = re.compile(rb'MSG \S+ \d+ \d+\r\n\{"stream":"jobs-work-[^\r]*\}\r\n')
 
 
 class Link:
@@ -30,6 +33,12 @@ class Link:
         for way in self.ways:
             way.delay, way.answer_delay = both_ways, answers
 
+    def lose_confirmations(self) -> None:
+        """Drop the answers to publishes into work streams. To the sender that is an answer that comes too late,
+        while all other answers, those to heartbeats among them, arrive."""
+        for way in self.ways:
+            way.to_client = _without_confirmations
+
     def cut(self) -> None:
         for way in self.ways:
             way.cut()
@@ -45,3 +54,9 @@ class Link:
     def heal(self) -> None:
         self.delay(lambda: 0.0)
         self.resume()
+        for way in self.ways:
+            way.pass_on()
+
+
+def _without_confirmations(data: bytes) -> bytes:
+    return _CONFIRMATION.sub(b"", data)

@@ -6,8 +6,9 @@ import bisect
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.chaos.history import CONFIRMED, STALL, History
+from tests.chaos.history import CONFIRMED, STALL, History, Span
 from tests.chaos.journal import FINISH, START, Line
+from tests.chaos.plan import LEAP
 
 
 class Times(NamedTuple):
@@ -58,16 +59,33 @@ def recoveries(history: History, lines: list[Line]) -> list[Recovery]:
     confirmed = sorted(one.answered_at for one in history.sent if one.answer == CONFIRMED)
     found = []
     for kind in sorted({span.kind for span in history.spans} - {STALL}):
-        spans = [span for span in history.spans if span.kind == kind]
+        spans = [span for span in history.spans if span.kind == kind and not _has_company(history, span)]
         found.append(
             Recovery(
                 kind,
-                quantiles([wait for span in spans for wait in _until_next(starts, span.end)]),
-                quantiles([wait for span in spans for wait in _until_next(confirmed, span.end)]),
+                quantiles([wait for span in spans for wait in _after(history, span, starts)]),
+                quantiles([wait for span in spans for wait in _after(history, span, confirmed)]),
                 quantiles([_longest_pause(starts, span.stopped or span.start, span.end) for span in spans]),
             )
         )
     return found
+
+
+def _has_company(history: History, span: Span) -> bool:
+    """Whether a leap, which has no plan in common with the other faults, coincided with one of them."""
+    return span.kind == LEAP and any(
+        other.kind not in (LEAP, STALL) and other.start < span.end and span.start < other.over
+        for other in history.spans
+    )
+
+
+def _after(history: History, span: Span, ordered: list[float]) -> list[float]:
+    """The time from the end of the fault to the next one; nothing if another fault began in between."""
+    return [
+        wait
+        for wait in _until_next(ordered, span.end)
+        if not any(span.end < other.start < span.end + wait for other in history.spans if other.kind != LEAP)
+    ]
 
 
 def _until_next(ordered: list[float], moment: float) -> list[float]:

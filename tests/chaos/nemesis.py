@@ -145,11 +145,16 @@ class Nemesis:
     async def _slow_answers(self, fault: PlannedFault, span: Span) -> None:
         """The server gets a publish at once, but its answer arrives so late that the publish is repeated."""
         span.workers = _workers(fault)
-        for link in fault.links:
-            self._world.links[link].delay(lambda: 0.0, lambda: self._draw.uniform(*ANSWERS_S))
+        span.note = "all" if fault.late else "confirmations"
+        for number in fault.links:
+            link = self._world.links[number]
+            if fault.late:
+                link.delay(lambda: 0.0, lambda: self._draw.uniform(*ANSWERS_S))
+            else:
+                link.lose_confirmations()
         await asyncio.sleep(fault.lasts_s)
-        for link in fault.links:
-            self._world.links[link].delay(lambda: 0.0)
+        for number in fault.links:
+            self._world.links[number].heal()
         span.end = clock.now()
         span.healed = span.end + ANSWERS_S[1]
 

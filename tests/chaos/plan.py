@@ -53,7 +53,7 @@ _LASTS = {
     "slow_answers": (4.0, 7.0),
     "delete_consumer": (1.0, 1.0),
     "fill_storage": (2.0, 5.0),
-    "older_store": (1.0, 4.0),
+    "older_store": (0.1, 2.5),
     "kill_leader": (0.2, 3.0),
     "freeze_leader": (5.0, 12.0),
     "hold_node": (2.0, 6.0),
@@ -81,7 +81,8 @@ class PlannedFault(NamedTuple):
     """The affected workers or network links."""
     lane: tuple[str, str]
     late: bool
-    """Of a blackhole: held data passes late; otherwise the connections are cut."""
+    """Of a blackhole: held data passes late; otherwise the connections are cut. Of slow answers: all are late;
+    otherwise only confirmations. Of an older store: the server is killed; otherwise it stops gracefully."""
 
     def __str__(self) -> str:
         about = {
@@ -90,6 +91,7 @@ class PlannedFault(NamedTuple):
             "kill_leader": f"of {self.lane[0]}",
             "freeze_leader": f"of {self.lane[0]}",
             "two_down": f"of {self.lane[0]} and one more",
+            "slow_answers": f"links={list(self.links)} {'all' if self.late else 'confirmations'}",
             "hold_node": f"node={self.links} then {'late' if self.late else 'cut'}",
         }.get(self.kind, f"links={list(self.links)}" if self.links else "")
         return f"{self.at:8.3f} fault  {self.kind} {self.lasts_s:.2f} s {about}".rstrip()
@@ -213,7 +215,7 @@ def _leaps(draw: random.Random, seconds: float) -> Iterator[PlannedLeap]:
 
 
 def _links(draw: random.Random, kind: str) -> tuple[int, ...]:
-    if kind == "term_worker":
+    if kind in ("term_worker", "older_store"):
         return tuple(draw.sample(range(WORKERS), 2))
     if kind.endswith("_worker"):
         return (draw.randrange(WORKERS),)

@@ -76,6 +76,7 @@ MAKERS: dict[str, Make] = {
 }
 ANONYMOUS: dict[str, tuple[str, str, dict[str, str]]] = {
     "anonymous": ("effect", '{"n": %d}', {}),
+    "newcomer": ("effect", '{"n": %d, "seconds": 2.5}', {}),
     "bad_body": ("effect", "not JSON %d", {}),
     "bad_header": ("effect", '{"n": %d}', {"Jetjobs-Attempt": "many"}),
     "no_task": ("no_such_task", '{"n": %d}', {}),

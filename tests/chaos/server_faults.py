@@ -10,11 +10,17 @@ from collections.abc import Awaitable, Callable
 from jetjobs.dev_server import EmbeddedServer
 from tests.chaos import clock
 from tests.chaos.history import OLDER_STORE, Span
-from tests.chaos.plan import PlannedFault
+from tests.chaos.plan import PlannedFault, PlannedJob
+from tests.chaos.producer import Producer
 from tests.chaos.world import STORE, World
 
 REPAIR_S = 1.0
 """How long the workers have to recreate a deleted consumer before the operator provisions it."""
+NEWCOMERS = 8
+"""Jobs for each queue."""
+KILL_AFTER_S = 2.2
+"""When two workers are killed after a restart with an older store: these jobs still run."""
+NEWCOMER_NUMBERS = 2_000_000
 HEAL_S = 60.0
 """How long a cluster has until all its replicas are current again."""
 
@@ -27,6 +33,8 @@ class ServerFaults:
     def __init__(self, world: World, edit_schedules: Callable[[], Awaitable[None]]) -> None:
         self._world = world
         self._edit_schedules = edit_schedules
+        self._number = NEWCOMER_NUMBERS
+        self._newcomers = Producer(world.app, world.truth.nc, world.history)
         self.acts: dict[str, Act] = {
             "kill_server": self._stop_server,
             "restart_server": self._stop_server,
@@ -52,6 +60,7 @@ class ServerFaults:
         else:
             await self._current()
         await world.provision()
+        await self._newcomers.settled()
 
     # A single server
 
@@ -62,10 +71,15 @@ class ServerFaults:
         await asyncio.to_thread(server.start)
 
     async def _older_store(self, fault: PlannedFault, span: Span) -> None:
-        """The server comes back with its store of some seconds ago, as from a backup or after a power cut."""
+        """The server comes back with its store of some seconds ago, as from a backup or after a power cut.
+
+        Jobs sent after the copy are forgotten while workers run them. Jobs sent after the restart get their
+        sequences, so a late ack would delete one of these. Only the death of its worker shows that.
+        """
         server, store, copy = self._world.server, self._world.folder / STORE, self._world.folder / "copy"
-        span.start = clock.now()
+        span.start, span.workers = clock.now(), frozenset()
         await asyncio.to_thread(self._copy)
+        self._send_newcomers(fault)
         await asyncio.sleep(fault.lasts_s)
         await asyncio.to_thread(server.kill if fault.late else server.stop)
         span.stopped = clock.now()
@@ -73,8 +87,18 @@ class ServerFaults:
         copy.rename(store)
         await asyncio.to_thread(server.start)
         span.end = clock.now()
+        self._send_newcomers(fault)
         span.note = f"by {span.stopped - span.start:.1f} s, {'kill -9' if fault.late else 'SIGTERM'}"
         await self._edit_schedules()
+        await asyncio.sleep(span.end + KILL_AFTER_S - clock.now())
+        for worker in fault.links:
+            self._world.fleet.send(worker, signal.SIGKILL, "kill")
+
+    def _send_newcomers(self, fault: PlannedFault) -> None:
+        for queue in self._world.app.task_queues:
+            for _ in range(NEWCOMERS):
+                self._number += 1
+                self._newcomers.send(PlannedJob(fault.at, "newcomer", self._number, queue, 0.0))
 
     def _copy(self) -> None:
         """Copy the store while the server cannot write."""

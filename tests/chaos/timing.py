@@ -11,7 +11,8 @@ from tests.chaos.plan import CLUSTER_FAULTS
 
 EARLY_S = 2.0
 """A process knows the server's clock within half of a round trip, which `slow_answers` makes long."""
-LATE_S = 30.0
+LATE_S = 60.0
+"""Jobs wait for their turn behind those that faults have delayed."""
 _STOPS = (*CLUSTER_FAULTS, "kill_server", "restart_server", "older_store", "fill_storage")
 """Faults during which the server may fire nothing."""
 _STALLS = ("freeze_worker", "stall of the machine")
