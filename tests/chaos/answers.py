@@ -139,6 +139,6 @@ class _Answers:
         if ask.answer.startswith(FAILED):
             return "" if ask.id in self._facts.dead else "it has no dead letter"
         if ask.answer == STOPPED:
-            return "nobody cancelled it"
+            return "it was not cancelled"
         number = self._sent[ask.id].number
         return "" if ask.answer == str(number) else f"its result is {number}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.chaos.history import OLDER_STORE, STALL, History, Span
+from tests.chaos.history import CONFIRMATIONS, OLDER_STORE, STALL, History, Span
 from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import CLUSTER_FAULTS, LEASE_S
 
@@ -108,6 +108,8 @@ def _concerns(span: Span, worker: int | None, place: str) -> bool:
         # Released and quarantined jobs are delivered from another lane of the same queue.
         queue, lane = span.lane
         return place == f"{queue}/{lane}" or (lane == "returned" and place.startswith(f"{queue}/"))
+    if span.note == CONFIRMATIONS:
+        return False  # a move is repeated under its lease: that must not store the job twice
     if span.kind in _OF_ONE or span.kind in _LATE:
         return worker is not None and span.touches(worker)
     return span.kind in _SERVER

@@ -11,6 +11,8 @@ from tests.chaos import clock
 CONFIRMED, DUPLICATE, UNCONFIRMED, REFUSED = "confirmed", "duplicate", "unconfirmed", "refused"
 STORED = (CONFIRMED, DUPLICATE)
 OLDER_STORE = "older_store"
+CONFIRMATIONS = "confirmations"
+"""The note of slow answers when only the confirmations of jobs are lost: deliveries and heartbeats are not."""
 STALL = "stall of the machine"
 """Not an injected fault: the harness itself did not run for a while, so the workers may not have run either."""
 

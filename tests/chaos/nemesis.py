@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from tests.chaos import clock
-from tests.chaos.history import Span
+from tests.chaos.history import CONFIRMATIONS, Span
 from tests.chaos.plan import KILL_ALL, LEAP, PRODUCER, WORKERS, PlannedFault, PlannedJob, PlannedLeap
 from tests.chaos.producer import Producer
 from tests.chaos.server_faults import Act, ServerFaults
@@ -92,10 +92,10 @@ class Nemesis:
                 await asyncio.sleep(planned.lasts_s)
                 span.end = clock.now()
                 await asyncio.to_thread(leap, pid, 0)
-            except (OSError, AssertionError) as error:
+            except OSError:  # the process has died
                 span.end = span.end or clock.now()
-                if planned.who == PRODUCER or self._world.fleet.pid(planned.who) == pid:  # else it has died
-                    self._world.history.note(f"leap of {planned.who}: {error!r}")
+            except AssertionError as error:
+                self._world.history.note(f"leap of {planned.who}: {error}")
 
     # Workers
 
@@ -145,7 +145,7 @@ class Nemesis:
     async def _slow_answers(self, fault: PlannedFault, span: Span) -> None:
         """The server gets a publish at once, but its answer arrives so late that the publish is repeated."""
         span.workers = _workers(fault)
-        span.note = "all" if fault.late else "confirmations"
+        span.note = "all" if fault.late else CONFIRMATIONS
         for number in fault.links:
             link = self._world.links[number]
             if fault.late:

@@ -17,6 +17,7 @@ from tests.chaos.journal import FINISH, START, Line
 from tests.chaos.plan import LEASE_S, WORKERS, Plan
 
 MAX_TRAILS = 10
+MAX_TEXTS = 30
 INVARIANTS = {
     "I1": "every confirmed job is done, dead or still stored",
     "I2": "no job is both done and dead, except by a worker that had lost its lease",
@@ -158,9 +159,9 @@ def trails(run: Run) -> str:
     """For each violation, what is known about its job: its enqueue, runs, place, and the faults around it."""
     parts: list[str] = []
     seen: set[str] = set()
-    for violation in run.found.violations:
-        if len(parts) >= MAX_TRAILS:
-            parts.append(f"... and {len(run.found.violations) - MAX_TRAILS} more violations")
+    for number, violation in enumerate(run.found.violations):
+        if len(seen) >= MAX_TRAILS or number >= MAX_TEXTS:
+            parts.append(f"... and {len(run.found.violations) - number} more violations")
             break
         parts.append(f"{violation.invariant}: {violation.text}")
         if violation.job_id and violation.job_id not in seen:

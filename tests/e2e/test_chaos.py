@@ -1,4 +1,4 @@
-"""A minute of fault injection with real workers: no job is lost, and every invariant holds."""
+"""Fault injection with real workers, on one server and on three: no job is lost, and every invariant holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.plan import FAULTS
+from tests.chaos.plan import CLUSTER_FAULTS, FAULTS
 from tests.chaos.run import plan_for
 from tests.support.processes import clean_environment
 
@@ -19,14 +19,23 @@ SECONDS = 60
 pytestmark = pytest.mark.patient
 
 
-@pytest.mark.timeout(240)
-def test_no_job_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
-    # In its own process, so that the effects of the faults do not reach other tests.
-    command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--seconds", str(SECONDS)]
-    command += ["--keep", str(tmp_path), "--report", str(tmp_path / "report.md")]
+def run(folder: Path, seconds: int, *options: str) -> None:
+    """Run it in its own process, so that the effects of the faults do not reach other tests."""
+    command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--seconds", str(seconds), *options]
+    command += ["--keep", str(folder), "--report", str(folder / "report.md")]
     done = subprocess.run(command, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=230)
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-    assert "| **lost** | **0** |" in (tmp_path / "report.md").read_text()
+    assert "| **lost** | **0** |" in (folder / "report.md").read_text()
+
+
+@pytest.mark.timeout(240)
+def test_no_job_is_lost_in_a_minute_of_faults(tmp_path: Path) -> None:
+    run(tmp_path, SECONDS)
+
+
+@pytest.mark.timeout(240)
+def test_no_job_is_lost_while_a_cluster_loses_a_leader_and_links(tmp_path: Path) -> None:
+    run(tmp_path, 15, "--cluster", "3", "--only", "kill_leader,hold_node,leap_clock")
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
@@ -36,4 +45,11 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_minute_has_every_kind_of_fault(seed: int) -> None:
-    assert {fault.kind for fault in plan_for(seed, SECONDS).faults} >= set(FAULTS)
+    plan = plan_for(seed, SECONDS)
+    assert {fault.kind for fault in plan.faults} >= set(FAULTS)
+    assert {leap.offset_s > 0 for leap in plan.leaps} == {True, False}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_three_minutes_of_a_cluster_have_every_kind_of_its_faults(seed: int) -> None:
+    assert {fault.kind for fault in plan_for(seed, 180, 3).faults} >= set(CLUSTER_FAULTS)

@@ -141,6 +141,8 @@ RECORD = Facts(done={"a": {"run": "r1"}})
         ([Span("freeze_worker", 1.5, 5.0, frozenset({0}))], 0.0, True),
         ([Span("freeze_worker", 1.5, 5.0, frozenset({1}))], 0.0, False),
         ([Span("kill_server", 1.5, 2.0)], 0.0, True),
+        ([Span("slow_answers", 1.5, 5.0, frozenset({0}), note="all")], 0.0, True),
+        ([Span("slow_answers", 1.5, 5.0, frozenset({0}), note="confirmations")], 0.0, False),
         ([Span("delete_consumer", 1.5, 2.0, lane=("default", "normal"))], 0.0, True),
         ([Span("delete_consumer", 1.5, 2.0, lane=("default", "low"))], 0.0, False),
         ([Span("fill_storage", 1.5, 2.0)], 0.0, False),
