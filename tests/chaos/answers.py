@@ -104,9 +104,10 @@ class _Answers:
             return f"it started {late[0].at - ask.answered_at:.1f} s later"
         ends = [line for line in lines if line.event == FINISH]
         # Only the last to start it held the job: another had lost its lease and cannot be stopped.
-        if starts and (last := [line for line in ends if line.pid == starts[-1].pid]):
-            return f"it ran to its end {last[-1].at - ask.answered_at:+.1f} s from then"
-        return ""
+        last = [line for line in ends if starts and line.pid == starts[-1].pid]
+        if not last or (last[-1].at <= ask.answered_at and self._explain.zombie(last)):
+            return ""  # it had ended, and its worker could not say so before it lost the lease
+        return f"it ran to its end {last[-1].at - ask.answered_at:+.1f} s from then"
 
     def _first(self, ask: Ask) -> tuple[Sent, Line | None]:
         """The job, and its first start. A message that has moved has a higher `hop`."""

@@ -18,7 +18,10 @@ from tests.chaos.server_faults import Act, ServerFaults
 from tests.chaos.world import World
 from tests.support.leaping_clock import leap
 
-POISON_NUMBERS = 1_000_000
+FIRST_NUMBER = 1_000_000
+"""The jobs that the nemesis sends have numbers of their own."""
+RETRIED = ("flaky",) * 8 + ("patient",) * 4
+"""Jobs that are retried while answers are slow."""
 CAN_LEAP = sys.platform == "linux" and platform.machine() == "x86_64"
 ANSWERS_S = (2.2, 3.0)
 """The delay of `slow_answers`: longer than a publish waits for its confirmation."""
@@ -30,9 +33,10 @@ class Nemesis:
     def __init__(
         self, world: World, producer: Producer, seed: int, edit_schedules: Callable[[], Awaitable[None]]
     ) -> None:
-        """`producer` sends poison; `edit_schedules` edits all schedules."""
+        """`producer` sends poison and jobs that fail; `edit_schedules` edits all schedules."""
         self._world = world
         self._producer = producer
+        self._number = FIRST_NUMBER
         self._server = ServerFaults(world, edit_schedules)
         self._draw = random.Random(f"{seed} network")  # jitter of the delays: not part of the plan
         self._one = asyncio.Lock()
@@ -124,8 +128,8 @@ class Nemesis:
                 span.note = "was not running"
 
     async def _poison(self, fault: PlannedFault, span: Span) -> None:
-        number = POISON_NUMBERS + len(self._world.history.spans)
-        self._producer.send(PlannedJob(fault.at, "poison", number, fault.lane[0], 0.0))
+        self._number += 1
+        self._producer.send(PlannedJob(fault.at, "poison", self._number, fault.lane[0], 0.0))
 
     # The network
 
@@ -146,6 +150,9 @@ class Nemesis:
         """The server gets a publish at once, but its answer arrives so late that the publish is repeated."""
         span.workers = _workers(fault)
         span.note = "all" if fault.late else CONFIRMATIONS
+        for kind in RETRIED:
+            self._number += 1
+            self._producer.send(PlannedJob(fault.at, kind, self._number, fault.lane[0], self._draw.random()))
         for number in fault.links:
             link = self._world.links[number]
             if fault.late:

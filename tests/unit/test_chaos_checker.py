@@ -265,7 +265,7 @@ def answers(
     spans: list[Span] | None = None,
 ) -> list[str]:
     job = Sent("plain", 100, "default", "effect", 1.0, CONFIRMED, 1.1, "a", "r1", due_at=due_at)
-    history = History(started=0.0, sent=[job], asks=[ask], spans=spans or [])
+    history = History(started=0.0, sent=[job], asks=[ask], spans=spans or [], lives=[Life(0, 1, 0.0)])
     return [text for text, _ in false_answers(history, lines, facts or Facts())]
 
 
@@ -274,6 +274,14 @@ def ask(action: str, answer: str, at: float = 2.0, moment: float = 0.0) -> Ask:
 
 
 LATE_RUN = [line(1.5, START), line(4.0, FINISH)]
+
+
+def test_a_worker_that_was_cut_off_may_have_ended_a_job_before_its_cancel_was_confirmed() -> None:
+    asked = Ask("cancel", "a", "r1", 2.0, "cancelled", 6.0)
+    cut_off = [Span("blackhole", 1.9, 9.0)]
+    assert len(answers(asked, LATE_RUN)) == 1
+    assert answers(asked, LATE_RUN, spans=cut_off) == []
+    assert len(answers(ask("cancel", "cancelled"), LATE_RUN, spans=cut_off)) == 1  # it ended later
 
 
 @pytest.mark.parametrize(
