@@ -17,6 +17,8 @@ from tests.support.calendar import Editor, Fired, check
 TASK = "timed"
 LATE_S = 30.0
 """The latest start of a tick after its scheduled time: several workers may die while they hold it."""
+HELD = ("fill_storage", "slow_answers")
+"""Faults during which a leader cannot place ticks: it does not get the confirmations."""
 SETTLED_S = 10.0
 """How long an edit takes to have its effect on all ticks."""
 
@@ -63,7 +65,7 @@ def problems(editor: Editor, until: datetime, lines: list[Line], facts: Facts, h
     ended = dict.fromkeys((*facts.dead, *(one.id for one in facts.stored)), 0.0)
     started = {job_id for job_id, _ in first}
     first |= {(job_id, ""): at for job_id, at in ended.items() if job_id not in started}
-    full = [(span.start, span.end) for span in history.spans if span.kind == "fill_storage"]
+    held = [(span.start, span.over) for span in history.spans if span.kind in HELD]
     found = []
     for name in TIMED:
         ticks = [
@@ -72,7 +74,7 @@ def problems(editor: Editor, until: datetime, lines: list[Line], facts: Facts, h
             if job_id.startswith(f"{schedule_key(name)}-")
             and (scheduled_time := time_of_token(job_id.split("-", 1)[1]))
         ]
-        wrong = check(editor.edits[name], ticks, until, LATE_S, [(0.0, math.inf)], full)
+        wrong = check(editor.edits[name], ticks, until, LATE_S, [(0.0, math.inf)], held)
         unknown = _unknown(editor, name, history)
         found += [f"{name}: {problem}" for problem in wrong if not _is_about(problem, unknown)]
     return found
