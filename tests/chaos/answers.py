@@ -135,7 +135,7 @@ class _Answers:
         return ""
 
     def _result(self, ask: Ask) -> str:
-        if not ask.answer or ask.id in self._replayed:
+        if ask.answer in ("", EXPIRED) or ask.id in self._replayed:
             return ""
         if ask.answer.startswith(FAILED):
             return "" if ask.id in self._facts.dead else "it has no dead letter"

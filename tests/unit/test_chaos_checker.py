@@ -348,6 +348,7 @@ def test_a_result_must_be_that_of_the_job(answer: str, facts: Facts, false: bool
 
 def test_a_finished_job_without_record_may_be_unknown_after_storage_was_full() -> None:
     assert answers(ask("get", "not found"), RAN, spans=[Span("fill_storage", 0.5, 1.5)]) == []
+    assert answers(ask("result", "expired"), RAN, spans=[Span("fill_storage", 0.5, 1.5)]) == []
     assert len(answers(ask("get", "not found"), [], spans=[Span("fill_storage", 0.5, 1.5)])) == 1
 
 
