@@ -34,6 +34,8 @@ def main() -> int:
         return 0
     folder = options.keep or Path(tempfile.mkdtemp(prefix="jetjobs-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "journal").exists():
+        parser.error(f"{folder} has the journal of another run")
     done = asyncio.run(run(plan, folder, lambda text: print(text, file=sys.stderr)))
     text = report.markdown(done)
     print(text)

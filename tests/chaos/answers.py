@@ -50,22 +50,17 @@ class _Answers:
             "result": self._result,
         }
         for ask in self._history.asks:
-            if self._forgotten(ask):
+            if self._history.may_be_gone(ask.id):
                 continue
             check = checks.get(ask.action)
-            text = self._not_found(ask) or (check(ask) if check is not None and not self._came_back(ask) else "")
+            text = self._not_found(ask) or (check(ask) if check is not None and not self._undone(ask) else "")
             found += [(f"{ask.action} answered {ask.answer!r}, but {text}", ask.id)] if text else []
         return found
 
-    def _forgotten(self, ask: Ask) -> bool:
-        """Whether an older store undid the job or the change that the answer is about."""
-        undone = self._history.undone
-        return self._history.may_be_gone(ask.id) or undone(ask.at, ask.answered_at) is not None
-
-    def _came_back(self, ask: Ask) -> bool:
-        """Whether the job came back with an older store: a change that was made reached one of two copies."""
+    def _undone(self, ask: Ask) -> bool:
+        """Whether a store came back after the job was sent, in which it or the change was not what it is now."""
         lines = self._of[ask.id, ask.run]
-        last = max([line.at for line in lines], default=ask.answered_at)
+        last = max([ask.answered_at, *(line.at for line in lines)])
         sent = self._sent[ask.id].at
         return any(span.kind == OLDER_STORE and sent <= span.stopped <= last for span in self._history.spans)
 
