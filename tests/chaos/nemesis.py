@@ -11,17 +11,17 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from tests.chaos import clock
+from tests.chaos.burst import Bursts
 from tests.chaos.history import CONFIRMATIONS, Span
-from tests.chaos.plan import KILL_ALL, LEAP, PRODUCER, WORKERS, PlannedFault, PlannedJob, PlannedLeap
-from tests.chaos.producer import Producer
+from tests.chaos.plan import KILL_ALL, LEAP, PRODUCER, WORKERS, PlannedFault, PlannedLeap
 from tests.chaos.server_faults import Act, ServerFaults
 from tests.chaos.world import World
 from tests.support.leaping_clock import leap
 
-FIRST_NUMBER = 1_000_000
-"""The jobs that the nemesis sends have numbers of their own."""
 RETRIED = ("flaky",) * 8 + ("patient",) * 4
 """Jobs that are retried while answers are slow."""
+CANCELS = ("cancelled",) * 8
+"""Jobs that are cancelled while their workers may not answer."""
 CAN_LEAP = sys.platform == "linux" and platform.machine() == "x86_64"
 ANSWERS_S = (2.2, 3.0)
 """The delay of `slow_answers`: longer than a publish waits for its confirmation."""
@@ -31,13 +31,12 @@ class Nemesis:
     """Injects one fault after another. `heal` ends every fault that remains."""
 
     def __init__(
-        self, world: World, producer: Producer, seed: int, edit_schedules: Callable[[], Awaitable[None]]
+        self, world: World, bursts: Bursts, seed: int, edit_schedules: Callable[[], Awaitable[None]]
     ) -> None:
-        """`producer` sends poison and jobs that fail; `edit_schedules` edits all schedules."""
+        """`edit_schedules` edits all schedules."""
         self._world = world
-        self._producer = producer
-        self._number = FIRST_NUMBER
-        self._server = ServerFaults(world, edit_schedules)
+        self._bursts = bursts
+        self._server = ServerFaults(world, bursts, edit_schedules)
         self._draw = random.Random(f"{seed} network")  # jitter of the delays: not part of the plan
         self._one = asyncio.Lock()
         self._acts: dict[str, Act] = {
@@ -128,8 +127,7 @@ class Nemesis:
                 span.note = "was not running"
 
     async def _poison(self, fault: PlannedFault, span: Span) -> None:
-        self._number += 1
-        self._producer.send(PlannedJob(fault.at, "poison", self._number, fault.lane[0], 0.0))
+        self._bursts.send(["poison"], fault.lane[0])
 
     # The network
 
@@ -150,9 +148,7 @@ class Nemesis:
         """The server gets a publish at once, but its answer arrives so late that the publish is repeated."""
         span.workers = _workers(fault)
         span.note = "all" if fault.late else CONFIRMATIONS
-        for kind in RETRIED:
-            self._number += 1
-            self._producer.send(PlannedJob(fault.at, kind, self._number, fault.lane[0], self._draw.random()))
+        self._bursts.send(RETRIED, fault.lane[0])
         for number in fault.links:
             link = self._world.links[number]
             if fault.late:
@@ -168,6 +164,7 @@ class Nemesis:
     async def _blackhole(self, fault: PlannedFault, span: Span) -> None:
         span.workers = _workers(fault)
         span.note = "then late" if fault.late else "then cut"
+        self._bursts.send(CANCELS, fault.lane[0])
         for link in fault.links:
             self._world.links[link].hold()
         await asyncio.sleep(fault.lasts_s)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos import answers, clock, facts, journal, logs, tasks, timed, timing
+from tests.chaos.burst import Bursts
 from tests.chaos.check import Checker
 from tests.chaos.client import open_client
 from tests.chaos.history import STALL, History, Span
 from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import LEASE_S, PRODUCER, Plan, make_plan
-from tests.chaos.producer import Producer
 from tests.chaos.replayer import move_at_times, replay_at_times
 from tests.chaos.report import Run
-from tests.chaos.world import World, open_world, plain_client
+from tests.chaos.world import World, open_world
 from tests.support.calendar import Editor
 
 QUIET_S = 150.0
@@ -69,14 +69,13 @@ async def run(plan: Plan, folder: Path, say: Say = lambda text: None) -> Run:
 
 async def _carry_out(plan: Plan, world: World, editor: Editor) -> None:
     history = world.history
-    plain = await plain_client(world.links[PRODUCER].url)
     watching = asyncio.create_task(_watch_machine(history))
     ways = (world.links[PRODUCER].url, world.direct_url)
     try:
         async with open_client(world.folder, plan.jobs, *ways, len(world.nodes)) as client:
             schedules = timed.Schedules(editor)
-            poisoner = Producer(world.app, plain, history)
-            nemesis = Nemesis(world, poisoner, plan.seed, schedules.edit_all)
+            bursts = Bursts(world, plan.seed)
+            nemesis = Nemesis(world, bursts, plan.seed, schedules.edit_all)
             history.started = started = clock.now()
             client.start(started)
             async with asyncio.TaskGroup() as group:
@@ -86,11 +85,10 @@ async def _carry_out(plan: Plan, world: World, editor: Editor) -> None:
                 group.create_task(move_at_times(world, plan.moves, plan.seed))
                 group.create_task(schedules.edit_at_times(plan.edits, started))
             await nemesis.heal()
-            await poisoner.settled()
+            await bursts.settled()
             await client.finished(history)
     finally:
         watching.cancel()
-        await plain.close()
 
 
 async def _watch_machine(history: History) -> None:

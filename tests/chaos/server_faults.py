@@ -9,18 +9,19 @@ from collections.abc import Awaitable, Callable
 
 from jetjobs.dev_server import EmbeddedServer
 from tests.chaos import clock
+from tests.chaos.burst import Bursts
 from tests.chaos.history import OLDER_STORE, Span
-from tests.chaos.plan import PlannedFault, PlannedJob
-from tests.chaos.producer import Producer
+from tests.chaos.plan import PlannedFault
 from tests.chaos.world import STORE, World
 
 REPAIR_S = 1.0
 """How long the workers have to recreate a deleted consumer before the operator provisions it."""
-NEWCOMERS = 8
-"""Jobs for each queue."""
+NEWCOMERS = ("newcomer",) * 8
+ASKED = ("awaited",) * 12
+"""Jobs that are looked up when a frozen leader wakes."""
+ASKED_S = 1.5
 KILL_AFTER_S = 2.2
 """When two workers are killed after a restart with an older store: these jobs still run."""
-NEWCOMER_NUMBERS = 2_000_000
 HEAL_S = 60.0
 """How long a cluster has until all its replicas are current again."""
 
@@ -30,11 +31,10 @@ Act = Callable[[PlannedFault, Span], Awaitable[None]]
 class ServerFaults:
     """`edit_schedules` is called when edits of schedules may have been forgotten."""
 
-    def __init__(self, world: World, edit_schedules: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, world: World, bursts: Bursts, edit_schedules: Callable[[], Awaitable[None]]) -> None:
         self._world = world
+        self._bursts = bursts
         self._edit_schedules = edit_schedules
-        self._number = NEWCOMER_NUMBERS
-        self._newcomers = Producer(world.app, world.truth.nc, world.history)
         self.acts: dict[str, Act] = {
             "kill_server": self._stop_server,
             "restart_server": self._stop_server,
@@ -60,7 +60,6 @@ class ServerFaults:
         else:
             await self._current()
         await world.provision()
-        await self._newcomers.settled()
 
     # A single server
 
@@ -79,7 +78,7 @@ class ServerFaults:
         server, store, copy = self._world.server, self._world.folder / STORE, self._world.folder / "copy"
         span.start, span.workers = clock.now(), frozenset()
         await asyncio.to_thread(self._copy)
-        self._send_newcomers(fault)
+        self._send_newcomers()
         await asyncio.sleep(fault.lasts_s)
         await asyncio.to_thread(server.kill if fault.late else server.stop)
         span.stopped = clock.now()
@@ -87,18 +86,16 @@ class ServerFaults:
         copy.rename(store)
         await asyncio.to_thread(server.start)
         span.end = clock.now()
-        self._send_newcomers(fault)
+        self._send_newcomers()
         span.note = f"by {span.stopped - span.start:.1f} s, {'kill -9' if fault.late else 'SIGTERM'}"
         await self._edit_schedules()
         await asyncio.sleep(span.end + KILL_AFTER_S - clock.now())
         for worker in fault.links:
             self._world.fleet.send(worker, signal.SIGKILL, "kill")
 
-    def _send_newcomers(self, fault: PlannedFault) -> None:
+    def _send_newcomers(self) -> None:
         for queue in self._world.app.task_queues:
-            for _ in range(NEWCOMERS):
-                self._number += 1
-                self._newcomers.send(PlannedJob(fault.at, "newcomer", self._number, queue, 0.0))
+            self._bursts.send(NEWCOMERS, queue)
 
     def _copy(self) -> None:
         """Copy the store while the server cannot write."""
@@ -143,7 +140,9 @@ class ServerFaults:
         leader = await self._leader(fault)
         assert leader.process is not None
         leader.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(fault.lasts_s)
+        await asyncio.sleep(fault.lasts_s - ASKED_S)
+        self._bursts.send(ASKED, fault.lane[0])
+        await asyncio.sleep(ASKED_S)
         leader.process.send_signal(signal.SIGCONT)
         await self._healed(span)
 
