@@ -26,6 +26,8 @@ FOLLOWS = "moves of a message that ran twice"
 ANNOUNCED = "change of priority, announced"
 LOST = "lost"
 FORGOTTEN = "forgotten with the older store"
+REMOVED = "removed by a cancel without an answer"
+"""A cancel removes the job, then stores its record. Its caller got an error, such as that storage is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Checker:
             for one in history.replays
             if one.answer != "refused" and not history.undone(one.at - UNDONE_S, one.at)
         }
+        self._removed = {one.id for one in history.asks if one.action == "cancel" and not one.answer}
         self.found = Findings()
 
     def check(self, log_trouble: list[str]) -> Findings:
@@ -108,6 +111,8 @@ class Checker:
             ending = self._ending(sent)
             if ending == LOST and self._history.may_be_gone(sent.id):
                 ending = FORGOTTEN
+            if ending == LOST and sent.id in self._removed:
+                ending = REMOVED
             if sent.answer in STORED:
                 if ending == LOST:
                     self.found.lost += 1
@@ -162,7 +167,7 @@ class Checker:
 
     def _check_kind(self, sent: Sent, ending: str) -> None:
         kind = KINDS[sent.kind]
-        if ending in kind.ends or ending in (LOST, GONE, FORGOTTEN):
+        if ending in kind.ends or ending in (LOST, GONE, FORGOTTEN, REMOVED):
             return
         if ending == "crashed":
             self.found.innocents.append(sent.id)

@@ -253,6 +253,13 @@ def test_a_job_dead_lettered_because_of_its_own_next_place_is_found() -> None:
     assert broken(found) == ["I2"]
 
 
+def test_a_cancel_that_got_no_answer_may_have_removed_the_job() -> None:
+    history = History(started=0.0, sent=[sent("cancelled")], asks=[Ask("cancel", "a", "r1", 2.0)])
+    assert Checker(history, [], Facts(), []).check([]).lost == 0
+    history.asks[0].answer = "cancelled"
+    assert Checker(history, [], Facts(), []).check([]).lost == 1
+
+
 # Answers
 
 
