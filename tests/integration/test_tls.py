@@ -247,7 +247,8 @@ def test_what_is_buffered_is_not_written_before_the_handshake(
             proxy.hold()  # connections are accepted, and the greeting of the server does not arrive
             proxy.cut()
             await wait_until(lambda: client.peer_host and not client.encrypted)
-            client.write(b"PUB a 3\r\njob\r\n")
+            client._pending.append(b"PUB a 3\r\njob\r\n")  # as written before the loss was noticed
+            client._pending_data_size += 12
             await app.close()
             proxy.resume()
             await wait_until(lambda: not proxy._writers)

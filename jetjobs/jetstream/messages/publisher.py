@@ -130,8 +130,8 @@ class Publisher:
             try:
                 reply = await self._connection.ask(message.subject, message.body, message.headers, TRY_S)
                 if unanswered:
-                    return await self._after_resend(message, reply)
-                if b'"error"' in reply:
+                    reply = await self._after_resend(message, reply)
+                elif b'"error"' in reply:
                     raise_refusal(reply, message.subject)
                 if self.refused.streams:
                     self.refused.stored(stream)
