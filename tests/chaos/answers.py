@@ -95,7 +95,8 @@ class _Answers:
         starts = [line for line in lines if line.event == START]
         if ask.answer != STOPPED:
             return ""
-        if late := [line for line in starts if line.at > ask.answered_at]:
+        late = [line for line in starts if line.at > ask.answered_at and not self._was_stopped(line)]
+        if late:
             return f"it started {late[0].at - ask.answered_at:.1f} s later"
         ends = [line for line in lines if line.event == FINISH]
         # Only the last to start it held the job: another had lost its lease and cannot be stopped.
@@ -103,6 +104,15 @@ class _Answers:
         if not last or (last[-1].at <= ask.answered_at and self._explain.zombie(last)):
             return ""  # it had ended, and its worker could not say so before it lost the lease
         return f"it ran to its end {last[-1].at - ask.answered_at:+.1f} s from then"
+
+    def _was_stopped(self, start: Line) -> bool:
+        """Whether a delivery lay behind a broken link when the job was cancelled. Its worker reads it before the
+        cancel mark that came after it, and starts the job; the mark then stops it."""
+        ended = any(
+            line.event == FINISH and (line.pid, line.message) == (start.pid, start.message)
+            for line in self._of[start.id, start.run]
+        )
+        return not ended and self._explain.read_late(start)
 
     def _first(self, ask: Ask) -> tuple[Sent, Line | None]:
         """The job, and its first start. A message that has moved has a higher `hop`."""

@@ -17,6 +17,7 @@ _LIKELY = (*_OF_ONE[:3], *_SERVER, "delete_consumer", *_OF_ONE[3:], *_LATE)
 """When several faults would explain it, the first of these is reported."""
 BLOCKED = "loop blocked by a task"
 DIED = "death of the worker"
+_READ_LATE = (*_OF_ONE, *_LATE, BLOCKED)
 
 
 class Explainer:
@@ -61,11 +62,20 @@ class Explainer:
 
     def _late(self, again: Line) -> str:
         """A worker read an old delivery late; by then the job had run elsewhere."""
-        why = BLOCKED if self._blocked_s(again) >= LEASE_S - 0.5 else ""
-        worker = self._history.worker_of(again.pid, again.at)
-        why = why or self._first(again.at - AFTER_S, again.at, worker, again.place)
+        why = self._before(again)
         # A killed server or a recreated consumer has lost the delivery count: then nothing was read late.
-        return f"{why}, an old delivery read late" if why in (*_OF_ONE, *_LATE, BLOCKED) else why
+        return f"{why}, an old delivery read late" if why in _READ_LATE else why
+
+    def read_late(self, start: Line) -> bool:
+        """Whether a fault of the worker or its link held back what the worker reads."""
+        return self._before(start) in (*_READ_LATE, "hold_node")
+
+    def _before(self, start: Line) -> str:
+        """The fault of that worker, its link or the servers shortly before the start."""
+        if self._blocked_s(start) >= LEASE_S - 0.5:
+            return BLOCKED
+        worker = self._history.worker_of(start.pid, start.at)
+        return self._first(start.at - AFTER_S, start.at, worker, start.place)
 
     def _blocked_s(self, line: Line) -> float:
         """How long tasks blocked the event loop of that process shortly before."""

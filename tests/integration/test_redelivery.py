@@ -88,6 +88,22 @@ async def test_a_redelivered_job_that_has_moved_on_is_acked_and_not_run(
         assert not probe.of(JobStarted)
 
 
+async def test_a_late_first_delivery_of_a_job_that_is_done_does_not_dead_letter_it_as_expired(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with provisioned(app):
+        handle = await work.options(deadline=datetime.now(UTC) - timedelta(seconds=1)).enqueue()
+        record = json.dumps({"state": "succeeded", "run": handle.run, "result": None}).encode()
+        await truth.js.publish(f"$KV.jobs-done-default.work.{handle.id}", record)
+        async with running(app.worker()):
+            await eventually(lambda: truth.jobs(lane="normal"), where=lambda found: found == [])
+        assert await truth.dead() == {}
+        assert not probe.of(JobStarted)
+
+
 async def test_a_record_of_another_run_does_not_stop_a_redelivered_job(make_app: MakeApp, truth: Truth) -> None:
     app = make_app(queues={"lease": "1s"})
 

@@ -70,7 +70,7 @@ class Admission:
             if outcome is None and attempt.suspect:
                 await self._locator.mark_alone(job)
         if outcome is None and job.deadline:
-            outcome = _expired(job, self._clock.time())
+            outcome = await self._check_deadline(attempt, job)
         if outcome is not None:
             return Refused(job, outcome)
         try:
@@ -108,6 +108,14 @@ class Admission:
         except MalformedJob as error:
             return decode_malformed(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
         return job, None
+
+    async def _check_deadline(self, attempt: Attempt, job: Job) -> Outcome | None:
+        """The outcome of a job that starts too late. Its first delivery may itself be late, after a lost link: if
+        another worker has settled the job in the meantime, it has not expired."""
+        expired = _expired(job, self._clock.time())
+        if expired is not None and await attempt.retry_while_owned(lambda: self._locator.was_settled(job)):
+            return Abandoned(ack=True)
+        return expired
 
     async def _fetch(self, attempt: Attempt, job: Job) -> bytes | Outcome:
         """The body from the object store. If the job has ended, its body is gone with it. If the store does not
