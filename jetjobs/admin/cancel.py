@@ -119,6 +119,9 @@ class Canceller:
         locator = self._jetstream.locator
         if uncertain and await locator.was_delivered(queue, live.subject, live.sequence):
             return None
+        # Without its new place, a job whose old place is acked next would be gone without a record.
+        if await locator.is_moving(queue, task, job_id):
+            return None
         stream = self._jetstream.names.work_stream(queue)
         if not await delete_message(self._jetstream.connection, stream, live.sequence, erase=False):
             return None  # it has ended or moved: look again

@@ -88,7 +88,11 @@ class Checker:
             for one in history.replays
             if one.answer != "refused" and not history.undone(one.at - UNDONE_S, one.at)
         }
-        self._removed = {one.id for one in history.asks if one.action == "cancel" and not one.answer}
+        cancels = [one for one in history.asks if one.action == "cancel"]
+        self._removed = {one.id for one in cancels if not one.answer}
+        self._record_forgotten = {
+            one.id for one in cancels if one.answer == CANCELLED and history.undone(one.at, one.answered_at)
+        }
         self.found = Findings()
 
     def check(self, log_trouble: list[str]) -> Findings:
@@ -109,7 +113,7 @@ class Checker:
                 continue  # a duplicate of a key: the same job
             counted.add(sent.id)
             ending = self._ending(sent)
-            if ending == LOST and self._history.may_be_gone(sent.id):
+            if ending == LOST and (self._history.may_be_gone(sent.id) or sent.id in self._record_forgotten):
                 ending = FORGOTTEN
             if ending == LOST and sent.id in self._removed:
                 ending = REMOVED

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from jetjobs import JetJobs, JobState
+from jetjobs import JetJobs, JobState, Snooze
 from jetjobs.admin.cancel import CancelOutcome
 from jetjobs.dev_server import EmbeddedServer
 from tests.conftest import MakeApp
@@ -140,3 +140,30 @@ async def test_a_job_that_no_worker_has_taken_is_cancelled_although_one_is_silen
         await eventually(truth.done, where=lambda done: len(done) == 2)
         assert (await truth.done())[first.id]["state"] == "succeeded"
         assert tasks.runs == {1: 1}
+
+
+async def test_a_job_in_the_middle_of_a_move_is_not_removed_and_its_worker_records_the_cancel(
+    make_app: MakeApp, operators: Proxy, truth: Truth
+) -> None:
+    link = operators
+    app, operator = make_app(nats={"url": link.url}), make_app()
+
+    @app.task
+    async def work() -> None:
+        raise Snooze(timedelta(seconds=1))
+
+    def hold() -> bool:
+        link.hold()  # the move is stored, and its confirmation does not arrive
+        return False
+
+    link.to_server = moved = Frames(r"jobs\.work\.default\.retry\.\S+", ".*?", hold)
+    async with provisioned(app), operator, running(app.worker(slots=1)):
+        handle = await work.enqueue()
+        await wait_until(lambda: moved.seen)
+        await eventually(lambda: truth.jobs(lane="retry"), where=lambda found: len(found) == 1)
+        answer = await operator.jobs.cancel(handle.id, timeout=timedelta(0))
+        assert answer.outcome is CancelOutcome.UNCONFIRMED
+        link.resume()
+        await eventually(truth.done, where=lambda done: handle.id in done)
+        assert (await truth.done())[handle.id]["state"] == "cancelled"
+        await truth.until_empty()

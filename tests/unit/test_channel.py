@@ -69,6 +69,14 @@ def test_a_channel_carries_large_bodies_and_reports_its_end() -> None:
         assert channel.receive() is None  # a frame that was begun and never ended
 
 
+def test_a_channel_whose_worker_was_killed_with_unread_data_has_ended() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"a report that the worker never read")
+        theirs.close()
+        assert Channel(ours).receive() is None
+
+
 def test_frames_of_several_threads_do_not_mix() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -253,6 +253,22 @@ def test_a_job_dead_lettered_because_of_its_own_next_place_is_found() -> None:
     assert broken(found) == ["I2"]
 
 
+def test_the_record_of_a_cancelled_job_may_be_forgotten_with_the_older_store() -> None:
+    asked = Ask("cancel", "a", "r1", 10.5, "cancelled", 11.0)
+    history = History(started=0.0, sent=[sent("cancelled")], asks=[asked], spans=[OLDER])
+    assert Checker(history, [], Facts(), []).check([]).outcomes == {("cancelled", FORGOTTEN): 1}
+    asked.at, asked.answered_at = 14.0, 15.0
+    assert broken(Checker(history, [], Facts(), []).check([])) == ["I1"]
+
+
+def test_a_cancelled_job_may_start_from_a_delivery_behind_a_broken_link_and_is_stopped() -> None:
+    held_back = [Span("blackhole", 1.0, 2.9, workers=frozenset([0]))]
+    stopped = [line(3.0, START), line(3.1, CANCELLED)]
+    assert answers(ask("cancel", "cancelled"), stopped, spans=held_back) == []
+    ran_on = [line(3.0, START), line(3.1, FINISH)]
+    assert len(answers(ask("cancel", "cancelled"), ran_on, spans=held_back)) == 1
+
+
 def test_a_cancel_that_got_no_answer_may_have_removed_the_job() -> None:
     history = History(started=0.0, sent=[sent("cancelled")], asks=[Ask("cancel", "a", "r1", 2.0)])
     assert Checker(history, [], Facts(), []).check([]).lost == 0

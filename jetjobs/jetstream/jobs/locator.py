@@ -112,6 +112,13 @@ class JobLocator:
         fits = not subject.uid and subject.lane in (*n.PULLED, *n.WAITING) and task in ("*", subject.task)
         return found if fits else None
 
+    async def is_moving(self, queue: str, task: str, job_id: str) -> bool:
+        """Whether the job is in two places of its work stream: its worker has not removed the first one yet."""
+        stream, subject = self._names.work_stream(queue), self._names.job_anywhere(queue, task, parse_id(job_id))
+        info = await self._connection.api(api.stream_info(stream), {"subjects_filter": subject})
+        copies = int(sum((info["state"].get("subjects") or {}).values()))
+        return copies > 1
+
     async def was_delivered(self, queue: str, subject: str, sequence: int) -> bool:
         """Whether the lane of that subject has delivered the message at least once."""
         stream, lane = self._names.work_stream(queue), JobSubject.parse_any(subject).lane

@@ -80,7 +80,10 @@ class Channel:
     def _exactly(self, count: int) -> bytes | None:
         data = bytearray()
         while len(data) < count:
-            part = self._socket.recv(min(count - len(data), 2**20))
+            try:
+                part = self._socket.recv(min(count - len(data), 2**20))
+            except ConnectionResetError:
+                return None  # the worker was killed before it had read everything
             if not part:
                 return None
             data += part
