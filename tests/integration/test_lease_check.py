@@ -22,7 +22,7 @@ from jetjobs.model.settings import build_settings
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
-from tests.support.proxy import Proxy
+from tests.support.proxy import Frames, Proxy
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -128,6 +128,29 @@ async def sequence_of(truth: Truth, job_id: str) -> int:
 async def pull(truth: Truth) -> None:
     """Take a job as another worker would."""
     await truth.nc.request(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.normal", b"", timeout=10, old_style=True)
+
+
+async def test_a_record_that_an_older_store_has_forgotten_is_stored_again_before_the_ack(
+    make_app: MakeApp, server: Restorable, proxy: Proxy, truth: Truth
+) -> None:
+    tasks = Tasks(make_app(nats={"url": proxy.url}))
+    async with provisioned(tasks.app), tasks.working(slots=1):
+        x = await tasks.hold.enqueue("x")
+        await tasks.started("x")
+        await asyncio.to_thread(server.save)
+        restored = len(await tasks.probe.wait(ConnectionRestored))
+        proxy.to_server = Frames(r"\$JS\.API\.STREAM\.MSG\.GET\.\S+", ".*?", lambda: True, times=1000)
+        proxy.cut()  # the held job is in doubt, and cannot be compared
+        await tasks.probe.wait(ConnectionRestored, restored + 1)
+        tasks.end("x")
+        await eventually(truth.done, where=lambda done: x.id in done)
+        await asyncio.to_thread(server.restore)
+        assert x.id not in await truth.done()
+        proxy.pass_on()
+        await tasks.finished(x.id)
+        assert (await truth.done())[x.id]["state"] == "succeeded"
+        await truth.until_empty()
+        assert tasks.ran == ["x"]
 
 
 @pytest.mark.parametrize("owner", ["this worker", "another worker"])

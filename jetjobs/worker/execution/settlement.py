@@ -22,6 +22,7 @@ from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import Observer, SettleFailed
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
+    Abandoned,
     Cancelled,
     DeadLettered,
     DeadReason,
@@ -94,8 +95,12 @@ class Settlement:
             await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        if attempt.doubt and not await self._leases.until_compared(attempt):
-            return outcome  # another job may have its sequence now, and an ack would delete that one
+        if attempt.doubt:
+            if not await self._leases.until_compared(attempt):
+                return outcome  # another job may have its sequence now, and an ack would delete that one
+            if not await self._jetstream.locator.was_settled(job):
+                # An older store has come back, without what the server had confirmed here.
+                return outcome if isinstance(outcome, Abandoned) else await self.settle(attempt, job, outcome)
         if (job.payload or attempt.checkpoint is not None) and isinstance(
             outcome, Succeeded | Cancelled | DeadLettered
         ):
