@@ -109,21 +109,22 @@ class Canceller:
         """
         if any(answer.get("holds") for answer in answers.by_worker.values()):
             return None
-        live = await self._jetstream.locator.find_live(queue, task, job_id, mark.run)
+        locator, connection = self._jetstream.locator, self._jetstream.connection
+        reconnects = connection.reconnects
+        live = await locator.find_live(queue, task, job_id, mark.run)
         if live is None or run_of(live) != mark.run:
             return None
         # A worker that does not answer may have started the job before the mark. A worker shown to run it has,
         # even if the registry no longer lists it: a frozen worker can resume within its lease.
         waits = JobSubject.parse(live.subject).lane in WAITING
         uncertain = (answers.silent or status.state is JobState.RUNNING) and not waits
-        locator = self._jetstream.locator
         if uncertain and await locator.was_delivered(queue, live.subject, live.sequence):
             return None
         # Without its new place, a job whose old place is acked next would be gone without a record.
         if await locator.is_moving(queue, task, job_id):
             return None
         stream = self._jetstream.names.work_stream(queue)
-        if not await delete_message(self._jetstream.connection, stream, live.sequence, erase=False):
+        if not await delete_message(connection, stream, live.sequence, erase=False, reconnects=reconnects):
             return None  # it has ended or moved: look again
         if uncertain and await self._may_be_delivered(queue, live):
             return CancelOutcome.UNCONFIRMED

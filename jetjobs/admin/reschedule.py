@@ -107,6 +107,7 @@ class Rescheduler:
         for the job's next place and ack, while the copy is deleted here.
         """
         jetstream = self._jetstream
+        reconnects = jetstream.connection.reconnects
         message = jetstream.publisher.outgoing(job._replace(lane=lane))
         assert isinstance(message.headers, dict)
         guard = jetstream.names.job_anywhere(queue, job.task, parse_id(job.id))
@@ -118,7 +119,8 @@ class Rescheduler:
             return MoveAnswer(job.id, MoveOutcome.TOO_LATE, JobState.QUEUED, "it has just moved")
         late = await jetstream.locator.was_delivered(queue, live.subject, live.sequence)
         subject, sequence = (message.subject, copied) if late else (live.subject, live.sequence)
-        await delete_message(jetstream.connection, jetstream.names.work_stream(queue), sequence, erase=False)
+        stream = jetstream.names.work_stream(queue)
+        await delete_message(jetstream.connection, stream, sequence, erase=False, reconnects=reconnects)
         if await jetstream.locator.was_delivered(queue, subject, sequence):
             detail = "workers have just taken it from both lanes"
             return MoveAnswer(job.id, MoveOutcome.MAY_RUN_TWICE, JobState.QUEUED, detail)

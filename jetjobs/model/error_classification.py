@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
-from jetjobs.model.errors import ChildRaised
+from jetjobs.model.errors import AccessDenied, ChildRaised
 from jetjobs.model.public import public
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -29,7 +29,8 @@ Classifier = Callable[[Any], Verdict | None]
 
 
 def classify(error: BaseException, classifiers: Mapping[type[BaseException], Classifier]) -> Verdict:
-    """The verdict of the app for the nearest class of the error, else by HTTP status, else transient."""
+    """The verdict of the app for the nearest class of the error, else by permission or HTTP status, else
+    transient."""
     if isinstance(error, ChildRaised):
         return Verdict(error.transient, error.after_s)  # classified in the child, which has the error itself
     for kind in type(error).__mro__:
@@ -37,6 +38,8 @@ def classify(error: BaseException, classifiers: Mapping[type[BaseException], Cla
         verdict = _opinion(classifier, error) if classifier is not None else None
         if verdict is not None:
             return verdict
+    if isinstance(error, AccessDenied):
+        return PERMANENT  # a missing permission stays missing, and each retry would run the task once more
     return http_verdict(error) or TRANSIENT
 
 

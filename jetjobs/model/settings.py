@@ -68,6 +68,13 @@ def show_url(url: str) -> str:
     return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
 
 
+def _path(value: str) -> str:
+    """ValueError for an empty path, such as that of an unset variable: it would silently mean no TLS or login."""
+    if not value.strip():
+        raise ValueError("expected the path of a file, found an empty text")
+    return value
+
+
 def _key_path(value: str) -> str:
     """ValueError for a key instead of its path, which would be printed; the message does not repeat it."""
     if _SEED.fullmatch(value.strip()):
@@ -85,7 +92,8 @@ def _namespace(value: str) -> str:
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Positive = Annotated[Duration, Field(gt=timedelta(0))]
-KeyPath = Annotated[str, AfterValidator(_key_path)]
+FilePath = Annotated[str, AfterValidator(_path)]
+KeyPath = Annotated[FilePath, AfterValidator(_key_path)]
 
 
 class _Group(BaseModel):
@@ -105,9 +113,9 @@ class NatsSettings(_Group):
     user: str | None = None
     password: SecretStr | None = None
     token: SecretStr | None = None
-    tls_ca: str | None = None
+    tls_ca: FilePath | None = None
     """Path of a file with the CA certificates to trust. Not set: those of the system."""
-    tls_cert: str | None = None
+    tls_cert: FilePath | None = None
     """Path of the client certificate."""
     tls_key: KeyPath | None = None
     """Path of its key. Not set: the file of the certificate contains the key."""

@@ -65,6 +65,7 @@ class Attempt:
         "received_at",
         "recorded_at",
         "running",
+        "seen_at",
         "started_at",
         "stop_child",
         "suspect",
@@ -95,6 +96,8 @@ class Attempt:
         self.leased_until = received_at + lease_s
         self.denied = ""
         """Why the worker may not read what it must know before the job starts."""
+        self.seen_at = received_at
+        """When its message was last known to be at its sequence."""
         self.doubt = 0
         """Not 0 while another message may have its sequence: it is neither acked nor extended. Each reason for
         doubt adds one, so that a comparison that began before it does not end it. ADR 41."""

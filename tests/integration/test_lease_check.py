@@ -12,16 +12,24 @@ from typing import Any
 
 import pytest
 
-from jetjobs import JetJobs
+from jetjobs import JetJobs, Worker
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import BrokerUnavailable
 from jetjobs.jetstream.queues.purge import Purge
 from jetjobs.jetstream.transport import api
-from jetjobs.model.events import ConnectionLost, ConnectionRestored, JobFinished, JobStarted, LeaseLostEvent
+from jetjobs.model.events import (
+    ConnectionLost,
+    ConnectionRestored,
+    JobFinished,
+    JobStarted,
+    LeaseLostEvent,
+    WorkerChanged,
+)
 from jetjobs.model.settings import build_settings
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
+from jetjobs.worker.leases import lease_table
 from tests.conftest import MakeApp
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.proxy import Frames, Proxy
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
@@ -105,11 +113,12 @@ class Tasks:
         await self.probe.wait(JobFinished, where=lambda event: event.job_id == job_id)
 
     @contextlib.asynccontextmanager
-    async def working(self, slots: int) -> AsyncIterator[None]:
+    async def working(self, slots: int) -> AsyncIterator[Worker]:
         """Run a worker. What still runs at the end of the block ends."""
-        async with running(self.app.worker(slots=slots)):
+        worker = self.app.worker(slots=slots)
+        async with running(worker):
             try:
-                yield
+                yield worker
             finally:
                 for name in self.ran:
                     self.end(name)
@@ -228,6 +237,54 @@ async def test_a_stream_that_is_recreated_while_connected_keeps_its_new_job(
             await tasks.sent()
             assert await sequence_of(truth, y.id) == sequence
         assert (await truth.done())[x.id]["result"] == "x"
+
+
+async def test_a_worker_without_open_pull_requests_compares_a_job_that_it_has_held_for_long(
+    make_app: MakeApp, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_table, "SEEN_S", 0.0)
+    tasks = Tasks(make_app())
+    async with provisioned(tasks.app):
+        x = await tasks.hold.enqueue("x")
+        async with tasks.working(slots=1) as worker:
+            await tasks.started("x")
+            sequence = await sequence_of(truth, x.id)
+            worker.quiet()
+            await tasks.probe.wait(WorkerChanged, where=lambda event: event.phase == "quiet")
+            await truth.js.delete_stream(STREAM)
+            await tasks.app.provision()
+            y = await tasks.hold.enqueue("y")
+            await pull(truth)
+            tasks.end("x")
+            await tasks.finished(x.id)
+            await tasks.sent()
+            assert await sequence_of(truth, y.id) == sequence
+        assert (await truth.done())[x.id]["result"] == "x"
+
+
+@pytest.mark.parametrize("action", ["cancel", "set_priority"])
+async def test_an_operator_who_loses_the_connection_deletes_nothing_from_an_older_store(
+    make_app: MakeApp, server: Restorable, proxy: Proxy, truth: Truth, action: str
+) -> None:
+    operator, producer = make_app(nats={"url": proxy.url}), Tasks(make_app())
+
+    def lose() -> bool:
+        proxy.hold()
+        return True
+
+    async with provisioned(producer.app), operator:
+        await asyncio.to_thread(server.save)
+        x = await producer.hold.enqueue("x")
+        proxy.to_server = asked = Frames(r"\$JS\.API\.STREAM\.MSG\.DELETE\.\S+", ".*?", lose)
+        acting = operator.jobs.cancel(x.id) if action == "cancel" else operator.jobs.set_priority(x.id, "high")
+        doing = asyncio.create_task(acting)
+        await wait_until(lambda: asked.seen)
+        await asyncio.to_thread(server.restore)
+        y = await producer.hold.enqueue("y")
+        proxy.resume()
+        with pytest.raises(BrokerUnavailable, match="the connection was lost"):
+            await doing
+        assert [subject for subject in await truth.jobs() if subject.endswith(y.id)]
 
 
 async def test_after_a_restart_with_the_same_store_a_held_job_is_extended_and_acked_once(

@@ -105,6 +105,14 @@ async def test_a_worker_connects_with_a_client_certificate(
     await check_encrypted(server, app_for(server.tls_url, tls_ca=authority.ca, **keys))
 
 
+async def test_a_server_that_also_allows_plain_clients_asks_them_for_no_certificate(
+    authority: Authority, serve: Callable[[str], ConfiguredServer]
+) -> None:
+    server = serve(authority.block(verify=True) + "allow_non_tls: true\n")
+    async with app_for(server.plain_url):
+        assert [client["name"] for client in server.clients() if not client.get("tls_version")] == ["jetjobs-t"]
+
+
 def example_tls_block(folder: Path, authority: Authority) -> str:
     """The block of the example configuration, enabled as its comment says, with files made here."""
     text = EXAMPLE.read_text()

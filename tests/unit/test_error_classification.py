@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetjobs.errors import AccessDenied
 from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict, classify, http_verdict, retry_after_s
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -73,6 +74,11 @@ def test_the_nearest_class_of_the_apps_own_classifiers_decides() -> None:
     assert classify(KeyError(), classifiers) == PERMANENT  # no opinion: the base class decides
     assert classify(SystemExit(), classifiers) == TRANSIENT
     assert classify(LikeAiohttp(404), {}) == PERMANENT
+
+
+def test_a_missing_permission_is_permanent_unless_the_app_says_otherwise() -> None:
+    assert classify(AccessDenied("publish to x"), {}) == PERMANENT
+    assert classify(AccessDenied("publish to x"), {Exception: lambda error: TRANSIENT}) == TRANSIENT
 
 
 def test_a_classifier_that_fails_or_answers_nonsense_has_no_opinion() -> None:

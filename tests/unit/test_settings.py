@@ -108,3 +108,9 @@ def test_secrets_do_not_show_in_the_representation() -> None:
     shown = repr(build_settings({"nats": {"password": "s3cret", "token": "t0ken"}}))
     assert "s3cret" not in shown
     assert "t0ken" not in shown
+
+
+@pytest.mark.parametrize("name", ["creds", "nkey", "tls_ca", "tls_cert", "tls_key"])
+def test_an_empty_path_is_refused_instead_of_taken_for_none(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"nats\.{name}.* expected the path of a file, found an empty text"):
+        build_settings({"nats": {name: ""}})

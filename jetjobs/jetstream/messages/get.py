@@ -65,10 +65,18 @@ async def _get(connection: Connection, stream: str, query: dict[str, object]) ->
     )
 
 
-async def delete_message(connection: Connection, stream: str, sequence: int, *, erase: bool = True) -> bool:
-    """Delete this message. False when it no longer exists. `erase` overwrites its bytes on disk."""
+async def delete_message(
+    connection: Connection, stream: str, sequence: int, *, erase: bool = True, reconnects: int | None = None
+) -> bool:
+    """Delete this message. False when it no longer exists. `erase` overwrites its bytes on disk.
+
+    A server that comes back with an older store may give the sequence to another message. So BrokerUnavailable
+    when the connection was lost since `reconnects` were counted, by default now.
+    """
+    since = connection.reconnects if reconnects is None else reconnects
+    body = {"seq": sequence, "no_erase": not erase}
     try:
-        await connection.api(api.message_delete(stream), {"seq": sequence, "no_erase": not erase})
+        await connection.api(api.message_delete(stream), body, reconnects=since)
     except BrokerError as error:
         if error.code not in (MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND, MESSAGE_DELETE_FAILED):
             raise

@@ -19,10 +19,17 @@ from jetjobs.jetstream.transport.nats_client import frame, read_headers, read_st
 
 _log = logging.getLogger("jetjobs.worker")
 
+PULL_BYTES = 16 * 1024 * 1024
+"""What all lanes together request at once, by the mean size of their jobs; also the limit of one request, for jobs
+that are larger than the ones before. The server disconnects a client for which more than 64 MB wait to be sent:
+large jobs for many slots would cut a slow link after each reconnect."""
 EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 _PATIENCE_S = 2 * HEARTBEAT_S + 1.0
-_BACKLOG = b'{"batch":%%d,"expires":%d}' % api.NS
+_ENVELOPE_BYTES = 64 * 1024
+"""Subjects count too. A request that no message fits into would be refused again and again."""
+_BACKLOG = b'{"batch":%%d,"expires":%d,"max_bytes":%%d}' % api.NS
+_FILLED = "Message Size Exceeds MaxBytes"
 _WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * api.NS, HEARTBEAT_S * api.NS)
 
 
@@ -51,6 +58,7 @@ class LanePuller:
         """Jobs left in the lane, as reported by the last delivery."""
         self.fence = 0
         """The consumer's sequence of the last delivery. It rises until the consumer is recreated or restored."""
+        self._max_bytes = PULL_BYTES
         self.mean_bytes = 0.0
         """The size of the last deliveries on average. At first as large as a message can be."""
         self._connection = connection
@@ -73,6 +81,7 @@ class LanePuller:
 
     async def open(self) -> None:
         self.mean_bytes = float(self._connection.max_payload)
+        self._max_bytes = max(PULL_BYTES, self._connection.max_payload + _ENVELOPE_BYTES)
         await self._subscribe()
         self._watchdog = asyncio.get_running_loop().create_task(self._watch())
 
@@ -117,7 +126,8 @@ class LanePuller:
             return  # `reset` requests again after the reconnect
         if not self.owed:
             self._heard_at = time.monotonic()
-        if self._connection.post(self._next, _BACKLOG % count if backlog else _WAIT % count, self._inbox):
+        request = _BACKLOG % (count, self._max_bytes) if backlog else _WAIT % count
+        if self._connection.post(self._next, request, self._inbox):
             self.owed += count
 
     async def reset(self) -> None:
@@ -179,8 +189,11 @@ class LanePuller:
         # A request has ended, and the server reports how much of it is unfilled.
         unfilled = read_headers(headers).get("Nats-Pending-Messages", "")
         self.owed = max(0, self.owed - int(unfilled)) if unfilled.isdigit() else 0
-        self.pending = 0
         problem = ""
+        if description == _FILLED:
+            self._on_change(self, problem)  # more jobs wait, as many as the last delivery reported
+            return
+        self.pending = 0
         if status not in ("404", "408"):
             problem = f"{status} {description}".strip()
             self.blocked = True

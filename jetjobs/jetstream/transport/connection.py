@@ -202,16 +202,22 @@ class Connection:
         body: dict[str, Any] | None = None,
         timeout_s: float = 5.0,
         try_s: float | None = None,
+        reconnects: int | None = None,
     ) -> dict[str, Any]:
         """Call the JetStream API; repeat the call until it is answered or time is up. All calls are idempotent.
 
-        `try_s` is the time limit of one try: a cluster that elects a leader does not answer. BrokerError when the
-        server refuses the call.
+        `try_s` is the time limit of one try: a cluster that elects a leader does not answer. A call that names a
+        sequence is idempotent only on one store: with `reconnects`, the number of reconnects when the sequence
+        was read, it is not sent on a later connection. BrokerError when the server refuses the call.
         """
         one_s = timeout_s if try_s is None else try_s
         payload = json.dumps(body).encode() if body else b""
         started = time.monotonic()
         while True:
+            if reconnects is not None and reconnects != self.reconnects:
+                raise BrokerUnavailable(
+                    "the connection was lost: the outcome is unknown", hint="repeat the request"
+                )
             try:
                 answer: dict[str, Any] = json.loads(await self.ask(subject, payload, None, one_s))
                 refusal = from_response(answer, subject.removeprefix(api.PREFIX))

@@ -139,7 +139,8 @@ class SecureClient(FastClient):
     def _check_greeting(self, info: dict[str, Any]) -> None:
         if self._requires_tls and info.get("tls_available"):
             info["tls_required"] = True  # nats-py does not start TLS if the server only offers it
-        if info.get("tls_verify") and not self._settings.tls_cert:
+        # A server that also allows clients without TLS wants a certificate only from the others.
+        if info.get("tls_verify") and info.get("tls_required") and not self._settings.tls_cert:
             self._refuse(no_client_certificate(self.where))
 
     def _refuse(self, error: ConnectionRefused) -> None:

@@ -113,7 +113,8 @@ async def announce_lease(
         raise WorkerSilent(
             f"the lease of {', '.join(sorted(queues))} is not lowered to {show_duration(lease_s)}: "
             + ", ".join(problems),
-            hint="its running jobs would run twice: stop it or wait until it is gone, then repeat; "
+            hint="its running jobs would run twice: stop it, or wait for the present lease after it is gone, "
+            "then repeat; "
             "`jetjobs setup apply --force` does not wait for workers",
         )
 

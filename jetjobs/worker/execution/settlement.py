@@ -72,6 +72,7 @@ class Settlement:
     async def settle(self, attempt: Attempt, job: Job, outcome: Outcome) -> Outcome:
         """Settle a delivery once, while its lease is extended. Returns the outcome that was settled, which differs
         from `outcome` if that one was impossible."""
+        self._leases.doubt_old(attempt)
         if attempt.doubt and not isinstance(outcome, Succeeded):
             await self._leases.until_compared(attempt)
         if not attempt.owned():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jetjobs.jetstream.pull.puller import PULL_BYTES
+
 WEIGHTS: Mapping[str, int] = {"returned": 64, "high": 8, "normal": 3, "low": 1}
 """Lane `returned` holds few jobs, and they have waited once already."""
-
-PULL_BYTES = 16 * 1024 * 1024
-"""What all lanes together request at once. The server disconnects a client for which more than 64 MB wait to be
-sent: large jobs for many slots would cut a slow link after each reconnect."""
 
 
 class LaneShare:

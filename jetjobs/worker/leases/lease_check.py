@@ -45,6 +45,7 @@ class LeaseCheck:
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._leases.doubt = self._doubt
         self._leases.on_refused = self._on_refused
 
     def doubt_all(self) -> None:
@@ -112,6 +113,7 @@ class LeaseCheck:
                 return False
             if message is None or not is_same_message(attempt, message):
                 return self._lose(attempt)
+        attempt.seen_at = self._clock.monotonic()
         if attempt.doubt == doubt:
             attempt.doubt = 0
         return False

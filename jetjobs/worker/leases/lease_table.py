@@ -15,6 +15,9 @@ from jetjobs.model.events import LeaseLostEvent, Observer
 from jetjobs.worker.attempt import Attempt, Interrupt
 
 FIRST_HEARTBEAT_S = 0.5
+SEEN_S = 10.0
+"""A job that was held for longer is compared with its stream before it is acked. Within this time, an open pull
+request of a full worker reports a stream that was recreated. ADR 41."""
 MAX_ANSWER_S = 2.0
 NO_RESPONDERS = 503
 
@@ -29,6 +32,8 @@ class LeaseTable:
         self._observe = observe
         self._held: dict[tuple[str, int], Attempt] = {}
         self._compared = asyncio.Event()
+        self.doubt: Callable[[Attempt], None] = lambda attempt: None
+        """Puts an attempt in doubt: it is compared before it is acked or extended."""
         self.on_refused: Callable[[Attempt], None] = lambda attempt: None
         """Called in any thread when the lane of an attempt does not exist for a heartbeat."""
 
@@ -56,6 +61,11 @@ class LeaseTable:
 
     def holds(self, attempt: Attempt) -> bool:
         return self._held.get(attempt.key) is attempt
+
+    def doubt_old(self, attempt: Attempt) -> None:
+        """Put an attempt in doubt if its message was last seen long ago."""
+        if not attempt.doubt and self.clock.monotonic() - attempt.seen_at > SEEN_S:
+            self.doubt(attempt)
 
     async def until_compared(self, attempt: Attempt) -> bool:
         """Wait while the attempt is in doubt and its lease lasts. Returns whether its lease is still ours."""
