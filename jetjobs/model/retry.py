@@ -25,8 +25,8 @@ class RetryPolicy:
     """Which failures are retried, how often, and after how long.
 
     The wait is `base` doubled after each failure (exponential), `base` times the attempt (linear), `base` (fixed),
-    or the result of a function; at most `cap`. With jitter (the default) it is then a random time between zero and
-    that, so that jobs that failed together are not retried together.
+    or the result of a function; at most `cap`. With jitter (the default) it is then a random time between half of
+    that and all of it: jobs that failed together are not retried together, and none is retried at once.
     """
 
     max_attempts: int = 5
@@ -143,4 +143,4 @@ def _custom_backoff(function: Any, attempt: int, default: float) -> float:
 def delay_s(attempt: int, policy: RetryPolicy, draw: float) -> float:
     """Seconds to wait after `attempt` failed; `draw` is a random number from 0 to 1."""
     wait = backoff_s(attempt, policy)
-    return wait * draw if policy.jitter else wait
+    return wait * (0.5 + draw / 2) if policy.jitter else wait

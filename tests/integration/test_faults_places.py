@@ -293,10 +293,10 @@ async def test_jobs_that_fail_together_are_retried_at_different_times_and_none_i
         assert sorted(results) == list(range(200))
         first = [e.retry_in_s for e in probe.of(JobFinished, lambda e: e.outcome == "retried" and e.attempt == 1)]
         assert len(first) == 200
-        # Full jitter: drawn evenly from 0 to 2 s. No tenth of the range holds more than a quarter of the jobs.
-        tenths = Counter(int(delay / 0.2) for delay in first)
+        # Equal jitter: drawn evenly from 1 to 2 s. No tenth of the range holds more than a quarter of the jobs.
+        tenths = Counter(int((delay - 1.0) / 0.1) for delay in first)
         assert max(tenths.values()) <= 50
-        assert 0.0 <= min(first) <= max(first) <= 2.0
-        # Each failure doubles the range: after a few short delays no job retries more than once per second.
+        assert 1.0 <= min(first) <= max(first) <= 2.0
+        # Each failure doubles the delay: no job retries more than once per second.
         assert max(attempts.values()) <= 8 + lasted_s
         assert await truth.dead() == {}

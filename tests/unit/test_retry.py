@@ -42,12 +42,17 @@ def test_without_jitter_the_delay_is_the_backoff(attempt: int, policy: RetryPoli
 
 
 @given(ATTEMPTS, policies(jitter=st.just(True)), DRAWS)
-def test_with_jitter_the_delay_is_drawn_from_zero_to_the_backoff(
+def test_with_jitter_the_delay_is_drawn_from_half_of_the_backoff_to_all_of_it(
     attempt: int, policy: RetryPolicy, draw: float
 ) -> None:
-    assert delay_s(attempt, policy, 0.0) == 0.0
-    assert delay_s(attempt, policy, 1.0) == backoff_s(attempt, policy)
-    assert delay_s(attempt, policy, draw) == pytest.approx(backoff_s(attempt, policy) * draw)
+    whole = backoff_s(attempt, policy)
+    assert delay_s(attempt, policy, 0.0) == whole / 2
+    assert delay_s(attempt, policy, 1.0) == whole
+    assert delay_s(attempt, policy, draw) == pytest.approx(whole / 2 + whole / 2 * draw)
+
+
+def test_three_attempts_of_the_default_policy_take_at_least_three_seconds() -> None:
+    assert sum(delay_s(attempt, RetryPolicy(), 0.0) for attempt in (1, 2)) == 3.0
 
 
 @pytest.mark.parametrize("attempt", [65, 66, 1_000_000, 10**100])
