@@ -1,4 +1,4 @@
-"""Decide what follows a failed attempt: another attempt, a snooze, or a dead letter. Pure."""
+"""Decide what follows a failed attempt or a task that this worker does not know. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,52 @@ from jetjobs.model.errors import (
     UnstorableValue,
 )
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, Retried, Snoozed
+from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, Parked, Retried, Snoozed, parked_text
 from jetjobs.model.retry import RetryPolicy, delay_s
+from jetjobs.model.wire.validation import is_token
 
 MAX_TEXT = 1_000
 MAX_TRACEBACK = 8_000
 MAX_WAIT_S = 10 * 365 * 86400.0
+PARK_S = 1.0
+"""The first delay of a job whose task no worker knows. Then it waits as long again as it has been parked."""
+PARK_KNOWN_S = 0.2
+"""The first delay of a job whose task another worker knows: it may well meet that one next. Then it waits a
+quarter of the time it has been parked, so that finding the right worker takes little time and few deliveries."""
+MAX_PARK_S = 60.0
 
 
 def refuse(error: DeliveryError) -> DeadLettered:
     """The outcome of a job that cannot run at all: a retry would not change that."""
     return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(*describe(error)[:2]))
+
+
+def park(
+    job: Job, error: UnknownTask, since: float, known: bool, grace_s: float, now: float, draw: float
+) -> Parked | DeadLettered:
+    """The outcome of a job whose task this worker does not know.
+
+    `since` is when it was parked first, 0 if it never was. `known` says whether a running worker that takes the
+    queue knows the task; if none does, the job is dead once `grace_s` have passed. A name that no task can have is
+    dead at once. `draw` is as for `decide`.
+    """
+    since = min(since, now) if since > 0.0 else now
+    parked_s = now - since
+    info = ErrorInfo(describe(error).type, parked_text(job.task, known))
+    if known:
+        longest = max(PARK_KNOWN_S, parked_s / 4)
+    elif parked_s < grace_s and is_token(job.task):
+        longest = max(PARK_S, parked_s)
+    else:
+        hint = f"; {error.hint}" if error.hint else ""
+        return DeadLettered(DeadReason.UNKNOWN_TASK, info._replace(text=f"{error}{hint}"))
+    wait = min(longest, MAX_PARK_S) * (0.5 + draw / 2)
+    if not known:
+        wait = min(wait, grace_s - parked_s)
+    if job.deadline:
+        # Delivered again at its deadline, the job expires there like any other.
+        wait = min(wait, max(0.0, job.deadline - now))
+    return Parked(wait, since, known, info)
 
 
 def decide(

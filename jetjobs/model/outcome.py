@@ -51,6 +51,18 @@ class Snoozed(NamedTuple):
     name: str = "snoozed"
 
 
+class Parked(NamedTuple):
+    """The worker does not know the task. The job waits for one that does; no attempt and no crash is counted."""
+
+    delay_s: float
+    since: float
+    """When the job was parked first, in seconds since the epoch by the server's clock."""
+    known: bool
+    """Whether a running worker that takes the queue knows the task."""
+    error: ErrorInfo
+    name: str = "parked"
+
+
 class Released(NamedTuple):
     """The worker returned the job to its queue. This does not use up an attempt."""
 
@@ -88,4 +100,9 @@ class Abandoned(NamedTuple):
     name: str = "abandoned"
 
 
-Outcome = Succeeded | Retried | Snoozed | Released | Suspected | Cancelled | DeadLettered | Abandoned
+Outcome = Succeeded | Retried | Snoozed | Parked | Released | Suspected | Cancelled | DeadLettered | Abandoned
+
+
+def parked_text(task: str, known: bool) -> str:
+    """What a parked job waits for."""
+    return f"waits for a worker that knows task {task!r}" if known else f"no worker knows task {task!r}"

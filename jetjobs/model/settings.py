@@ -165,6 +165,8 @@ class QueueSettings(_Group):
     """`max_ack_pending` of each lane: how many jobs all workers together may hold at once."""
     max_crashes: int = Field(default=3, ge=1)
     """Crashes or lost leases after which the job is dead-lettered without another attempt."""
+    unknown_task_grace: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(minutes=10)
+    """How long a job whose task no running worker knows waits before it is dead-lettered."""
     dead_max_age: Positive = timedelta(days=30)
 
 

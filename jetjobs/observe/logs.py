@@ -37,6 +37,7 @@ _OUTCOMES = {
     "succeeded": (logging.INFO, "✓"),
     "retried": (logging.INFO, "↻"),
     "snoozed": (logging.INFO, "☾"),
+    "parked": (logging.INFO, "‖"),
     "released": (logging.INFO, "↩"),
     "cancelled": (logging.INFO, "⊘"),
     "suspected": (logging.WARNING, "?"),
@@ -119,7 +120,7 @@ def _log_finished(event: JobFinished, level: int) -> None:
         extra["max_attempts"] = event.max_attempts
     if event.reason:
         extra["reason"] = event.reason
-    if event.outcome in ("retried", "snoozed"):
+    if event.outcome in ("retried", "snoozed", "parked"):
         extra["retry_in_s"] = round(event.retry_in_s, 3)
     if event.error is not None:
         extra["error_type"], extra["error"] = event.error.type, event.error.text
@@ -200,7 +201,7 @@ def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
     if extra["attempt"] > 1 or outcome == "retried":
         limit = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""
         line += f" (attempt {extra['attempt']}{limit})"
-    if outcome in ("retried", "snoozed"):
+    if outcome in ("retried", "snoozed", "parked"):
         line += f", again in {show_duration(extra['retry_in_s'])}"
     if extra.get("reason"):
         line += f" [{extra['reason']}]"

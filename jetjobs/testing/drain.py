@@ -56,6 +56,11 @@ class Drained:
         return self._with("snoozed")
 
     @property
+    def parked(self) -> list[JobFinished]:
+        """Jobs that wait for a worker that knows their task."""
+        return self._with("parked")
+
+    @property
     def dead(self) -> list[JobFinished]:
         """Jobs that became dead letters."""
         return self._with("dead_lettered")
@@ -64,7 +69,7 @@ class Drained:
         return [event for event in self.finished if event.outcome == outcome]
 
     def __repr__(self) -> str:
-        counts = ("succeeded", "retried", "snoozed", "dead")
+        counts = ("succeeded", "retried", "snoozed", *(("parked",) if self.parked else ()), "dead")
         return f"<Drained {' '.join(f'{name}={len(getattr(self, name))}' for name in counts)}>"
 
 
@@ -80,8 +85,9 @@ async def drain(
     """Run every ready job, and the jobs they enqueue, with a real worker; return when none is left.
 
     Jobs scheduled for later do not run. With `retries`, failed jobs are retried at once until they end. With
-    `check`, JobsFailed when an attempt fails, or, with `retries`, when a job becomes a dead letter. `queue` is one
-    queue or several; by default, the queues of the app's tasks. AssertionError after `timeout`.
+    `check`, JobsFailed when an attempt fails, or, with `retries`, when a job becomes a dead letter, and when the
+    app does not know the task of a job. `queue` is one queue or several; by default, the queues of the app's
+    tasks. AssertionError after `timeout`.
     """
     __tracebackhide__ = True
     queues = list(app.task_queues) if queue is None else [queue] if isinstance(queue, str) else list(queue)
@@ -103,7 +109,7 @@ async def drain(
             await _until_done(app.jetstream, worker, drained, retries, limit_s)
     finally:
         app.forget(watch)
-    failures = drained.dead if retries else [*drained.retried, *drained.dead]
+    failures = [*([] if retries else drained.retried), *drained.parked, *drained.dead]
     if check and failures:
         raise JobsFailed(failures, drained)
     return drained
@@ -202,7 +208,7 @@ def _failure_text(failures: list[JobFinished]) -> str:
         outcome = (
             f"dead ({failure.reason})"
             if failure.outcome == "dead_lettered"
-            else f"retries in {show_duration(failure.retry_in_s)}"
+            else f"{failure.outcome}, again in {show_duration(failure.retry_in_s)}"
         )
         error = f"{failure.error.type}: {failure.error.text}" if failure.error is not None else ""
         lines.append(f"  {failure.task} {failure.job_id}, attempt {failure.attempt}, {outcome}: {error}")

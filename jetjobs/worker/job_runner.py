@@ -68,7 +68,8 @@ class JobRunner:
         config = ExecutorConfig(name, options.slots, timeout_s, options.middlewares, options.classifiers)
         self._services = WorkerServices(jetstream.checkpoints, name)
         self.executor = Executor(registry, self._services, self._limits, observe, config, jetstream.server_clock)
-        admission = Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes))
+        grace_s = settings.queues.unknown_task_grace.total_seconds()
+        admission = Admission(jetstream, registry, RedeliveryCheck(jetstream.locator, max_crashes), grace_s)
         settle_s = max(lease_s, MIN_SETTLE_S)
         settlement = Settlement(jetstream, registry, self.leases, name, settle_s, self._on_settle_event)
         self.pipeline = Pipeline(

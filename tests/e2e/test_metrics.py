@@ -70,7 +70,9 @@ def port(unused_tcp_port: int) -> Port:
 
 def worker(server: EmbeddedServer, port: Port, *options: str) -> Process:
     arguments = f"worker tests.e2e.metric_tasks:app -q default --log-format json --http {port.address}".split()
-    return Process([*arguments, *options], ROOT, {"NATS_URL": server.url})
+    return Process(
+        [*arguments, *options], ROOT, {"NATS_URL": server.url, "JETJOBS_QUEUES__UNKNOWN_TASK_GRACE": "0s"}
+    )
 
 
 async def until(process: Process, text: str, count: int = 1) -> str:

@@ -106,6 +106,7 @@ async def test_a_failing_anonymous_job_keeps_its_id_through_retries(
         ("normal.greet", b'{"user": 1}', "malformed"),  # its header
     ],
 )
+@pytest.mark.settings(queues={"unknown_task_grace": 0})
 async def test_jobs_that_cannot_run_are_dead_lettered_with_their_cause_and_other_jobs_keep_running(
     app: JetJobs, truth: Truth, probe: Probe, subject: str, body: bytes, reason: str
 ) -> None:

@@ -144,6 +144,7 @@ async def _two(found: list[Any]) -> bool:
     return len(found) == 2
 
 
+@pytest.mark.settings(queues={"unknown_task_grace": 0})
 async def test_a_job_dead_lettered_without_a_run_leaves_no_checkpoint(
     opened: JetJobs, truth: Truth, probe: Probe
 ) -> None:

@@ -133,7 +133,7 @@ class Fuzzed:
 
 @contextlib.asynccontextmanager
 async def fuzzed(url: str) -> AsyncIterator[Fuzzed]:
-    app = JetJobs("test", settings=build_settings({"nats": {"url": url}}))
+    app = JetJobs("test", settings=build_settings({"nats": {"url": url}, "queues": {"unknown_task_grace": 0}}))
     probe = Probe()
     app.observe(probe)
 

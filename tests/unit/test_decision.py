@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.model.decision import MAX_TEXT, MAX_TRACEBACK, MAX_WAIT_S, decide, describe, refuse
+from jetjobs.model.decision import (
+    MAX_PARK_S,
+    MAX_TEXT,
+    MAX_TRACEBACK,
+    MAX_WAIT_S,
+    decide,
+    describe,
+    park,
+    refuse,
+)
 from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Verdict
 from jetjobs.model.errors import (
     DefinitionError,
@@ -24,7 +33,7 @@ from jetjobs.model.errors import (
     UnstorableValue,
 )
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, DeadReason, Outcome, Retried, Snoozed
+from jetjobs.model.outcome import DeadLettered, DeadReason, Outcome, Parked, Retried, Snoozed
 from jetjobs.model.retry import RetryPolicy
 
 NOW = 1_000_000.0
@@ -258,3 +267,82 @@ def test_a_wait_that_no_clock_can_keep_is_put_right(after_s: float) -> None:
     assert isinstance(outcome, Retried)
     assert 0.0 <= outcome.delay_s <= MAX_WAIT_S
     assert decide(a_job(1), Snooze(timedelta.max), POLICY, TRANSIENT, NOW, 0.5) == Snoozed(MAX_WAIT_S)
+
+
+# Unknown tasks
+
+UNKNOWN = UnknownTask("no task named 'greet'", hint="did you mean 'great'?")
+GRACE = 600.0
+
+
+def parked(since: float, known: bool, draw: float = 1.0, now: float = NOW, deadline: float = 0.0) -> Outcome:
+    return park(a_job(deadline=deadline), UNKNOWN, since, known, GRACE, now, draw)
+
+
+@pytest.mark.parametrize(
+    ("parked_s", "known", "longest"),
+    [
+        (0.0, False, 1.0),
+        (0.7, False, 1.0),
+        (8.0, False, 8.0),
+        (90.0, False, 60.0),
+        (0.0, True, 0.2),
+        (0.8, True, 0.2),
+        (8.0, True, 2.0),
+        (3600.0, True, 60.0),
+    ],
+)
+def test_a_job_of_an_unknown_task_is_parked_for_longer_and_longer(
+    parked_s: float, known: bool, longest: float
+) -> None:
+    since = NOW - parked_s if parked_s else 0.0
+    first = NOW - parked_s
+    text = "waits for a worker that knows task 'greet'" if known else "no worker knows task 'greet'"
+    for draw in (0.0, 1.0):
+        outcome = parked(since, known, draw)
+        assert isinstance(outcome, Parked)
+        assert outcome.delay_s == pytest.approx(longest * (0.5 + draw / 2))
+        assert outcome.since == first
+        assert (outcome.error.type, outcome.error.text) == ("jetjobs.errors.UnknownTask", text)
+
+
+def test_without_a_worker_that_knows_the_task_the_job_is_dead_after_the_grace_period() -> None:
+    last = parked(NOW - GRACE + 5.0, False)
+    assert isinstance(last, Parked)
+    assert last.delay_s == pytest.approx(5.0)  # it is delivered again when the time is up
+    dead = parked(NOW - GRACE, False)
+    assert isinstance(dead, DeadLettered)
+    assert dead.reason is DeadReason.UNKNOWN_TASK
+    assert dead.error.text == "no task named 'greet'; did you mean 'great'?"
+    assert isinstance(parked(NOW - 100 * GRACE, True), Parked)
+
+
+def test_a_grace_period_of_zero_dead_letters_at_once_unless_a_worker_knows_the_task() -> None:
+    assert isinstance(park(a_job(), UNKNOWN, 0.0, False, 0.0, NOW, 0.5), DeadLettered)
+    assert isinstance(park(a_job(), UNKNOWN, 0.0, True, 0.0, NOW, 0.5), Parked)
+
+
+def test_a_name_that_no_task_can_have_is_dead_at_once() -> None:
+    impossible = a_job()._replace(task="\ufffd")
+    assert isinstance(park(impossible, UNKNOWN, 0.0, False, GRACE, NOW, 0.5), DeadLettered)
+
+
+@given(
+    since=st.floats(0, 2 * NOW),
+    known=st.booleans(),
+    grace=st.floats(0, NOW),
+    draw=st.floats(0, 1),
+    deadline=st.floats(0, 2 * NOW),
+)
+def test_a_parking_is_bounded_by_a_minute_the_grace_period_and_the_deadline(
+    since: float, known: bool, grace: float, draw: float, deadline: float
+) -> None:
+    outcome = park(a_job(deadline=deadline), UNKNOWN, since, known, grace, NOW, draw)
+    if isinstance(outcome, DeadLettered):
+        assert not known
+        assert min(since or NOW, NOW) + grace <= NOW + 1e-6
+        return
+    assert 0.0 <= outcome.delay_s <= MAX_PARK_S
+    assert 0.0 < outcome.since <= NOW  # a forged time in the future does not extend the grace period
+    assert known or NOW + outcome.delay_s <= outcome.since + grace + 1e-6
+    assert not deadline or outcome.delay_s <= max(0.0, deadline - NOW)

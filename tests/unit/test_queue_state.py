@@ -87,6 +87,23 @@ def test_a_record_survives_the_wire() -> None:
     assert json.loads(json.dumps(RECORD.details()))["running"][0]["since"] == iso(99.5)
 
 
+@pytest.mark.parametrize(
+    ("changes", "queue", "task", "can"),
+    [
+        ({}, "mail", "send", True),
+        ({"phase": "starting"}, "mail", "send", True),
+        ({}, "mail", "receive", False),
+        ({}, "default", "send", False),
+        ({"phase": "quiet"}, "mail", "send", False),
+        ({"queues": {"mail": QueueSlots(0, 0)}}, "mail", "send", False),
+    ],
+)
+def test_a_worker_can_run_the_tasks_it_knows_in_the_queues_it_takes(
+    changes: dict[str, Any], queue: str, task: str, can: bool
+) -> None:
+    assert RECORD._replace(**changes).can_run(queue, task) is can
+
+
 def test_what_a_record_does_not_say_has_a_default() -> None:
     bare = read_worker("w", {}, 1.0)
     assert (bare.name, bare.pid, bare.queues, bare.running, bare.started_at) == ("w", 0, {}, (), 0.0)

@@ -19,7 +19,7 @@ from jetjobs.model.wire.lenient_json import write_json
 from jetjobs.model.wire.subjects import Names
 
 _COLOURS = {
-    "job.succeeded": "32", "job.retried": "33", "job.snoozed": "33", "job.dead_lettered": "31",
+    "job.succeeded": "32", "job.retried": "33", "job.snoozed": "33", "job.parked": "33", "job.dead_lettered": "31",
     "job.lease_lost": "31", "job.suspected": "33",
 }  # fmt: skip
 

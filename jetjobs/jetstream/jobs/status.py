@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from jetjobs.jetstream.jobs.dead_letters import read_cause
-from jetjobs.jetstream.messages.codec import decode, header_number, read_history, read_replays, run_of
+from jetjobs.jetstream.messages.codec import (
+    decode,
+    header_number,
+    read_history,
+    read_parking,
+    read_replays,
+    run_of,
+)
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import JobState, JobStatus, lineage_of
 from jetjobs.model.masking import mask, mask_result, read_paths
+from jetjobs.model.outcome import parked_text
 from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -49,6 +57,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         enqueued_at=as_time(header_number(live.headers, h.ENQUEUED_AT, 0) or live.stored_at),
         started_at=as_time(shown.get("started_at")),
         worker=shown.get("worker"),
+        reason=_parked(live.headers, task) if lane == n.RETRY else None,
         lane=lane,
         run=run_of(live),
         crashes=header_number(live.headers, h.CRASHES, 0),
@@ -62,6 +71,12 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         parent=parent,
         root=root,
     )
+
+
+def _parked(headers: Mapping[str, str], task: str) -> str | None:
+    """Why a job in lane `retry` is parked; None if it is not."""
+    since, known = read_parking(headers)
+    return f"parked: {parked_text(task, known)}" if since else None
 
 
 def _priority(headers: Mapping[str, str], lane: str) -> str | None:

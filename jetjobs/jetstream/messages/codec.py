@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.outcome import ErrorInfo, Parked
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import anonymous_id, is_id, join_id, parse_id
@@ -29,6 +29,7 @@ _KEPT = frozenset(
         h.OF_SCHEDULE,
         h.SCHEDULED_TIME,
         h.OVERLAP,
+        h.PARKED,
     }
 )
 """Headers of jetjobs that no field of the job represents."""
@@ -186,6 +187,18 @@ def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
         history = history[1:]
         line = json.dumps(history, separators=(",", ":"))
     return job._replace(headers={**job.headers, h.ERRORS: line})
+
+
+def with_parking(job: Job, parked: Parked) -> Job:
+    """The job with the time of its first parking, and with `known` if a running worker knows its task."""
+    value = f"{parked.since:.6f}" + (" known" if parked.known else "")
+    return job._replace(headers={**job.headers, h.PARKED: value})
+
+
+def read_parking(headers: Mapping[str, str]) -> tuple[float, bool]:
+    """When the job was parked first, 0 if it never was, and whether a running worker knew its task at the end."""
+    since, _, known = headers.get(h.PARKED, "").partition(" ")
+    return header_number({h.PARKED: since}, h.PARKED, 0.0), known == "known"
 
 
 def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:

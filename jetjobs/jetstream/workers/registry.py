@@ -6,14 +6,18 @@ and a random token, so that workers of the same name do not overwrite each other
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import math
 import secrets
+import time
 
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.messages.scan import check_direct_get, scan
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_response
-from jetjobs.model.errors import TopologyMissing
+from jetjobs.model.errors import BrokerError, TopologyMissing
 from jetjobs.model.views.worker_info import WorkerRecord, read_worker
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_json
@@ -23,6 +27,8 @@ from jetjobs.model.wire.validation import token_of
 BEAT_S = 5.0
 TTL_S = 14
 """Three heartbeats less a second, because the server removes expired messages about once a second."""
+READ_S = 1.0
+"""How old the answers of a TaskDirectory may be."""
 
 
 def new_key(name: str) -> str:
@@ -75,3 +81,24 @@ def _read(key: str, message: StoredMessage) -> WorkerRecord | None:
         return read_worker(key, read_json(message.data), message.stored_at)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+class TaskDirectory:
+    """Which tasks the running workers know. The registry is read once a second at most, however many jobs ask."""
+
+    def __init__(self, connection: Connection, names: Names) -> None:
+        self._connection = connection
+        self._names = names
+        self._workers: list[WorkerRecord] = []
+        self._read_at = -math.inf
+        self._lock = asyncio.Lock()
+
+    async def knows(self, queue: str, task: str) -> bool:
+        """Whether a running worker takes jobs of the queue and knows the task. If the registry cannot be read, by
+        the last reading."""
+        async with self._lock:
+            if time.monotonic() - self._read_at >= READ_S:
+                with contextlib.suppress(BrokerError):
+                    self._workers = await live_workers(self._connection, self._names)
+                self._read_at = time.monotonic()
+        return any(worker.can_run(queue, task) for worker in self._workers)

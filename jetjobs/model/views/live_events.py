@@ -16,8 +16,8 @@ from jetjobs.model.wire.subjects import PROGRESS, Names
 from jetjobs.model.wire.validation import check_token
 
 KINDS = (
-    "job.started", "job.progress", "job.succeeded", "job.retried", "job.snoozed", "job.released", "job.suspected",
-    "job.cancelled", "job.dead_lettered", "job.lease_lost",
+    "job.started", "job.progress", "job.succeeded", "job.retried", "job.snoozed", "job.parked", "job.released",
+    "job.suspected", "job.cancelled", "job.dead_lettered", "job.lease_lost",
     "worker.started", "worker.ready", "worker.quiet", "worker.recycling", "worker.stopped",
 )  # fmt: skip
 WATCH = "watch"
@@ -94,7 +94,7 @@ def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
         return LiveEvent(
             f"job.{event.outcome}", at, worker, event.queue, event.task, event.job_id, event.attempt,
             round(event.wait_s, 6), round(event.run_s, 6),
-            round(event.retry_in_s, 3) if event.outcome in ("retried", "snoozed") else None,
+            round(event.retry_in_s, 3) if event.outcome in ("retried", "snoozed", "parked") else None,
             event.reason, error.type if error else "", error.text[:_MAX_TEXT] if error else "",
         )  # fmt: skip
     if isinstance(event, JobStarted):

@@ -64,6 +64,11 @@ class WorkerRecord(NamedTuple):
         """False if the worker only finishes its running jobs."""
         return self.phase not in ("quiet", "stopped")
 
+    def can_run(self, queue: str, task: str) -> bool:
+        """Whether the worker takes jobs of the queue, and knows the task."""
+        slots = self.queues.get(queue)
+        return slots is not None and slots.total > 0 and self.takes_jobs and task in self.tasks
+
     def to_wire(self) -> dict[str, Any]:
         """The value of the record; docs/reference/wire.md describes it."""
         return {

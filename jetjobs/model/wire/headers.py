@@ -34,6 +34,7 @@ REPLAY: Final = "Jetjobs-Replay"
 OF_SCHEDULE: Final = "Jetjobs-Schedule"
 SCHEDULED_TIME: Final = "Jetjobs-Scheduled-Time"
 OVERLAP: Final = "Jetjobs-Overlap"
+PARKED: Final = "Jetjobs-Parked"
 
 # Headers of the server.
 MSG_ID: Final = "Nats-Msg-Id"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import random
 from typing import Any, NamedTuple
 
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
-from jetjobs.jetstream.messages.codec import decode, decode_malformed
-from jetjobs.model.decision import refuse
-from jetjobs.model.errors import BrokerError, DeliveryError, MalformedJob
+from jetjobs.jetstream.messages.codec import decode, decode_malformed, read_parking
+from jetjobs.jetstream.workers.registry import TaskDirectory
+from jetjobs.model.decision import park, refuse
+from jetjobs.model.errors import BrokerError, DeliveryError, MalformedJob, UnknownTask
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
     Abandoned,
@@ -52,7 +54,10 @@ class Refused(NamedTuple):
 class Admission:
     """Reads from the server, and changes nothing there but the mark of a quarantined run."""
 
-    def __init__(self, jetstream: JetStreamClient, registry: Router, redelivery: RedeliveryCheck) -> None:
+    def __init__(
+        self, jetstream: JetStreamClient, registry: Router, redelivery: RedeliveryCheck, grace_s: float
+    ) -> None:
+        """`grace_s` is how long a job waits whose task no running worker knows."""
         self._locator = jetstream.locator
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
@@ -61,6 +66,8 @@ class Admission:
         self._registry = registry
         self._tasks = registry.tasks
         self._redelivery = redelivery
+        self._directory = TaskDirectory(jetstream.connection, jetstream.names)
+        self._grace_s = grace_s
 
     async def admit(self, attempt: Attempt) -> Admitted | Refused:
         """The job with all that its run needs. Never raises for what is wrong with the job."""
@@ -82,6 +89,8 @@ class Admission:
                     return Refused(job, fetched)
                 body = fetched
             arguments = task.signature.decode(body)
+        except UnknownTask as error:
+            return Refused(job, await self._park(job, error))
         except DeliveryError as error:
             return Refused(job, refuse(error))
         if self._marks and self._marks.find(job.id, job.run) is not None:
@@ -108,6 +117,12 @@ class Admission:
         except MalformedJob as error:
             return decode_malformed(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
         return job, None
+
+    async def _park(self, job: Job, error: UnknownTask) -> Outcome:
+        """The outcome of a job whose task this worker does not know: it waits for another worker. ADR 48."""
+        known = await self._directory.knows(job.queue, job.task)
+        since = read_parking(job.headers)[0]
+        return park(job, error, since, known, self._grace_s, self._clock.time(), random.random())
 
     async def _check_deadline(self, attempt: Attempt, job: Job) -> Outcome | None:
         """The outcome of a job that starts too late. Its first delivery may itself be late, after a lost link: if

@@ -17,7 +17,7 @@ from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import BrokerError, ChildDied, StorageFull
 from jetjobs.model.events import JobFinished, Observer, SettleFailed
 from jetjobs.model.job import Job, lineage_of
-from jetjobs.model.outcome import Abandoned, DeadLettered, Outcome, Released, Retried, Snoozed, Suspected
+from jetjobs.model.outcome import Abandoned, DeadLettered, Outcome, Parked, Released, Retried, Snoozed, Suspected
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt, Interrupt
@@ -116,7 +116,7 @@ class Pipeline:
         """The outcome of an attempt. A job that was cancelled while it ran does not run again, but a success
         stays a success."""
         outcome = self._after_error(attempt, admitted, ended) if isinstance(ended, BaseException) else ended
-        if self._marks and isinstance(outcome, Retried | Snoozed | Released | Suspected):
+        if self._marks and isinstance(outcome, Retried | Snoozed | Parked | Released | Suspected):
             job = admitted.job
             return cancelled(self._marks, job) if self._marks.find(job.id, job.run) is not None else outcome
         return outcome
@@ -192,6 +192,8 @@ class Pipeline:
             retry_in_s, error, max_attempts = outcome.delay_s, outcome.error, self._max_attempts(job)
         elif isinstance(outcome, Snoozed):
             retry_in_s = outcome.delay_s
+        elif isinstance(outcome, Parked):
+            retry_in_s, error = outcome.delay_s, outcome.error
         root = (lineage_of(job.headers)[1] or "") if h.PARENT in job.headers else ""
         delivery = attempt.delivery
         self._observe(

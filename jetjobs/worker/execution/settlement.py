@@ -14,7 +14,7 @@ from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, success_record
-from jetjobs.jetstream.messages.codec import with_error
+from jetjobs.jetstream.messages.codec import with_error, with_parking
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
 from jetjobs.jetstream.messages.publisher import WrongLastSequence
@@ -28,6 +28,7 @@ from jetjobs.model.outcome import (
     DeadReason,
     ErrorInfo,
     Outcome,
+    Parked,
     Released,
     Retried,
     Snoozed,
@@ -86,7 +87,7 @@ class Settlement:
             job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.OVERLAP})
         if isinstance(outcome, Succeeded):
             await self._succeed(attempt, job, outcome)
-        elif isinstance(outcome, Retried | Snoozed):
+        elif isinstance(outcome, Retried | Snoozed | Parked):
             outcome = await self._reschedule(attempt, job, outcome)
         elif isinstance(outcome, Released | Suspected):
             await self._release(attempt, job)
@@ -179,10 +180,12 @@ class Settlement:
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
 
-    async def _reschedule(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed) -> Outcome:
+    async def _reschedule(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed | Parked) -> Outcome:
         try:
             if isinstance(outcome, Retried):
                 await self._retry(attempt, job, outcome)
+            elif isinstance(outcome, Parked):
+                await self._park(attempt, job, outcome)
             else:
                 await self._delay(attempt, job._replace(hop=job.hop + 1, crashes=0), outcome.delay_s)
         except IdTaken as error:
@@ -210,10 +213,14 @@ class Settlement:
         moved = moved._replace(hop=job.hop + 1, attempt=job.attempt + 1, crashes=0)
         await self._delay(attempt, moved, outcome.delay_s)
 
+    async def _park(self, attempt: Attempt, job: Job, outcome: Parked) -> None:
+        """A job that crashes the workers that know its task must not get rid of its crashes by meeting others."""
+        moved = job._replace(hop=job.hop + 1, crashes=_crashes(attempt, job))
+        await self._delay(attempt, with_parking(moved, outcome), outcome.delay_s)
+
     async def _release(self, attempt: Attempt, job: Job) -> None:
         """Return the job to its queue, ahead of the backlog. A suspect is not charged with a crash for that."""
-        crashes = job.crashes if attempt.suspect else job.crashes + attempt.delivery.delivered - 1
-        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=crashes), None, n.RETURNED)
+        await self._move(attempt, job._replace(hop=job.hop + 1, crashes=_crashes(attempt, job)), None, n.RETURNED)
 
     async def _delay(self, attempt: Attempt, job: Job, delay_s: float) -> None:
         """Move the job to lane `retry`. Its due time is on the server's clock, which fires it."""
@@ -240,6 +247,9 @@ class Settlement:
 
     async def _move(self, attempt: Attempt, job: Job, due_at: float | None, lane: str) -> None:
         publisher = self._jetstream.publisher
+        if h.PARKED in job.headers and job.task in self._tasks:
+            # It has met a worker that knows its task: a later parking starts another grace period.
+            job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.PARKED})
         message = publisher.outgoing(job, due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
             # The server would close the connection for one byte too many. Drop the error history first, then move
@@ -271,6 +281,11 @@ class Settlement:
             if await self._jetstream.locator.was_settled(job._replace(hop=job.hop - 1)):
                 return
             wire[h.MSG_ID] = f"{job.message_id}.{new_run()}"
+
+
+def _crashes(attempt: Attempt, job: Job) -> int:
+    """The crashes of a job that is moved without having run."""
+    return job.crashes if attempt.suspect else job.crashes + attempt.delivery.delivered - 1
 
 
 def _started_at(attempt: Attempt, now: float) -> float:
