@@ -111,7 +111,7 @@ class JetJobs(Router):
         metrics = Metrics(
             self.tasks.keys(),
             getattr(sys.modules["jetjobs"], "__version__", ""),
-            declared=lambda: [(task.queue, task.name) for task in tuple(self.tasks.values())],
+            declared=lambda: [(task.queue, name) for name, task in tuple(self.tasks.items())],
             connected=lambda: self._session is not None and self._session.jetstream.connection.connected,
             worker=worker,
         )

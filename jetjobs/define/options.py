@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 
@@ -26,6 +26,8 @@ class TaskOptions(TypedDict, total=False):
 
     name: str
     """Stable name on the wire; defaults to the name of the function."""
+    aliases: Sequence[str]
+    """Former names of the task. Jobs that were enqueued under them run with this function."""
     queue: str
     priority: str
     retry: RetryPolicy

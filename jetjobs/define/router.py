@@ -41,6 +41,7 @@ class Router:
     def __init__(self, *, queue: str = "default") -> None:
         self.default_queue = check_token("queue", queue)
         self.tasks: dict[str, Task[Any, Any]] = {}
+        """By name. A task with aliases is here under each of its names."""
         self.declared_schedules: dict[str, Schedule] = {}
         self._parents: list[Router] = []
 
@@ -80,16 +81,16 @@ class Router:
         if router in self._upward():
             raise DefinitionError("a router cannot include itself or a router that includes it")
         self._check_schedules(*router.declared_schedules)
-        self._add(*router.tasks.values())
+        self._add(*dict.fromkeys(router.tasks.values()))
         for each in self._upward():
             each.declared_schedules.update(router.declared_schedules)
         router._parents.append(self)
 
     def find(self, name: str) -> Task[Any, Any]:
-        """The task of that name. UnknownTask if there is none; the hint names a similar one."""
+        """The task of that name or alias. UnknownTask if there is none; the hint names a similar one."""
         task = self.tasks.get(name)
         if task is None:
-            near = difflib.get_close_matches(name, self.tasks, 1)
+            near = [self.tasks[close].name for close in difflib.get_close_matches(name, self.tasks, 1)]
             raise UnknownTask(f"no task named {name!r}", hint=f"did you mean {near[0]!r}?" if near else None)
         return task
 
@@ -103,13 +104,12 @@ class Router:
         """Add the tasks here and to all routers that include this one; none of them if one name is taken."""
         routers = self._upward()
         for task in tasks:
-            if any(task.name in router.tasks for router in routers):
-                raise DefinitionError(
-                    f"task {task.name!r} is declared twice",
-                    hint="give one of them another name: @app.task(name=...)",
-                )
+            for name in task.names:
+                taken = next((router.tasks[name] for router in routers if name in router.tasks), None)
+                if taken is not None:
+                    raise _name_taken(task, name, taken)
         for router in routers:
-            router.tasks.update((task.name, task) for task in tasks)
+            router.tasks.update((name, task) for task in tasks for name in task.names)
 
     def _declare(self, task: Task[Any, Any], options: Mapping[str, Any]) -> None:
         """Add a schedule of one of the tasks. Its name defaults to the name of the task."""
@@ -137,3 +137,20 @@ class Router:
                 f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
             )
         return await self._parents[-1].send(request)
+
+
+def _name_taken(task: Task[Any, Any], name: str, taken: Task[Any, Any]) -> DefinitionError:
+    if name == task.name == taken.name:
+        return DefinitionError(
+            f"task {name!r} is declared twice", hint="give one of them another name: @app.task(name=...)"
+        )
+    if name == task.name:
+        return DefinitionError(
+            f"task {name!r} has the name of an alias of task {taken.name!r}",
+            hint="an alias is for a name that no task has any more: remove it, or rename this task",
+        )
+    what = "the name" if name == taken.name else "also an alias"
+    return DefinitionError(
+        f"task {task.name!r}: alias {name!r} is {what} of task {taken.name!r}",
+        hint="an alias is for a name that no task has any more: remove it, or rename the other task",
+    )

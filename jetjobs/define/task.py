@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack
@@ -52,6 +52,8 @@ class Task(Generic[P, R]):
     ) -> None:
         self.function = function
         self.name = check_token("task", options.get("name", getattr(function, "__name__", "")))
+        self.aliases = _check_aliases(self.name, options.get("aliases", ()))
+        """Former names: jobs that were enqueued under them run with this task."""
         self.queue = check_token("queue", options.get("queue", "default"))
         self.priority = check_lane(options.get("priority", "normal"))
         self.retry = options.get("retry", RetryPolicy())
@@ -111,6 +113,11 @@ class Task(Generic[P, R]):
             )
         if not isinstance(limit, int) or isinstance(limit, bool) or not MIN_MEMORY <= limit < 2**62:
             raise DefinitionError(f"{of}memory_limit must be a whole number of bytes, at least {MIN_MEMORY:,}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
 
     @property
     def isolated(self) -> bool:
@@ -221,3 +228,17 @@ class TaskCall(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`Task.enqueue` with these options."""
         return await self.task.send(self.bind(*args, **kwargs))
+
+
+def _check_aliases(name: str, aliases: Sequence[str]) -> tuple[str, ...]:
+    """The aliases of task `name`. DefinitionError if they are not a list of other names."""
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        shown = f"[{aliases!r}]" if isinstance(aliases, str) else '["old_name"]'
+        raise DefinitionError(f"task {name!r}: aliases must be a list of names", hint=f"aliases={shown}")
+    for alias in aliases:
+        check_token("alias", alias)
+        if alias == name:
+            raise DefinitionError(f"task {name!r}: alias {alias!r} is its own name")
+    if len(set(aliases)) < len(aliases):
+        raise DefinitionError(f"task {name!r}: an alias is named twice")
+    return tuple(aliases)

@@ -143,6 +143,70 @@ def test_a_name_can_be_declared_once_only(app: JetJobs) -> None:
     assert app.tasks == {"greet": first}
 
 
+# Aliases
+
+
+def test_a_task_is_found_by_its_aliases_and_enqueued_by_its_name(app: JetJobs) -> None:
+    task = app.task(aliases=["hello", "hi"])(greet)
+    assert (task.aliases, task.names) == (("hello", "hi"), ("greet", "hello", "hi"))
+    assert app.find("hello") is app.find("hi") is app.find("greet") is task
+    assert app.find("hello").bind("Ada").task.name == "greet"
+    assert app.task_queues == ["default"]
+    with pytest.raises(UnknownTask) as caught:
+        app.find("helo")
+    assert caught.value.hint == "did you mean 'greet'?"  # the name, not the alias
+
+
+def test_a_router_passes_aliases_on(app: JetJobs) -> None:
+    router = Router()
+    task = router.task(aliases=["hello"])(greet)
+    app.include(router)
+    assert app.tasks == {"greet": task, "hello": task}
+
+
+def other() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ({}, {"aliases": ["greet"]}, "task 'other': alias 'greet' is the name of task 'greet'"),
+        ({"aliases": ["old"]}, {"aliases": ["old"]}, "task 'other': alias 'old' is also an alias of task 'greet'"),
+        ({"aliases": ["other"]}, {}, "task 'other' has the name of an alias of task 'greet'"),
+    ],
+)
+@pytest.mark.parametrize("included", [False, True])
+def test_an_alias_cannot_clash_with_another_task(
+    app: JetJobs, first: dict[str, Any], second: dict[str, Any], text: str, included: bool
+) -> None:
+    task = app.task(**first)(greet)
+    router = Router()
+    if included:
+        app.include(router)
+    with pytest.raises(DefinitionError, match=text) as caught:
+        (router if included else app).task(**second)(other)
+    assert "no task has any more" in str(caught.value.hint)
+    assert set(app.tasks.values()) == {task}
+    assert not router.tasks
+
+
+@pytest.mark.parametrize(
+    ("aliases", "text"),
+    [
+        ("hello", "aliases must be a list of names"),
+        (7, "aliases must be a list of names"),
+        ([7], "invalid alias name 7"),
+        (["a.b"], "invalid alias name 'a.b'"),
+        (["greet"], "alias 'greet' is its own name"),
+        (["old", "old"], "an alias is named twice"),
+    ],
+)
+def test_invalid_aliases_are_refused(app: JetJobs, aliases: Any, text: str) -> None:
+    with pytest.raises(DefinitionError, match=text):
+        app.task(aliases=aliases)(greet)
+    assert not app.tasks
+
+
 # Options of one job
 
 

@@ -84,7 +84,7 @@ def _start_server(stack: contextlib.ExitStack, store: str, *, fresh: bool) -> Em
 
 def _banner(app: JetJobs, server: str, slots: int, reload: str) -> None:
     out = state.out
-    tasks = f"{many(len(app.tasks), 'task')}, {many(len(app.declared_schedules), 'schedule')}"
+    tasks = f"{many(len(set(app.tasks.values())), 'task')}, {many(len(app.declared_schedules), 'schedule')}"
     out.note(out.paint(f"jetjobs {__version__} · app {app.name} · {tasks}", "1"), painted=True)
     out.note(f"NATS    {server}")
     out.note(f"Worker  1 process, {slots} slots, queues {', '.join(app.task_queues) or '-'}, reload {reload}")

@@ -13,14 +13,15 @@ async def tasks(context: CheckContext) -> list[CheckResult]:
     if context.router is None:
         return []  # reported by the runner
     by_queue: dict[str, list[str]] = {}
-    for name, task in sorted(context.router.tasks.items()):
-        by_queue.setdefault(task.queue, []).append(name)
+    declared = set(context.router.tasks.values())
+    for task in sorted(declared, key=lambda task: task.name):
+        by_queue.setdefault(task.queue, []).append(task.name)
     found = []
     for queue, names in sorted(by_queue.items()):
         if queue not in context.queues:
             text = f"queue {queue} does not exist: {', '.join(names[:3])} cannot be enqueued"
             found.append(CheckResult("fail", text, "jetjobs setup apply"))
-    return found or [CheckResult("ok", f"{many(len(context.router.tasks), 'task')}, every queue exists")]
+    return found or [CheckResult("ok", f"{many(len(declared), 'task')}, every queue exists")]
 
 
 def dev_server(settings: Settings) -> Finding:

@@ -116,8 +116,8 @@ class RecordWriter:
         self._leases = leases
         self._monitor = monitor
         self._phase = phase
-        tasks = registry.tasks.values() if slots.total else ()
-        self._tasks = {task.name: task.signature.fingerprint for task in tasks}
+        tasks = registry.tasks if slots.total else {}
+        self._tasks = {name: task.signature.fingerprint for name, task in tasks.items()}
         self._version = _version()
         self._host, self._started_at = socket.gethostname(), self._clock.time()
         self._beat_at = 0.0
