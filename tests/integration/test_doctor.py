@@ -269,10 +269,22 @@ FAULTS: list[tuple[Plant, str, str, str]] = [
     (arguments_of_a_letter_are_gone, "objects", "fail", "dead letters: 1 job whose arguments are missing"),
     (workers(a={}, b={"version": "2.0.0"}), "versions", "warn", "1.0.0 (a), 2.0.0 (b)"),
     (
-        workers(a=knows(other="1", work=""), b=knows(other="2")),
+        workers(a=knows(other="1", work=""), b=knows(other="2", work="")),
         "schemas",
         "warn",
         "the arguments of task other differ ",
+    ),
+    (
+        workers(a=knows(work=""), b=knows(), c=knows(), d={"phase": "quiet", **knows()}),
+        "task_sets",
+        "warn",
+        "queue default: workers b, c lack task work, known to other workers of the queue",
+    ),
+    (
+        workers(a=knows(work="", new=""), b=knows(work="")),
+        "task_sets",
+        "warn",
+        "queue default: worker b lacks task new, known to other workers of the queue",
     ),
     (workers(a=knows(work="0")), "schemas", "warn", "the arguments of task work differ between a and this app"),
     (workers(a={"lag_s": 12.5}), "lag", "warn", "event loop of worker a was blocked for 12.5 s"),

@@ -1,4 +1,4 @@
-"""Checks of the running workers: versions, task signatures, leases and blocked event loops."""
+"""Checks of the running workers: versions, tasks and their arguments, leases and blocked event loops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from jetjobs.jetstream.queues.inspection import consumers_of
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
+from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire import subjects as n
 
 BLOCKED_S = 2.0
@@ -26,6 +27,29 @@ async def versions(context: CheckContext) -> list[CheckResult]:
         return [CheckResult("ok", f"{many(len(workers), 'worker')}{version}, {many(slots, 'slot')}")]
     listed = ", ".join(f"{version} ({_first_few(keys)})" for version, keys in sorted(by_version.items()))
     return [CheckResult("warn", f"workers run different versions: {listed}", "finish the deployment")]
+
+
+async def task_sets(context: CheckContext) -> list[CheckResult]:
+    """Finds workers of one queue that know different tasks: a job that meets the wrong one is parked."""
+    by_queue: dict[str, list[WorkerRecord]] = defaultdict(list)
+    for worker in await live_workers(context.jetstream.connection, context.jetstream.names):
+        if worker.takes_jobs and worker.total:
+            for queue in worker.queues:
+                by_queue[queue].append(worker)
+    found = []
+    for queue, workers in sorted(by_queue.items()):
+        every = {task for worker in workers for task in worker.tasks}
+        by_lack: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for worker in workers:
+            if missing := every - worker.tasks.keys():
+                by_lack[tuple(sorted(missing))].append(worker.key)
+        for lack, keys in sorted(by_lack.items()):
+            what = f"{'worker' if len(keys) == 1 else 'workers'} {_first_few(keys)}"
+            what += f" {'lacks' if len(keys) == 1 else 'lack'} {'task' if len(lack) == 1 else 'tasks'}"
+            text = f"queue {queue}: {what} {_first_few([*lack])}, known to other workers of the queue"
+            hint = "finish the deployment; if these are workers of different apps, give each a queue of its own"
+            found.append(CheckResult("warn", text, hint))
+    return found or [CheckResult("ok", "workers of one queue know the same tasks")]
 
 
 async def schemas(context: CheckContext) -> list[CheckResult]:
@@ -81,4 +105,4 @@ def _first_few(keys: list[str]) -> str:
     return ", ".join(sorted(keys)[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
-CHECKS: tuple[Check, ...] = (versions, schemas, leases, lag)
+CHECKS: tuple[Check, ...] = (versions, task_sets, schemas, leases, lag)
