@@ -75,6 +75,7 @@ class Fleet:
             NATS_URL=self._urls[worker],
             JETJOBS_QUEUES__LEASE=f"{LEASE_S}s",
             JETJOBS_QUEUES__REPLICAS=str(self._replicas),
+            JETJOBS_QUEUES__UNKNOWN_TASK_GRACE="3s",
             JETJOBS_OBSERVE__LOG_LEVEL="info",
             PYTHONPATH=os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
             **{journal.VARIABLE: str(self._folder / "journal")},
