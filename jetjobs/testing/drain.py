@@ -205,11 +205,10 @@ def _failure_text(failures: list[JobFinished]) -> str:
     count = "1 job failed" if len(failures) == 1 else f"{len(failures)} jobs failed"
     lines = [f"{count} in drain(); `check=False` returns the report instead"]
     for failure in failures[:10]:
-        outcome = (
-            f"dead ({failure.reason})"
-            if failure.outcome == "dead_lettered"
-            else f"{failure.outcome}, again in {show_duration(failure.retry_in_s)}"
-        )
+        outcome = {
+            "dead_lettered": f"dead ({failure.reason})",
+            "retried": f"retries in {show_duration(failure.retry_in_s)}",
+        }.get(failure.outcome, failure.outcome)
         error = f"{failure.error.type}: {failure.error.text}" if failure.error is not None else ""
         lines.append(f"  {failure.task} {failure.job_id}, attempt {failure.attempt}, {outcome}: {error}")
     lines += [f"  and {len(failures) - 10} more"] if len(failures) > 10 else []

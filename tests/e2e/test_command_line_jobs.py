@@ -113,6 +113,25 @@ async def test_an_invalid_list_is_refused_with_a_reason(app: JetJobs, jobs: Shel
     assert jobs.error("list", "--queue", "nowhere", code=5) == "error: queue 'nowhere' does not exist"
 
 
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [("", "no worker knows task 'gone'"), (" known", "waits for a worker that knows task 'gone'")],
+)
+async def test_a_parked_job_is_shown_with_what_it_waits_for(
+    app: JetJobs, jobs: Shell, truth: Truth, known: str, why: str
+) -> None:
+    headers = {
+        "Jetjobs-Parked": f"1794798669.651{known}",
+        "Nats-Schedule": "@at 2199-01-01T00:00:00Z",
+        "Nats-Schedule-Target": "jobs.work.default.normal.gone.-.p1",
+    }
+    await truth.js.publish("jobs.work.default.retry.gone.-.p1", b"{}", headers=headers)
+    shown = dict(line.split(maxsplit=1) for line in jobs("show", "p1").stdout.splitlines())
+    assert (shown["state"], shown["attempt"], shown["reason"]) == ("retrying", "1", f"parked: {why}")
+    assert jobs.json("show", "p1")["reason"] == f"parked: {why}"
+    assert [item["reason"] for item in jobs.json("list", "--state", "retrying")["items"]] == [f"parked: {why}"]
+
+
 async def test_an_unknown_id_and_an_invalid_id_have_different_codes(app: JetJobs, jobs: Shell) -> None:
     looks = ("show", "wait", "cancel", "watch")
     for line in (*looks, "reschedule --delay 1h", "priority low"):

@@ -48,7 +48,7 @@ def next_day(order: Order, by: timedelta) -> Order:
     return Order(number=order.number + 1, placed=order.placed + by, raw=order.raw)
 
 
-@app.task(isolation="process")
+@app.task(isolation="process", aliases=["whoami"])
 async def who() -> dict[str, Any]:
     await asyncio.sleep(0)
     job = current_job()

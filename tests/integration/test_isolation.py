@@ -65,13 +65,18 @@ async def test_arguments_and_results_keep_their_types(app: JetJobs, truth: Truth
     await truth.until_empty()
 
 
-async def test_the_running_job_is_known_in_the_child_and_children_are_reused(app: JetJobs) -> None:
+async def test_the_running_job_is_known_in_the_child_and_children_are_reused(app: JetJobs, truth: Truth) -> None:
     async with running(app.worker(name="w1")):
         answers = []
         for _ in range(3):
             handle = await tasks.who.options(headers={"tenant": "a"}).enqueue()
             answers.append(await handle.result(SOON))
             assert answers[-1]["id"] == handle.id
+        await truth.nc.publish("jobs.work.default.normal.whoami", b"{}", headers={"Nats-Msg-Id": "renamed"})
+        renamed = await eventually(truth.done, where=lambda found: "renamed" in found)
+        found = renamed["renamed"]["result"]
+        # By its alias the job runs in the same child, and keeps the name it was enqueued with.
+        assert (found["task"], found["pid"]) == ("whoami", answers[-1]["pid"])
     assert {one["parent"] for one in answers} == {os.getpid()}
     assert len({one["pid"] for one in answers}) == 1
     last = answers[-1]

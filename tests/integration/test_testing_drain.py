@@ -113,6 +113,23 @@ async def test_a_snoozed_job_is_reported_and_left_waiting(app: JetJobs) -> None:
         assert len(enqueued(app, not_now)) == 1
 
 
+@pytest.mark.parametrize("retries", [False, True])
+async def test_a_job_whose_task_the_app_does_not_know_fails_the_drain(
+    app: JetJobs, truth: Truth, retries: bool
+) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    async with provisioned(app):
+        await truth.nc.publish("jobs.work.default.normal.wrok", b"{}")
+        await truth.nc.flush()
+        with pytest.raises(JobsFailed, match=r"wrok .* parked: .* no worker knows task 'wrok'") as failed:
+            await drain(app, retries=retries)
+        assert len(failed.value.drained.parked) == 1
+        assert repr(failed.value.drained) == "<Drained succeeded=0 retried=0 snoozed=0 parked=1 dead=0>"
+        assert len(await truth.jobs()) == 1  # parked, not lost
+
+
 async def test_a_drain_that_times_out_names_the_remaining_jobs(app: JetJobs, truth: Truth) -> None:
     @app.task
     async def hang() -> None:

@@ -41,6 +41,7 @@ DEAD = finished("dead_lettered", attempt=5, reason="exhausted", error=ErrorInfo(
 EVENTS: list[tuple[Event, int, str]] = [
     (finished(), logging.INFO, "job.succeeded"),
     (finished("retried", retry_in_s=2.0, error=ErrorInfo("ValueError", "boom")), logging.INFO, "job.retried"),
+    (finished("parked", retry_in_s=1.0), logging.INFO, "job.parked"),
     (finished("released"), logging.INFO, "job.released"),
     (DEAD, logging.ERROR, "job.dead_lettered"),
     (JobStarted("mail", "greet", "u1", 1, 1, 0.1), logging.DEBUG, "job.started"),
@@ -213,6 +214,10 @@ def console(record: logging.LogRecord, *, colour: bool = False) -> str:
         (
             finished("retried", retry_in_s=90.0, error=ErrorInfo("ValueError", "boom")),
             "↻ greet u1 retried in 12 ms (attempt 1), again in 1m30s: ValueError: boom",
+        ),
+        (
+            finished("parked", retry_in_s=1.0, error=ErrorInfo("UnknownTask", "no worker knows task 'greet'")),
+            "‖ greet u1 parked in 12 ms, again in 1.0 s: UnknownTask: no worker knows task 'greet'",
         ),
         (finished("released"), "↩ greet u1 released in 12 ms"),
         (DEAD, "✗ greet u1 dead-lettered in 12 ms (attempt 5) [exhausted]: ValueError: boom"),

@@ -59,6 +59,8 @@ def test_an_unknown_group_is_refused_by_name() -> None:
         ("queues.storage", "tape"),
         ("queues.max_running", 0),
         ("queues.max_crashes", 0),
+        ("queues.unknown_task_grace", -1),
+        ("queues.unknown_task_grace", "soon"),
         ("queues.dead_max_age", "0s"),
         ("queues.namespace", "a.b"),
         ("queues.namespace", ""),
