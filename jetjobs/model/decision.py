@@ -31,7 +31,7 @@ PARK_S = 1.0
 """The first delay of a job whose task no worker knows. Then it waits as long again as it has been parked."""
 PARK_KNOWN_S = 0.2
 """The first delay of a job whose task another worker knows: it may well meet that one next. Then it waits a
-quarter of the time it has been parked, so that finding the right worker takes little time and few deliveries."""
+twentieth of the time it has been parked: enough tries for one new worker among ten, and fewer with time."""
 MAX_PARK_S = 60.0
 
 
@@ -53,7 +53,7 @@ def park(
     parked_s = now - since
     info = ErrorInfo(describe(error).type, parked_text(job.task, known))
     if known:
-        longest = max(PARK_KNOWN_S, parked_s / 4)
+        longest = max(PARK_KNOWN_S, parked_s / 20)
     elif parked_s < grace_s and is_token(job.task):
         longest = max(PARK_S, parked_s)
     else:

@@ -287,8 +287,8 @@ def parked(since: float, known: bool, draw: float = 1.0, now: float = NOW, deadl
         (8.0, False, 8.0),
         (90.0, False, 60.0),
         (0.0, True, 0.2),
-        (0.8, True, 0.2),
-        (8.0, True, 2.0),
+        (3.0, True, 0.2),
+        (8.0, True, 0.4),
         (3600.0, True, 60.0),
     ],
 )
