@@ -6,6 +6,7 @@ import functools
 import hashlib
 import inspect
 import json
+import logging
 import math
 import re
 import types
@@ -28,9 +29,11 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
+from jetjobs.define.checkpoint import result_problem
 from jetjobs.define.dependencies import Depends
 from jetjobs.define.secret import revealing_serializer, secret_paths
 from jetjobs.model.errors import (
+    AttemptError,
     DefinitionError,
     DeliveryError,
     InvalidArguments,
@@ -38,12 +41,18 @@ from jetjobs.model.errors import (
     UnstorableValue,
 )
 
+_log = logging.getLogger("jetjobs.worker")
+
 # NaN and bytes have no native JSON form. With these settings they survive a round trip.
 _AS_JSON = CoreConfig(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
 _CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
 
 # Signs of a number that JSON may have changed.
 _SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
+CHECKED_FIRST, CHECKED_EVERY = 100, 1_000
+"""Which results are compared with the annotation: the first ones of a process, then one of so many."""
+MAX_CHECKED = 64 * 1024
+"""Bytes of a result that is compared."""
 _SAFE = frozenset({"missing", "extra_forbidden"})
 # Messages of pydantic that repeat the input.
 _UNSAFE = {"union_tag_invalid": "Input tag is not one of the expected tags"}
@@ -90,6 +99,8 @@ class Signature:
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
         self._result_to_json = self._result.serializer.to_json
+        self._results = 0
+        self._mismatched = False
 
     @property
     def fingerprint(self) -> str:
@@ -152,13 +163,38 @@ class Signature:
             raise self._invalid(error) from None
 
     def encode_result(self, value: Any) -> bytes:
-        """The result as JSON. UnstorableValue if it has no JSON form."""
+        """The result as JSON. UnstorableValue if it has no JSON form, AttemptError if it was not awaited. A result
+        that does not fit the annotation is logged once."""
         try:
-            return self._result_to_json(value, warnings=False)
+            data = self._result_to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
+            self.check_awaited(value)
             raise UnstorableValue(
                 f"task {self.task!r} returned {type(value).__qualname__}, which cannot be written as JSON: {error}"
             ) from None
+        self._results += 1
+        if self._results <= CHECKED_FIRST or not self._results % CHECKED_EVERY:
+            self._check_result(value, data)
+        return data
+
+    def check_awaited(self, value: Any) -> None:
+        """AttemptError if the task returned a coroutine, a future or another awaitable object."""
+        if value is not None and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            kind = type(value).__qualname__
+            raise AttemptError(f"task {self.task!r} returned a {kind}: did you forget await?") from None
+
+    def _check_result(self, value: Any, data: bytes) -> None:
+        if self._mismatched or len(data) > MAX_CHECKED:
+            return
+        problem = result_problem(
+            self._result, self._validate_result, value, data, secret=bool(self.result_secrets)
+        )
+        if problem:
+            self._mismatched = True
+            extra = {"event": "job.result_mismatch", "task": self.task, "error": problem}
+            _log.warning("a result does not fit the return annotation of its task", extra=extra)
 
     def decode_result(self, data: bytes) -> Any:
         return self._validate_result(data)

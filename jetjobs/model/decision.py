@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import traceback as tb
 
 from jetjobs.model.error_classification import Verdict
 from jetjobs.model.errors import (
-    AttemptError,
     ChildRaised,
     DeliveryError,
     InvalidArguments,
     MalformedJob,
     Reject,
     Retry,
-    Signal,
     Snooze,
     UnknownTask,
     UnstorableValue,
@@ -22,10 +19,9 @@ from jetjobs.model.errors import (
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, Parked, Retried, Snoozed, parked_text
 from jetjobs.model.retry import RetryPolicy, delay_s
+from jetjobs.model.views.error_text import describe, message_of, type_name
 from jetjobs.model.wire.validation import is_token
 
-MAX_TEXT = 1_000
-MAX_TRACEBACK = 8_000
 MAX_WAIT_S = 10 * 365 * 86400.0
 PARK_S = 1.0
 """The first delay of a job whose task no worker knows. Then it waits as long again as it has been parked."""
@@ -37,7 +33,9 @@ MAX_PARK_S = 60.0
 
 def refuse(error: DeliveryError) -> DeadLettered:
     """The outcome of a job that cannot run at all: a retry would not change that."""
-    return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(*describe(error)[:2]))
+    return DeadLettered(
+        _REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(type_name(error), message_of(error))
+    )
 
 
 def park(
@@ -51,7 +49,7 @@ def park(
     """
     since = min(since, now) if since > 0.0 else now
     parked_s = now - since
-    info = ErrorInfo(describe(error).type, parked_text(job.task, known))
+    info = ErrorInfo(type_name(error), parked_text(job.task, known))
     if known:
         longest = max(PARK_KNOWN_S, parked_s / 20)
     elif parked_s < grace_s and is_token(job.task):
@@ -123,21 +121,3 @@ _REASONS: dict[type[BaseException], DeadReason] = {
     UnknownTask: DeadReason.UNKNOWN_TASK,
     InvalidArguments: DeadReason.INVALID_ARGUMENTS,
 }
-
-
-def describe(error: BaseException) -> ErrorInfo:
-    """The error as text of limited length."""
-    if isinstance(error, AttemptError | Signal) and isinstance(error.child_error, ErrorInfo):
-        return error.child_error
-    kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ in ("builtins", "__main__")
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
-    try:
-        text = str(error)
-    except Exception:  # a broken __str__ must not take the worker down
-        text = "<unprintable>"
-    trace = "".join(tb.format_exception(error))
-    return ErrorInfo(name, text[:MAX_TEXT], trace[-MAX_TRACEBACK:])

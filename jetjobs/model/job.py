@@ -139,6 +139,8 @@ class JobStatus(NamedTuple):
     """The job whose task enqueued this one."""
     root: str | None = None
     """The first job in the chain of parents."""
+    traceback: str | None = None
+    """The traceback of the last failed attempt of a live or dead job. Lists leave it out."""
 
     def as_dict(self) -> dict[str, Any]:
         return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}

@@ -124,6 +124,8 @@ def _log_finished(event: JobFinished, level: int) -> None:
         extra["retry_in_s"] = round(event.retry_in_s, 3)
     if event.error is not None:
         extra["error_type"], extra["error"] = event.error.type, event.error.text
+        if event.error.traceback:
+            extra["traceback"] = event.error.traceback
     _log.log(level, f"job {event.outcome.replace('_', '-')}", extra=extra)
 
 
@@ -179,8 +181,10 @@ class ConsoleFormatter(logging.Formatter):
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {self._text(record)}"
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        if not trace and record.name == _log.name:
+            trace = getattr(record, "traceback", None)
         if trace:
-            line += "\n  " + _indented(trace)
+            line += "\n  " + _indented(trace).replace("\n  \n", "\n\n")
         code = self._COLOURS.get(record.levelno)
         return f"\x1b[{code}m{line}\x1b[0m" if self._colour and code else line
 
@@ -206,7 +210,9 @@ def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
     if extra.get("reason"):
         line += f" [{extra['reason']}]"
     if extra.get("error_type"):
-        line += f": {extra['error_type']}: {extra['error']}"
+        # The traceback below has the whole text.
+        text = extra["error"].partition("\n")[0] if "traceback" in extra else extra["error"]
+        line += f": {extra['error_type']}: {text}" if text else f": {extra['error_type']}"
     return line
 
 

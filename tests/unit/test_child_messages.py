@@ -14,11 +14,12 @@ from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Settings, Snooze
 from jetjobs.define.context import Context
 from jetjobs.define.task import Task
 from jetjobs.errors import Verdict
-from jetjobs.model.decision import decide, describe
+from jetjobs.model.decision import decide
 from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Classifier, classify
 from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Retried, Snoozed
+from jetjobs.model.views.error_text import describe
 from jetjobs.worker.isolation.channel import ProtocolError
 from jetjobs.worker.isolation.messages import context_data, context_from, error_data, error_from
 

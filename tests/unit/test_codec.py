@@ -15,12 +15,15 @@ from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter, _cause, read_caus
 from jetjobs.jetstream.messages.codec import (
     MAX_HISTORY,
     MAX_HISTORY_TEXT,
+    MAX_MOVABLE,
+    MAX_TRACEBACK_BYTES,
     decode,
     decode_malformed,
     encode_headers,
     header_size,
     identify,
     read_history,
+    read_traceback,
     with_error,
 )
 from jetjobs.jetstream.messages.get import StoredMessage
@@ -341,6 +344,37 @@ def test_the_history_of_any_error_fits_into_a_header(kind: str, text: str) -> No
     job = with_error(JOB, ErrorInfo(kind, text, ""), "w1", 1.0)
     came = decode(delivered(subject_of(job), encode_headers(job)))
     assert read_history(came.headers)[0]["text"] == text[:MAX_HISTORY_TEXT]
+
+
+@given(st.text(alphabet=st.characters(), max_size=4_000))
+def test_the_traceback_of_the_last_failure_travels_with_the_job(trace: str) -> None:
+    job = with_error(JOB, ErrorInfo("ValueError", "boom", trace), "w1", 1.0)
+    came = decode(delivered(subject_of(job), encode_headers(job)))
+    found = read_traceback(came.headers)
+    if len(json.dumps(trace)) <= MAX_TRACEBACK_BYTES:
+        assert (found or "") == trace
+    elif found is not None:
+        assert found.startswith("...\n")
+        assert trace.endswith(found.removeprefix("...\n"))
+    assert len(job.headers.get(h.TRACEBACK, "")) <= MAX_TRACEBACK_BYTES
+    again = with_error(came, ErrorInfo("ValueError", "boom", ""), "w1", 2.0)
+    assert read_traceback(again.headers) is None, "only that of the last failure is kept"
+
+
+def test_a_job_with_large_headers_of_its_own_is_moved_without_a_traceback() -> None:
+    large = JOB._replace(headers={f"Own-{number}": "x" * 1_000 for number in range(39)})
+    error = ErrorInfo("ValueError", "boom", "t" * 4_000)
+    for _ in range(20):
+        large = with_error(large, error, "w1", 1.0)
+        assert header_size(encode_headers(large)) < MAX_MOVABLE
+    assert h.TRACEBACK not in large.headers
+    assert read_history(large.headers)
+    assert h.TRACEBACK in with_error(JOB, error, "w1", 1.0).headers
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "5", "[]", '""', "[" * 50_000], ids=lambda text: text[:12])
+def test_an_unreadable_traceback_counts_as_none(text: str) -> None:
+    assert read_traceback({h.TRACEBACK: text}) is None
 
 
 BROKEN = ["", "{", "null", "5", '"x"', "{}", "[1, 2]", '[{"attempt": 1}', "[" * 50_000, "[" + "9" * 5_000 + "]"]

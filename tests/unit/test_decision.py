@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from jetjobs.model.decision import (
     MAX_PARK_S,
-    MAX_TEXT,
-    MAX_TRACEBACK,
     MAX_WAIT_S,
     decide,
-    describe,
     park,
     refuse,
 )
@@ -35,6 +32,7 @@ from jetjobs.model.errors import (
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Outcome, Parked, Retried, Snoozed
 from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.views.error_text import describe
 
 NOW = 1_000_000.0
 POLICY = RetryPolicy(max_attempts=3, base=timedelta(seconds=10), cap=timedelta(seconds=60), jitter=False)
@@ -132,76 +130,6 @@ def test_a_retry_is_within_the_limit_and_before_the_deadline(
 def test_the_default_policy_gives_five_attempts() -> None:
     outcomes = [decide(a_job(attempt), BOOM, RetryPolicy(), TRANSIENT, NOW, 0.5).name for attempt in range(1, 6)]
     assert outcomes == ["retried"] * 4 + ["dead_lettered"]
-
-
-# describe
-
-
-def raised(error: BaseException) -> BaseException:
-    try:
-        raise error
-    except BaseException as caught:
-        return caught
-
-
-class Broken(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text for you")
-
-    __repr__ = __str__
-
-
-class NotText(Exception):
-    def __str__(self) -> str:
-        return 5  # type: ignore[return-value]
-
-
-def test_an_error_is_described_by_type_text_and_traceback() -> None:
-    info = describe(raised(ValueError("boom")))
-    assert info[:2] == ("ValueError", "boom")
-    assert info.traceback.startswith("Traceback (most recent call last)")
-    assert info.traceback.rstrip().endswith("ValueError: boom")
-
-
-def test_a_type_outside_of_builtins_is_named_with_its_module() -> None:
-    assert describe(Broken()).type == f"{__name__}.Broken"
-
-
-@pytest.mark.parametrize("error", [Broken("x"), NotText("x")])
-def test_an_error_that_cannot_be_printed_is_still_described(error: Exception) -> None:
-    info = describe(raised(error))
-    assert info.text == "<unprintable>"
-    assert "Traceback" in info.traceback
-
-
-def test_a_very_long_chain_of_causes_is_cut_to_the_nearest() -> None:
-    error: BaseException = ValueError("innermost")
-    for number in range(3_000):
-        outer = ValueError(f"number {number}")
-        outer.__cause__ = error
-        error = outer
-    info = describe(raised(error))
-    assert info.text == "number 2999"
-    assert "ValueError: number 2998" in info.traceback
-    assert len(info.traceback) <= MAX_TRACEBACK
-
-
-def test_text_and_traceback_are_capped_and_the_end_of_the_traceback_is_kept() -> None:
-    info = describe(raised(ValueError("x" * 100_000 + " the end")))
-    assert info.text == "x" * MAX_TEXT
-    assert len(info.traceback) == MAX_TRACEBACK
-    assert info.traceback.rstrip().endswith("the end")
-
-
-def test_an_exception_group_is_described() -> None:
-    info = describe(raised(ExceptionGroup("several", [ValueError("one"), KeyError("two")])))
-    assert info.type == "ExceptionGroup"
-    assert "ValueError: one" in info.traceback
-
-
-@given(st.text())
-def test_any_text_is_kept_up_to_its_cap(text: str) -> None:
-    assert describe(ValueError(text)).text == text[:MAX_TEXT]
 
 
 # Signals, lists and verdicts

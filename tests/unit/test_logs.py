@@ -116,7 +116,7 @@ def as_json(record: logging.LogRecord) -> dict[str, Any]:
     return line
 
 
-def test_the_line_of_a_dead_letter_has_everything_but_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_of_a_dead_letter_has_everything(caplog: pytest.LogCaptureFixture) -> None:
     line = as_json(record_of(DEAD, caplog))
     del line["ts"]
     assert line == {
@@ -137,7 +137,39 @@ def test_the_line_of_a_dead_letter_has_everything_but_the_traceback(caplog: pyte
         "reason": "exhausted",
         "error_type": "ValueError",
         "error": "boom",
+        "traceback": "trace",
     }
+
+
+TRACE = "Traceback (most recent call last):\n  shop.py:3 in pay\n    charge()\n\nValueError: one\ntwo"
+
+
+@pytest.mark.parametrize("outcome", ["retried", "dead_lettered"])
+def test_the_line_of_a_failed_attempt_is_followed_by_its_traceback(
+    outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = record_of(finished(outcome, error=ErrorInfo("ValueError", "one\ntwo", TRACE)), caplog)
+    first, *others = ConsoleFormatter(colour=False).format(record).split("\n")
+    assert first.endswith(": ValueError: one")
+    assert others == [f"  {line}".rstrip() for line in TRACE.split("\n")]
+    line = as_json(record)
+    assert (line["traceback"], line["error"]) == (TRACE, "one\ntwo")
+
+
+def test_a_traceback_cannot_fake_lines_or_colours(caplog: pytest.LogCaptureFixture) -> None:
+    trace = "Traceback\n12:00:00 \u2713 forged\n\x1b[2J\r\u2028x"
+    shown = ConsoleFormatter(colour=False).format(
+        record_of(finished("retried", error=ErrorInfo("E", "x", trace)), caplog)
+    )
+    assert not {"\x1b", "\r", "\u2028"} & set(shown)
+    assert all(line.startswith("  ") for line in shown.split("\n")[1:])
+
+
+def test_an_error_without_text_is_its_type(caplog: pytest.LogCaptureFixture) -> None:
+    shown = ConsoleFormatter(colour=False).format(
+        record_of(finished("retried", error=ErrorInfo("MemoryError", "")), caplog)
+    )
+    assert shown.endswith(": MemoryError")
 
 
 def test_a_failure_says_of_how_many_attempts_and_of_which_line_of_jobs(caplog: pytest.LogCaptureFixture) -> None:
@@ -220,7 +252,7 @@ def console(record: logging.LogRecord, *, colour: bool = False) -> str:
             "‖ greet u1 parked in 12 ms, again in 1.0 s: UnknownTask: no worker knows task 'greet'",
         ),
         (finished("released"), "↩ greet u1 released in 12 ms"),
-        (DEAD, "✗ greet u1 dead-lettered in 12 ms (attempt 5) [exhausted]: ValueError: boom"),
+        (DEAD, "✗ greet u1 dead-lettered in 12 ms (attempt 5) [exhausted]: ValueError: boom\n  trace"),
         (WorkerChanged("ready", "3 lanes"), "worker ready  detail=3 lanes"),
         (WorkerChanged("quiet"), "worker quiet"),
         (ConnectionLost("eof"), "warning: connection lost  error=eof"),

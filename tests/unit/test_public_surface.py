@@ -21,7 +21,7 @@ import jetjobs.admin
 import jetjobs.errors
 import jetjobs.events
 import jetjobs.testing
-from jetjobs.model.decision import describe
+from jetjobs.model.views.error_text import describe
 
 MODULES: tuple[ModuleType, ...] = (jetjobs, jetjobs.errors, jetjobs.events, jetjobs.admin, jetjobs.testing)
 

@@ -25,7 +25,7 @@ from jetjobs.cli.terminal.options import (
     read_since,
     read_time,
 )
-from jetjobs.cli.terminal.text import json_line, one_line
+from jetjobs.cli.terminal.text import json_line, one_line, printable
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
@@ -125,6 +125,8 @@ async def show(job_id: Id, queue: JobQueue = None, task: JobTask = None) -> None
     for entry in status.replays:
         what = f"by {entry.get('by') or '-'}: {entry.get('why') or '-'}"
         out.data(f"{'replayed':<13}{one_line(what, None)}")
+    if status.traceback is not None:
+        out.data("\n" + printable(status.traceback.rstrip()))
 
 
 @commands.command()

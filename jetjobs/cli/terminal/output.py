@@ -17,6 +17,7 @@ from typing import Any
 from jetjobs.cli.exit_codes import FAILED, READER_GONE
 from jetjobs.cli.terminal.table import aligned, drop, fit, natural_widths, printable_rows
 from jetjobs.cli.terminal.text import LONG_NAME, printable
+from jetjobs.model.views.error_text import format_traceback
 from jetjobs.model.wire.lenient_json import write_json
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -111,19 +112,7 @@ def unwritable(error: OSError) -> int:
 
 def user_traceback(error: BaseException) -> str:
     """The traceback without frames of jetjobs and of the import machinery."""
-    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-    summary = traceback.TracebackException.from_exception(error)
-    part: traceback.TracebackException | None = summary
-    while part is not None:
-        part.stack = traceback.StackSummary.from_list(
-            [
-                frame
-                for frame in part.stack
-                if not frame.filename.startswith((own, "<frozen importlib")) and "importlib" not in frame.filename
-            ]
-        )
-        part = part.__cause__ or part.__context__
-    return "".join(summary.format())
+    return format_traceback(error) or "".join(traceback.format_exception_only(error))
 
 
 def _discard_output() -> None:

@@ -16,6 +16,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered
 from jetjobs.model.views.dead_letter import DeadLetter
+from jetjobs.model.views.error_text import cut
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import is_id, new_uid
@@ -109,6 +110,7 @@ class DeadLetters:
         job = letter.job
         headers = encode_headers(job)
         del headers[h.MSG_ID]  # the guard on the subject replaces it, without a time window
+        headers.pop(h.TRACEBACK, None)  # the cause has it
         headers[h.SOURCE] = letter.origin
         headers[h.LANE] = job.lane
         if header_size(headers) > HEADER_LIMIT - CAUSE_ROOM:
@@ -150,9 +152,9 @@ def _cause(letter: NewDeadLetter, room: int) -> str:
     }
     if letter.started_at:
         cause["started_at"] = round(letter.started_at, 6)
-    for cut, length in (("", 0), ("traceback", 1000), ("traceback", 0), ("text", 200), ("type", 100)):
-        if cut:
-            cause[cut] = str(cause[cut])[:length]
+    for key, length in (("", 0), ("traceback", 1000), ("traceback", 0), ("text", 200), ("type", 100)):
+        if key:
+            cause[key] = cut(str(cause[key]), length) if key == "traceback" else str(cause[key])[:length]
         line = json.dumps(cause, separators=(",", ":"))
         if len(line) <= room:
             break

@@ -15,6 +15,7 @@ from jetjobs.jetstream.messages.codec import (
     read_history,
     read_parking,
     read_replays,
+    read_traceback,
     run_of,
 )
 from jetjobs.jetstream.messages.get import StoredMessage
@@ -70,6 +71,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         priority=_priority(live.headers, lane),
         parent=parent,
         root=root,
+        traceback=read_traceback(live.headers),
     )
 
 
@@ -155,6 +157,7 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         priority=_priority(letter.headers, letter.headers.get(h.LANE, "")),
         parent=parent,
         root=root,
+        traceback=text_or_none(cause.get("traceback")) or None,
     )
 
 
@@ -225,7 +228,7 @@ def _live_reader(queue: str, wanted: frozenset[JobState], running: Mapping[str, 
         except MalformedJob:
             job_id, task = f"#{message.sequence}", JobSubject.parse_any(message.subject).task
         status = live_status(message, queue, task, job_id, running.get(job_id, {}))
-        return status if status.state in wanted else None
+        return status._replace(traceback=None) if status.state in wanted else None
 
     return read
 
@@ -244,7 +247,7 @@ def _done_reader(queue: str, wanted: frozenset[JobState]) -> Read:
 
 def _read_letter(message: StoredMessage) -> JobStatus | None:
     _, queue, task, job_id = DeadSubject.parse(message.subject)
-    return dead_status(message, queue, task, job_id)
+    return dead_status(message, queue, task, job_id)._replace(traceback=None)
 
 
 def read_arguments(message: StoredMessage) -> dict[str, Any] | None:

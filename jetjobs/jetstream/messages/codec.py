@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo, Parked
+from jetjobs.model.views.error_text import cut
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import anonymous_id, is_id, join_id, parse_id
@@ -17,6 +18,7 @@ from jetjobs.model.wire.lenient_json import read_json
 MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
 MAX_HISTORY_BYTES = 12 * 1024
+MAX_TRACEBACK_BYTES = 5 * 1024
 _KEPT = frozenset(
     {
         h.PRODUCER,
@@ -24,6 +26,7 @@ _KEPT = frozenset(
         h.ROOT,
         h.SECRET,
         h.ERRORS,
+        h.TRACEBACK,
         h.RETRY_POLICY,
         h.REPLAY,
         h.OF_SCHEDULE,
@@ -36,6 +39,9 @@ _KEPT = frozenset(
 
 MAX_MOVABLE = 48 * 1024
 """Bytes of headers of a delivery. The server accepts 64 KB, and a move adds headers."""
+
+TRACEBACK_ROOM = 40 * 1024
+"""Bytes of headers up to which a traceback is added: a job with other large headers is moved without one."""
 
 MAX_HEADERS = 24 * 1024
 """Bytes of the caller's own headers. Enqueueing refuses more."""
@@ -173,7 +179,7 @@ def header_size(headers: Mapping[str, str] | bytes) -> int:
 
 
 def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
-    """The job with one more entry in its history of failures, which is limited in length."""
+    """The job with one more entry in its history of failures, which is limited in length, and its traceback."""
     entry = {
         "attempt": job.attempt,
         "at": round(now, 3),
@@ -186,7 +192,29 @@ def with_error(job: Job, error: ErrorInfo, worker: str, now: float) -> Job:
     while len(line) > MAX_HISTORY_BYTES and len(history) > 1:
         history = history[1:]
         line = json.dumps(history, separators=(",", ":"))
-    return job._replace(headers={**job.headers, h.ERRORS: line})
+    headers = {**job.headers, h.ERRORS: line}
+    headers.pop(h.TRACEBACK, None)
+    trace = _traceback_line(error.traceback)
+    if trace and header_size(headers) + len(h.TRACEBACK) + len(trace) <= TRACEBACK_ROOM:
+        headers[h.TRACEBACK] = trace
+    return job._replace(headers=headers)
+
+
+def _traceback_line(text: str) -> str:
+    """A traceback as one header value. Escapes may make it longer than the text; then less of it is kept."""
+    line = json.dumps(text) if text else ""
+    if len(line) > MAX_TRACEBACK_BYTES:
+        line = json.dumps(cut(text, len(text) * MAX_TRACEBACK_BYTES // len(line) // 2))
+    return line if len(line) <= MAX_TRACEBACK_BYTES else ""
+
+
+def read_traceback(headers: Mapping[str, str]) -> str | None:
+    """The traceback of the last failed attempt; None without one."""
+    try:
+        text = read_json(headers.get(h.TRACEBACK, "null"))
+    except ValueError:
+        return None
+    return text if isinstance(text, str) and text else None
 
 
 def with_parking(job: Job, parked: Parked) -> Job:

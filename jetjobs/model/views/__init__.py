@@ -1,1 +1,1 @@
-"""Values for operators: dead letters, job queries, queues, workers and live events. No I/O."""
+"""Values for operators: dead letters, job queries, queues, workers, live events and errors. No I/O."""

@@ -26,6 +26,7 @@ from jetjobs.worker.execution.thread_pool import ThreadPool
 from jetjobs.worker.isolation.pool import EncodedResult, ProcessPool
 from jetjobs.worker.isolation.rpc import handle_request
 from jetjobs.worker.leases.time_limits import TimeLimits
+from jetjobs.worker.unawaited import watch_coroutines
 
 _WITHOUT_RESULT = Succeeded(None)
 
@@ -53,6 +54,7 @@ class Executor:
         config: ExecutorConfig,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        watch_coroutines()
         self._tasks = registry.tasks
         self._clock = clock
         self._limits = limits
@@ -66,7 +68,7 @@ class Executor:
         self.threads = ThreadPool(config.slots, observe)
 
     async def open(self, queues: Collection[str]) -> None:
-        """Start the first child process if a task of these queues needs one. DefinitionError if that fails."""
+        """DefinitionError if a task of these queues needs a child process, and that could not find the app."""
         if any(task.isolated and task.queue in queues for task in self._tasks.values()):
             await self._children.check()
 
@@ -103,17 +105,23 @@ class Executor:
         except asyncio.CancelledError as cancelled:
             _uncancel()
             if attempt.interrupt is Interrupt.TIMEOUT:
-                return JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
+                late = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
+                return late.with_traceback(cancelled.__traceback__)  # where the task was
             return cancelled
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             if isinstance(raised, GeneratorExit) and not _is_current(attempt):
                 raise  # the event loop is being closed, and this coroutine with it
+            if context.unawaited is not None:
+                raised.add_note(str(context.unawaited))  # probably why
             return raised
         finally:
             attempt.running = False
-        if not task.store_result:
-            return _WITHOUT_RESULT
+        if context.unawaited is not None:
+            return context.unawaited
         try:
+            if not task.store_result:
+                task.signature.check_awaited(value)
+                return _WITHOUT_RESULT
             return Succeeded(encode(task, value))
         except Exception as error:
             return error

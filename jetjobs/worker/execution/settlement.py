@@ -252,9 +252,9 @@ class Settlement:
             job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.PARKED})
         message = publisher.outgoing(job, due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
-            # The server would close the connection for one byte too many. Drop the error history first, then move
-            # the body to the object store. A job is never truncated.
-            headers = {k: v for k, v in job.headers.items() if k != h.ERRORS}
+            # The server would close the connection for one byte too many. Drop the failures first, then move the
+            # body to the object store. A job is never truncated.
+            headers = {k: v for k, v in job.headers.items() if k not in (h.ERRORS, h.TRACEBACK)}
             message = publisher.outgoing(job._replace(headers=headers), due_at, None, lane)
         if message.size > self._jetstream.connection.max_payload:
             name = job.payload or n.body_object(job.id, job.run)

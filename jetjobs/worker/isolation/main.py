@@ -13,18 +13,19 @@ import resource
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from jetjobs.define.context import enter_job
 from jetjobs.define.task import Task
+from jetjobs.model.views.error_text import describe
 from jetjobs.worker.isolation.app_locator import AppLocation, load_app
 from jetjobs.worker.isolation.channel import Channel, Frame
 from jetjobs.worker.isolation.log_forwarding import ForwardingHandler
 from jetjobs.worker.isolation.messages import context_from, error_data
 from jetjobs.worker.isolation.rpc import ChildServices
 from jetjobs.worker.isolation.stop_signal import StopSignal
+from jetjobs.worker.unawaited import watch_coroutines
 
 _PR_SET_PDEATHSIG = 1
 
@@ -75,11 +76,11 @@ class Child:
             app = load_app(AppLocation(**setup["location"]))
             missing = [name for name in setup["tasks"] if name not in app.tasks]
         except BaseException as error:  # including sys.exit() in a module
-            text = "".join(traceback.format_exception_only(error)).strip()
-            trace = traceback.format_exc()[-8_000:]
-            channel.send(Frame({"kind": "failed", "text": text[:1_000], "traceback": trace}))
+            kind, text, trace = describe(error)
+            channel.send(Frame({"kind": "failed", "text": f"{kind}: {text}", "traceback": trace}))
             return None
         logs.install(setup["levels"])  # the app's modules may have configured logging
+        watch_coroutines()
         channel.send(Frame({"kind": "ready", "missing": missing}))
         return cls(app, channel, stop)
 
@@ -103,8 +104,11 @@ class Child:
         name = request.head["task"]
         task: Task[Any, Any] | None = self._app.tasks.get(name)
         if task is None:
-            error = {"type": "UnknownTask", "text": f"the child process has no task named {name!r}", "trace": ""}
-            return Frame({"kind": "raised", "error": {**error, "transient": False, "after_s": None}})
+            text = f"task {name!r} has isolation='process' but is missing in a process that imports the app"
+            hint = "declare it at the top level of a module that the app's module imports"
+            error = {"type": "jetjobs.errors.DefinitionError", "text": f"{text}: {hint}", "trace": ""}
+            # To be retried: the next deployment may have the task.
+            return Frame({"kind": "raised", "error": {**error, "transient": True, "after_s": None}})
         try:
             with self._limited(task.memory_limit):
                 return Frame({"kind": "returned"}, self._run(task, request))
@@ -118,7 +122,8 @@ class Child:
         """Each job runs in its own contextvars context."""
         context = contextvars.copy_context()
         self._services = ChildServices(self._channel)
-        context.run(enter_job, context_from(request.head["context"], request.body, self._services))
+        job = context_from(request.head["context"], request.body, self._services)
+        context.run(enter_job, job)
         arguments = task.signature.decode(request.body)
         try:
             self._stop.begin()
@@ -127,7 +132,12 @@ class Child:
                 value = self._runner.run(self._stop.interruptible(value), context=context)
         finally:
             self._stop.end()
-        return task.signature.encode_result(value) if task.store_result else b""
+        if job.unawaited is not None:
+            raise job.unawaited
+        if task.store_result:
+            return task.signature.encode_result(value)
+        task.signature.check_awaited(value)
+        return b""
 
     @contextlib.contextmanager
     def _limited(self, limit: int | None) -> Iterator[None]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from jetjobs.define.context import AttemptServices, Context
 from jetjobs.define.task import Task
-from jetjobs.model.decision import describe, is_retryable
+from jetjobs.model.decision import is_retryable
 from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.views.error_text import describe
 from jetjobs.worker.isolation.channel import ProtocolError
 
 CHILD_MAIN = "__mp_main__"
@@ -43,12 +44,14 @@ def error_data(
     error: BaseException, task: Task[Any, Any], classifiers: Mapping[type[BaseException], Classifier]
 ) -> dict[str, Any]:
     """In the child: what was raised, as text, and whether it may be retried."""
+    limit = ""
+    if isinstance(error, MemoryError) and task.memory_limit is not None:
+        size = f"{task.memory_limit / 2**20:,.1f}".removesuffix(".0")
+        error.add_note(limit := f"the memory_limit of task {task.name!r} is {size} MiB")
     info = describe(error)
-    data: dict[str, Any] = {
-        "type": info.type.removeprefix(f"{CHILD_MAIN}."),
-        "text": info.text,
-        "trace": info.traceback,
-    }
+    if limit:
+        info = info._replace(text=f"{info.text}; {limit}" if info.text else limit)
+    data: dict[str, Any] = {"type": info.type, "text": info.text, "trace": info.traceback}
     if isinstance(error, Retry):
         return {**data, "signal": "retry", "after_s": _seconds(error.after)}
     if isinstance(error, Snooze):

@@ -57,12 +57,16 @@ class ProcessPool:
         self._closed = False
 
     async def check(self) -> None:
-        """Start the first child to verify that it has the tasks, rather than when the first job arrives.
+        """DefinitionError if a child could not find the app, or if this process is a child itself.
 
-        DefinitionError if it cannot import them, ChildDied if it does not start.
+        Children start when jobs need them. Only if the app is in the main program, the first one starts here: a
+        program without a main guard does all its work again in each child that imports it.
         """
+        setup = self._make_setup()
+        if setup["location"]["main_file"] is None:
+            return
         try:
-            child, missing = await ChildProcess.start(self._make_setup())
+            child, missing = await ChildProcess.start(setup)
         except ImportFailed as error:
             raise DefinitionError(
                 f"isolation='process': {error}",
@@ -165,7 +169,7 @@ class ProcessPool:
         try:
             child, _ = await ChildProcess.start(self._make_setup())
         except Exception as error:
-            self._fail_next(error if isinstance(error, DefinitionError) else ChildDied(str(error)))
+            self._fail_next(error if isinstance(error, DefinitionError | ChildDied) else ChildDied(str(error)))
         else:
             self._offer(child)
 

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from jetjobs.model.errors import ChildDied
+from jetjobs.model.outcome import ErrorInfo
 from jetjobs.worker.isolation.channel import PREFIX, Frame, ProtocolError, lengths, pack, read_head
 from jetjobs.worker.isolation.log_forwarding import log_forwarded
 from jetjobs.worker.isolation.stop_signal import STOP_SIGNAL
@@ -37,6 +38,11 @@ _BOOT = (
 
 class ImportFailed(ChildDied):
     """Importing the app raised in the child. Another child would fail the same way."""
+
+    def __init__(self, head: Mapping[str, Any]) -> None:
+        text = f"a child process could not import the app: {head.get('text')}"
+        super().__init__(text)
+        self.child_error = ErrorInfo("jetjobs.errors.ChildDied", text, str(head.get("traceback") or ""))
 
 
 class ChildProcess:
@@ -61,7 +67,7 @@ class ChildProcess:
             async with asyncio.timeout(START_S):
                 answer = await child._exchange(setup, b"", {"ready", "failed"})
             if answer.head["kind"] == "failed":
-                raise ImportFailed(f"a child process could not import the app: {answer.head.get('text')}")
+                raise ImportFailed(answer.head)
             return child, [str(name) for name in answer.head["missing"]]
         except TimeoutError:
             await child.end(at_once=True)
