@@ -73,6 +73,17 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
+async def never() -> None: ...
+
+
+@app.task(isolation="process", retry=ONCE)
+async def forgets(returned: bool) -> Any:
+    if returned:
+        return never()
+    never()  # type: ignore[unused-coroutine]
+    return None
+
+
 @app.task(isolation="process", retry=RetryPolicy(max_attempts=3, base=timedelta(0), dead_on=(Fatal,)))
 def fatal() -> None:
     raise Fatal("no")

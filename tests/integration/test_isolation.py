@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ from jetjobs.admin.cancel import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.outcome import ErrorInfo
+from jetjobs.testing import drain
 from jetjobs.worker.worker import Worker
 from tests.conftest import MakeApp
 from tests.integration import isolated_tasks as tasks
@@ -108,7 +111,9 @@ async def test_a_failure_is_retried_and_its_history_is_that_of_the_child(app: Je
         handle = await tasks.fail.enqueue("no good")
         error = await failure(handle)
         assert (error.reason, error.error_type, error.text) == ("exhausted", "ValueError", "no good")
-        assert "raise ValueError(text)" in error.traceback
+        trace = error.traceback.split("\n")
+        assert re.fullmatch(r"  tests/integration/isolated_tasks\.py:\d+ in fail", trace[1])
+        assert trace[2:] == ["    raise ValueError(text)", "ValueError: " + error.text]
     assert len(await ended(probe, "retried", 2)) == 2
     letter = (await truth.dead())[handle.id]
     assert letter["reason"] == "exhausted"
@@ -313,7 +318,8 @@ async def test_a_memory_hog_fails_and_others_are_not_bound_by_its_limit(app: Jet
     async with running(app.worker(slots=1)):
         assert await (await tasks.take.enqueue(2**20)).result(SOON) == 2**20
         error = await failure(await tasks.take.enqueue(2**30))
-        assert error.error_type == "MemoryError"
+        assert (error.error_type, error.text) == ("MemoryError", "the memory_limit of task 'take' is 64 MiB")
+        assert error.traceback.endswith("\nMemoryError\nthe memory_limit of task 'take' is 64 MiB")
         assert await (await tasks.take_freely.enqueue(128 * 2**20)).result(SOON) == 128 * 2**20
 
 
@@ -476,18 +482,91 @@ async def test_a_start_that_outlasts_the_time_limit_is_kept_for_the_next_attempt
     assert not child.alive
 
 
-# Refused at the start
+# The first child
 
 
-async def test_a_task_that_a_fresh_process_does_not_find_stops_the_worker_at_its_start(app: JetJobs) -> None:
-    @app.task(isolation="process")
+async def test_children_start_with_the_first_job_that_needs_one(app: JetJobs) -> None:
+    worker = app.worker(slots=2)
+    async with running(worker):
+        await eventually(lambda: ready(worker))
+        pool = worker._jobs.executor._children
+        assert not pool._idle
+        assert not pool._starting
+        assert (await (await tasks.who.enqueue()).result(SOON))["parent"] == os.getpid()
+        assert len(pool._idle) == 1
+
+
+@pytest.mark.alone
+async def test_a_drain_of_an_app_with_an_isolated_task_is_quick(
+    app: JetJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def quick() -> None: ...
+
+    async def start(setup: dict[str, Any]) -> None:
+        raise AssertionError("no job needs a child")
+
+    monkeypatch.setattr("jetjobs.worker.isolation.process.ChildProcess.start", start)
+    took = []
+    try:
+        for _ in range(3):
+            await quick.enqueue()
+            began = time.perf_counter()
+            assert len((await drain(app)).succeeded) == 1
+            took.append(time.perf_counter() - began)
+    finally:
+        del app.tasks["quick"]
+    assert min(took) < 0.3
+
+
+async def test_a_task_that_a_fresh_process_does_not_find_fails_its_attempts_and_says_why(
+    app: JetJobs, truth: Truth
+) -> None:
+    @app.task(isolation="process", retry=tasks.QUICK)
     def local() -> None: ...
 
     try:
-        with pytest.raises(DefinitionError, match="task 'local' has isolation='process'"):
-            await asyncio.wait_for(app.worker().run(), 40)
+        async with running(app.worker(slots=1)):
+            handle = await local.enqueue()
+            error = await failure(handle)
+            assert (error.reason, error.error_type) == ("exhausted", "jetjobs.errors.DefinitionError")
+            assert error.text == (
+                "task 'local' has isolation='process' but is missing in a process that imports the app: "
+                "declare it at the top level of a module that the app's module imports"
+            )
+            assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3
+        assert set(await truth.dead()) == {handle.id}
     finally:
         del app.tasks["local"]
+
+
+async def test_an_app_that_a_child_cannot_import_fails_attempts_with_the_traceback_of_the_child(
+    app: JetJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("import nosuch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    worker = app.worker(slots=1)
+    pool = worker._jobs.executor._children
+    location = pool._make_setup()["location"]
+    assert pool._setup is not None
+    pool._setup["location"] = {**location, "others": [*location["others"], "only_here"]}
+    async with running(worker):
+        error = await failure(await tasks.fail.enqueue("never runs"))
+    assert error.error_type == "jetjobs.errors.ChildDied"
+    assert error.text == (
+        "a child process could not import the app: ModuleNotFoundError: No module named 'nosuch'"
+    )
+    assert "only_here.py:1 in <module>\n    import nosuch\n" in error.traceback
+
+
+async def test_a_forgotten_await_in_a_child_fails_the_attempt(app: JetJobs) -> None:
+    async with running(app.worker(slots=1)):
+        error = await failure(await tasks.forgets.enqueue(returned=False))
+        assert error.text == "coroutine 'never' was never awaited: did you forget await?"
+        assert "isolated_tasks.py:" in error.traceback.split("\n")[1]
+        error = await failure(await tasks.forgets.enqueue(returned=True))
+        assert error.text == "task 'forgets' returned a coroutine: did you forget await?"
+        assert await (await tasks.take_freely.enqueue(3)).result(SOON) == 3
 
 
 async def test_an_app_that_no_module_has_by_name_is_refused_at_the_start(make_app: MakeApp) -> None:

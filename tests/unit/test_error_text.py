@@ -219,8 +219,8 @@ class NotText(Exception):
 
 
 class Hostile(Exception):
-    __notes__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
-    __cause__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+    __notes__ = property(lambda self: 1 / 0)
+    __cause__ = property(lambda self: 1 / 0)
 
 
 @pytest.mark.parametrize("error", [Broken("x"), NotText("x")])

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations`: the functions below are declared inside tests, with local types.
 
 import enum
+import json
 import math
 import uuid
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 
 from jetjobs.define.dependencies import INJECTED, Depends
+from jetjobs.define.secret import Secret
 from jetjobs.define.signature import Signature
 from jetjobs.model.errors import DefinitionError, InvalidArguments, MalformedJob, UnstorableValue
 
@@ -513,3 +515,73 @@ def test_fields_with_aliases_are_read_by_name_and_by_alias() -> None:
     assert signature.bind(({"word": "a", "other": 2}, {"left": 3}), {}) == {"x": value, "y": pair}
     assert signature.decode_result(signature.encode_result(value)) == value
     assert signature.decode_result(b'{"passWord": "a", "Other": 2}') == value
+
+
+# Results against the annotation
+
+
+class Place(BaseModel):
+    x: int
+
+
+class Hidden(BaseModel):
+    token: Annotated[str, Secret()]
+
+
+def returning(annotation: Any) -> Signature:
+    def task() -> None: ...
+
+    task.__annotations__["return"] = annotation
+    return Signature("task", task)
+
+
+def mismatches(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(one)["error"] for one in caplog.records if vars(one).get("event") == "job.result_mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [(int, 1), (float, 1), (str, "x"), (Place, Place(x=1)), (None, None), (int | None, None), (Any, {"a": 1})],
+)
+def test_a_result_that_fits_is_not_reported(annotation: Any, value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    returning(annotation).encode_result(value)
+    assert mismatches(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "problem"),
+    [
+        (int, "many", "Input should be a valid integer"),
+        (int, None, "Input should be a valid integer"),
+        (int, "7", "str: a value is not of its declared type"),
+        (None, 5, "Input should be null"),
+        (list[int], [1, "x"], "1: Input should be a valid integer"),
+        (Place, {"x": "north"}, "x: Input should be a valid integer"),
+        (Place, {"x": 1}, "dict: a value is not of its declared type"),
+        (Literal["a", "b"], "c", "Input should be 'a' or 'b'"),
+        (Hidden, {"token": 5}, "token: invalid (string_type)"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_encoded_and_reported_once(
+    annotation: Any, value: Any, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    signature = returning(annotation)
+    assert json.loads(signature.encode_result(value)) == value
+    signature.encode_result(value)
+    assert [found.startswith(problem) for found in mismatches(caplog)] == [True], mismatches(caplog)
+
+
+def test_the_first_results_are_compared_and_then_one_in_a_thousand(caplog: pytest.LogCaptureFixture) -> None:
+    signature = returning(int)
+    for number in range(100):
+        signature.encode_result(number)
+    for _ in range(899):
+        signature.encode_result(None)
+    assert mismatches(caplog) == []
+    signature.encode_result(None)
+    assert len(mismatches(caplog)) == 1
+
+
+def test_a_large_result_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
+    returning(int).encode_result("x" * 100_000)
+    assert mismatches(caplog) == []
