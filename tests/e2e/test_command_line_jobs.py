@@ -22,6 +22,7 @@ from tests.support.shell import Shell, error_of
 
 TASKS = """
 import asyncio
+from datetime import timedelta
 from jetjobs import JetJobs, RetryPolicy
 app = JetJobs("demo")
 
@@ -32,6 +33,10 @@ async def greet(name: str) -> str:
 @app.task(retry=RetryPolicy(max_attempts=1))
 async def broken() -> None:
     raise ValueError("on purpose")
+
+@app.task(retry=RetryPolicy(base=timedelta(hours=1), jitter=False))
+async def fragile() -> None:
+    raise ValueError("first\\nsecond \\x1b[2J")
 
 @app.task
 async def hold() -> None:
@@ -94,6 +99,34 @@ async def test_jobs_are_listed_by_state(app: JetJobs, jobs: Shell) -> None:
     assert rest["cursor"] is None
     more = jobs("list", "--limit", "1")
     assert more.stderr.startswith("more: --cursor ")
+
+
+async def test_a_failure_shows_its_traceback_on_the_console_in_json_and_while_the_job_is_retried(
+    app: JetJobs, shell: Shell, jobs: Shell
+) -> None:
+    where = "tasks.py:17 in fragile"
+    with shell.process("worker", "--log-format", "console") as process:
+        process.wait_for("worker ready", timeout=50)
+        job_id = shell("enqueue", "fragile", "--quiet").stdout.strip()
+        process.wait_for("ValueError: first", timeout=50)
+        process.wait_for(where, timeout=50)
+        process.wait_for("second \\x1b[2J", timeout=50)
+        shown = jobs("show", job_id).stdout
+        assert shown.endswith(
+            f"\n\nTraceback (most recent call last):\n  {where}\n"
+            '    raise ValueError("first\\nsecond \\x1b[2J")\nValueError: first\nsecond \\x1b[2J\n'
+        )
+        assert "state        retrying" in shown
+        assert where in jobs.json("show", job_id)["traceback"]
+        jobs("cancel", job_id)
+    with shell.process("worker", "--log-format", "json") as process:
+        process.wait_for("worker.ready", timeout=50)
+        shell("enqueue", "broken", "--quiet")
+        line = json.loads(process.wait_for("job.dead_lettered", timeout=50))
+    assert line["traceback"] == (
+        "Traceback (most recent call last):\n  tasks.py:13 in broken\n"
+        '    raise ValueError("on purpose")\nValueError: on purpose'
+    )
 
 
 async def test_an_invalid_list_is_refused_with_a_reason(app: JetJobs, jobs: Shell) -> None:
