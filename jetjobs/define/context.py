@@ -62,7 +62,7 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """The running job. `current_job()` returns it; it is valid until the task returns."""
 
-    __slots__ = ("_attempt", "_deadline", "_services", "delivery", "fence", "job", "unawaited", "worker")
+    __slots__ = ("_attempt", "_deadline", "_services", "_unawaited", "delivery", "fence", "job", "worker")
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Context:
         self._deadline = deadline
         self._services = services
         self._attempt = attempt
-        self.unawaited: Exception | None = None
+        self._unawaited: Exception | None = None
         """Set when the task drops a coroutine that it has not awaited. The attempt fails with it."""
 
     @property
@@ -143,11 +143,6 @@ class Context:
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that adds the id, task, queue and attempt of the job to each line."""
         return _JobLogger(_log, self.log_fields)
-
-    @property
-    def task_runs(self) -> bool:
-        """Whether the task's code still runs. The context variable is not reset before the job is settled."""
-        return self._attempt is None or bool(self._attempt.running)
 
     @property
     def log_fields(self) -> dict[str, Any]:

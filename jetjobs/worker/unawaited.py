@@ -14,8 +14,9 @@ from collections.abc import Callable
 from types import CoroutineType, FrameType, TracebackType
 from typing import Any
 
-from jetjobs.define.context import running_job
+from jetjobs.define.context import Context, running_job
 from jetjobs.model.errors import AttemptError
+from jetjobs.worker.attempt import Attempt
 
 _HOOK = "_warn_unawaited_coroutine"
 _MAX_FRAMES = 50
@@ -26,7 +27,7 @@ _collecting: int | None = None
 
 
 def watch_coroutines() -> None:
-    """From now on, `Context.unawaited` is set for an attempt that drops a coroutine. Other warnings stay as they
+    """From now on, `Context._unawaited` is set for an attempt that drops a coroutine. Other warnings stay as they
     are. Once per process; it is not undone."""
     global _python_warns
     if _python_warns is None and (_python_warns := getattr(warnings, _HOOK, None)) is not None:
@@ -41,12 +42,18 @@ def _on_collection(phase: str, info: dict[str, int]) -> None:
 
 def _on_unawaited(coroutine: CoroutineType[Any, Any, Any]) -> None:
     context = running_job()
-    if context is None or not context.task_runs or _collecting == threading.get_ident():
+    if context is None or not _task_runs(context) or _collecting == threading.get_ident():
         assert _python_warns is not None
         _python_warns(coroutine)
-    elif context.unawaited is None:
+    elif context._unawaited is None:
         error = AttemptError(f"coroutine {coroutine.__qualname__!r} was never awaited: did you forget await?")
-        context.unawaited = error.with_traceback(_stack(sys._getframe(1)))
+        context._unawaited = error.with_traceback(_stack(sys._getframe(1)))
+
+
+def _task_runs(context: Context) -> bool:
+    """The job stays the current one while it is settled. A child process has no attempt, and settles nothing."""
+    attempt: Attempt | None = context._attempt
+    return attempt is None or attempt.running
 
 
 def _stack(frame: FrameType | None) -> TracebackType | None:

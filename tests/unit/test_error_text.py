@@ -1,6 +1,6 @@
 """Errors as text: what a failed attempt shows, and the limits of it."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: a task below is declared inside a test, with local types.
 
 import asyncio
 import sys
@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetjobs.define.secret import Secret
+from jetjobs.define.signature import Signature
 from jetjobs.model.errors import AttemptError, JobTimeout
 from jetjobs.model.outcome import ErrorInfo
 from jetjobs.model.views.error_text import MAX_TEXT, MAX_TRACEBACK, cut, describe, format_traceback
@@ -201,6 +203,17 @@ def test_an_error_of_a_child_is_described_as_the_child_did() -> None:
     error = AttemptError("x")
     error.child_error = ErrorInfo("Odd", "text", "trace")
     assert describe(error) == ErrorInfo("Odd", "text", "trace")
+
+
+def test_a_wrong_secret_is_in_no_traceback() -> None:
+    def log_in(password: Annotated[int, Secret()]) -> None: ...
+
+    signature = Signature("log_in", log_in)
+    typed = "swordfish"
+    for wrong in (lambda: signature.bind((), {"password": typed}), lambda: signature.encode({"password": typed})):
+        text = "\n".join(describe(caught(wrong)))
+        assert "log_in" in text
+        assert typed not in text
 
 
 # Limits

@@ -55,7 +55,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
     "worker": {
         "options": frozenset(),
         "attempt": frozenset(),
-        "unawaited": frozenset(),
+        "unawaited": frozenset({"attempt"}),
         "leases": frozenset({"attempt"}),
         "isolation": frozenset({"attempt", "unawaited"}),
         "execution": frozenset({"options", "attempt", "unawaited", "leases", "isolation"}),

@@ -105,19 +105,19 @@ class Executor:
         except asyncio.CancelledError as cancelled:
             _uncancel()
             if attempt.interrupt is Interrupt.TIMEOUT:
-                late = JobTimeout(f"task {task.name!r} ran longer than {limit_s:g} s")
-                return late.with_traceback(cancelled.__traceback__)  # where the task was
+                text = f"task {task.name!r} ran longer than {limit_s:g} s"
+                return JobTimeout(text).with_traceback(cancelled.__traceback__)  # where the task was
             return cancelled
         except BaseException as raised:  # SystemExit too: sys.exit() in a task ends the attempt, not the worker
             if isinstance(raised, GeneratorExit) and not _is_current(attempt):
                 raise  # the event loop is being closed, and this coroutine with it
-            if context.unawaited is not None:
-                raised.add_note(str(context.unawaited))  # probably why
+            if context._unawaited is not None:
+                raised.add_note(str(context._unawaited))  # probably why
             return raised
         finally:
             attempt.running = False
-        if context.unawaited is not None:
-            return context.unawaited
+        if context._unawaited is not None:
+            return context._unawaited
         try:
             if not task.store_result:
                 task.signature.check_awaited(value)

@@ -132,8 +132,8 @@ class Child:
                 value = self._runner.run(self._stop.interruptible(value), context=context)
         finally:
             self._stop.end()
-        if job.unawaited is not None:
-            raise job.unawaited
+        if job._unawaited is not None:
+            raise job._unawaited
         if task.store_result:
             return task.signature.encode_result(value)
         task.signature.check_awaited(value)
