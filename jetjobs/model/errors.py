@@ -46,19 +46,48 @@ Signal                    not an error: raised by a task to control what follows
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from jetjobs.model.public import public
 
 
 class JetJobsError(Exception):
-    """Base of all errors of jetjobs. `hint` says what to do about it, if that is known."""
+    """Base of all errors of jetjobs. `hint` says what to do about it, if that is known; tracebacks show it."""
 
-    hint: str | None = None
+    _hint: str | None = None
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         if hint is not None:
             self.hint = hint
+
+    @property
+    def hint(self) -> str | None:
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str | None) -> None:
+        notes: list[str] = getattr(self, "__notes__", [])
+        if self._hint is not None and (shown := _hint_note(self._hint)) in notes:
+            notes.remove(shown)
+        self._hint = hint
+        if hint is not None:
+            self.add_note(_hint_note(hint))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles keep the message, the hint and all fields, also of errors that take more than a message."""
+        return _unpickled, (type(self), self.args, vars(self))
+
+
+def _hint_note(hint: str) -> str:
+    return f"hint: {hint}"
+
+
+def _unpickled(kind: type[JetJobsError], args: tuple[Any, ...], fields: dict[str, Any]) -> JetJobsError:
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(fields)
+    return error
 
 
 class ConfigError(JetJobsError):
