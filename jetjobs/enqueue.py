@@ -17,6 +17,7 @@ from jetjobs.jetstream.messages.codec import MAX_HEADERS, header_size
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT, labels_of
 from jetjobs.jetstream.messages.publisher import Outgoing, Unconfirmed, WrongLastSequence
+from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
 from jetjobs.model.errors import (
     BrokerError,
     EnqueueUnconfirmed,
@@ -231,9 +232,11 @@ def _duplicate(existing: StoredMessage) -> Entry:
 
 
 def queue_not_found(queue: str, error: TopologyMissing) -> QueueNotFound:
+    missing = error.code == STREAM_NOT_FOUND
     return QueueNotFound(
-        f"queue {queue!r} cannot take this job: {error}",
-        hint="create it with `jetjobs setup apply`, or start a worker for it",
+        f"queue {queue!r} does not exist ({error})" if missing else f"queue {queue!r} cannot take this job: {error}",
+        hint=f"create it with `jetjobs setup apply --queue {queue}`,"
+        f" or start a worker for it: `jetjobs worker --queue {queue}`",
     )
 
 

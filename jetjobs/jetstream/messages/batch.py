@@ -79,6 +79,7 @@ class BatchPublisher:
         message_id = new_uid()
         give_up = time.monotonic() + self._timeout_s
         failures = 0
+        unanswered = False
         while True:
             try:
                 return await self._send(messages, message_id)
@@ -87,12 +88,14 @@ class BatchPublisher:
                     return 0  # an earlier try was stored and only its answer was lost
                 if not is_transient(error):
                     raise
+                unanswered |= not error.code
+                unknown = ""
                 if error.code == 503:
-                    await self._publisher.check_stream(stream, messages[0].subject)
+                    unknown = await self._publisher.check_stream(stream, messages[0].subject, sent=unanswered)
                 failures += 1
                 pause_s = backoff_s(failures)
                 if time.monotonic() + pause_s >= give_up or self._connection.closed.is_set():
-                    raise Unconfirmed(str(error), code=error.code) from error
+                    raise Unconfirmed(f"{error}{unknown}", code=error.code) from error
             await asyncio.sleep(pause_s)
 
     async def _send(self, messages: Sequence[BatchMessage], message_id: str) -> int:

@@ -15,7 +15,14 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.connection import HEADER_ROOM, Connection
 from jetjobs.jetstream.transport.errors import WRONG_LAST_SEQUENCE, from_response, is_transient
-from jetjobs.model.errors import BrokerError, BrokerUnavailable, JobTooLarge, TopologyMissing
+from jetjobs.model.errors import (
+    AccessDenied,
+    BrokerError,
+    BrokerUnavailable,
+    JobTooLarge,
+    TopologyMissing,
+    UnsupportedServer,
+)
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -140,13 +147,15 @@ class Publisher:
                 await self.refused.failed(stream, error, self._connection)
                 if not is_transient(error):
                     raise
-                if self._connection.connected:  # always, because others may listen on the subject too
-                    await self.check_stream(stream, message.subject)
-                failures += 1
                 unanswered |= not error.code
+                unknown = ""
+                if self._connection.connected:  # always, because others may listen on the subject too
+                    unknown = await self.check_stream(stream, message.subject, sent=unanswered)
+                failures += 1
                 pause_s = backoff_s(failures)
                 if time.monotonic() + pause_s >= give_up or self._connection.closed.is_set() or not owned():
-                    raise Unconfirmed(self.refused.reason(stream) or str(error), code=error.code) from error
+                    reason = self.refused.reason(stream) or f"{error}{unknown}"
+                    raise Unconfirmed(reason, code=error.code) from error
             await asyncio.sleep(pause_s)
 
     async def _after_resend(self, message: Outgoing, reply: bytes) -> bytes:
@@ -173,17 +182,28 @@ class Publisher:
         confirmation = json.loads(reply)
         return json.dumps({"stream": confirmation["stream"], "seq": confirmation["seq"]}).encode()
 
-    async def check_stream(self, stream: str, subject: str) -> None:
+    async def check_stream(self, stream: str, subject: str, *, sent: bool = False) -> str:
         """After a publish without an answer: TopologyMissing when the stream does not exist or does not accept the
-        subject. A stream without a leader passes."""
+        subject, UnsupportedServer when JetStream is off. A stream without a leader passes.
+
+        `sent`: an earlier try may have been stored; then Unconfirmed instead of UnsupportedServer. Returns what to
+        add to a later error if this user may not ask, else an empty text.
+        """
         try:
             info = await self._connection.api(api.stream_info(stream))
         except TopologyMissing:
             raise
+        except UnsupportedServer as error:
+            if sent:
+                raise Unconfirmed(str(error), code=error.code) from error
+            raise
+        except AccessDenied as error:
+            return f"; whether the stream exists is unknown: {error}"
         except BrokerError:
-            return  # the API has no leader either, or we may not ask: try again
+            return ""  # the API has no leader either: try again
         if not any(matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
             raise TopologyMissing(f"stream {stream} does not accept {subject}", hint="jetjobs setup apply")
+        return ""
 
 
 def raise_refusal(data: bytes, subject: str) -> None:

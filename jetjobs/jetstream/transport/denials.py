@@ -36,11 +36,21 @@ class Violation(NamedTuple):
     subject: str
 
     def error(self) -> AccessDenied:
-        what = "publish there" if self.verb == "publish" else "subscribe to that"
+        what = "publish" if self.verb == "publish" else "subscribe"
         return AccessDenied(
             f'permissions violation for {self.verb} to "{self.subject}"',
-            hint=f"this user needs permission to {what}",
+            hint=f'the server must allow this user to {what} to "{self.wanted}"',
         )
+
+    @property
+    def wanted(self) -> str:
+        """The subject to give permission for: without ids, which differ from message to message."""
+        if self.verb != "publish":
+            return self.subject
+        if self.subject.startswith(api.ACK_PREFIX):
+            return api.acks_of(self.subject)
+        common = api.without_ids(self.subject)
+        return self.subject if common == self.subject else f"{common}.>"
 
 
 def read_violation(text: str) -> Violation | None:
