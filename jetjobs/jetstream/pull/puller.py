@@ -30,6 +30,8 @@ _ENVELOPE_BYTES = 64 * 1024
 """Subjects count too. A request that no message fits into would be refused again and again."""
 _BACKLOG = b'{"batch":%%d,"expires":%d,"max_bytes":%%d}' % api.NS
 _FILLED = "Message Size Exceeds MaxBytes"
+SHUTDOWN = "409 Server Shutdown"
+"""The server that leads the lane stops. The connection is lost next, or another server takes over the lane."""
 _WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * api.NS, HEARTBEAT_S * api.NS)
 
 
@@ -70,6 +72,8 @@ class LanePuller:
         self._heard_at = 0.0
         self.blocked = False
         """The server refused a request. None is sent before `unblock`, so that a refusal causes no busy loop."""
+        self.shut_down = False
+        """Whether it is blocked because its server stops, which is not reported yet."""
         self.denied = ""
         """The subject of pull requests or acks that this user may not publish to. Nothing is requested then."""
         self._ack = api.ack(stream, lane, 0)
@@ -95,9 +99,14 @@ class LanePuller:
         async with self._resetting:
             await self._unsubscribe()
 
+    def report(self, problem: str) -> None:
+        """The lane has not come back after its server has stopped."""
+        self.shut_down = False
+        self._on_change(self, problem)
+
     def unblock(self) -> None:
         """Allow requests again."""
-        self.blocked = bool(self.denied)
+        self.blocked, self.shut_down = bool(self.denied), False
         self._on_change(self, None)
 
     def deny(self, subject: str) -> bool:
@@ -141,7 +150,7 @@ class LanePuller:
                 await self._subscribe()
             self.owed = 0
             self.stale_since = 0.0
-            self.blocked = bool(self.denied)
+            self.blocked, self.shut_down = bool(self.denied), False
         if not self.denied:
             self._on_change(self, "")
 
@@ -197,6 +206,7 @@ class LanePuller:
         if status not in ("404", "408"):
             problem = f"{status} {description}".strip()
             self.blocked = True
+            self.shut_down = problem == SHUTDOWN
         self._on_change(self, problem)
 
     async def _watch(self) -> None:

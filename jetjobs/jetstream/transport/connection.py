@@ -301,7 +301,7 @@ class Connection:
     async def _on_reconnected(self) -> None:
         outage, self._lost_at = time.monotonic() - self._lost_at, 0.0
         self._refusal, self._refusal_reported = None, False
-        self._observe(ConnectionRestored(outage, self.nc.where))
+        self._observe(ConnectionRestored(round(outage, 3), self.nc.where))
         # Data written to the old socket is lost. Callers repeat their request under the same message id.
         self.pending.fail_all(BrokerUnavailable("the connection was lost"))
         self._call_back()

@@ -198,7 +198,11 @@ class Dispatcher:
         if problem == "" or (problem is None and self.full):
             self._troubles.pop(puller, None)
         elif problem:
-            if self._troubles.get(puller) != problem:
+            if puller.shut_down:
+                # Not reported: the worker loses its connection next, which is one warning for all lanes, or another
+                # server takes over. `Lanes` reports a lane that does not come back.
+                self._doubt(puller.queue)
+            elif self._troubles.get(puller) != problem:
                 self._troubles[puller] = problem
                 self._observe(LaneTrouble(puller.queue, puller.lane, problem))
                 self._doubt(puller.queue)

@@ -117,7 +117,9 @@ class Lanes:
                         # No pull request follows now that would show whether the lane works again.
                         with contextlib.suppress(AccessDenied):
                             await self._jetstream.connection.api(api.consumer_info(puller.stream, puller.lane))
-                except BrokerError:
+                except BrokerError as error:
+                    if puller.shut_down and self._jetstream.connection.connected:
+                        puller.report(f"its server has stopped: {error}")
                     continue
                 break
         finally:
