@@ -151,6 +151,7 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
         # An app without tasks is an operator's, who works on every queue.
         await jetstream.open(self.task_queues or None)
+        jetstream.max_attempts = lambda task: self.tasks[task].retry.max_attempts if task in self.tasks else 0
         self._session = Session(jetstream, Enqueuer(jetstream, jetstream.result_waiter, self.name))
         return self
 

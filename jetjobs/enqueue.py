@@ -234,7 +234,9 @@ def _duplicate(existing: StoredMessage) -> Entry:
 def queue_not_found(queue: str, error: TopologyMissing) -> QueueNotFound:
     missing = error.code == STREAM_NOT_FOUND
     return QueueNotFound(
-        f"queue {queue!r} does not exist ({error})" if missing else f"queue {queue!r} cannot take this job: {error}",
+        f"queue {queue!r} does not exist ({error})"
+        if missing
+        else f"queue {queue!r} cannot take this job: {error}",
         hint=f"create it with `jetjobs setup apply --queue {queue}`,"
         f" or start a worker for it: `jetjobs worker --queue {queue}`",
     )

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.jobs.checkpoints import Checkpoints
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
 from jetjobs.jetstream.jobs.locator import JobLocator
-from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
+from jetjobs.jetstream.jobs.result_waiter import JobReference, ResultWaiter
 from jetjobs.jetstream.jobs.results import Results
 from jetjobs.jetstream.messages.batch import BatchPublisher
+from jetjobs.jetstream.messages.codec import max_attempts_in
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.messages.publisher import Publisher
+from jetjobs.jetstream.queues.queue_state import lane_states, pause_of
 from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.jetstream.wire_version import check_layout
+from jetjobs.jetstream.workers.registry import live_workers
+from jetjobs.model.errors import AccessDenied
 from jetjobs.model.events import Event, Observer, PermissionDenied
+from jetjobs.model.job import JobState
 from jetjobs.model.settings import Settings
+from jetjobs.model.views.waiting_reason import Surroundings, WaitingReason, waiting_reason
 from jetjobs.model.wire.subjects import Names
 
 PUBLISH_TIMEOUT_S = 15.0
@@ -46,8 +52,10 @@ class JetStreamClient:
             self.connection, self.publisher, self.results, self.dead, self.payloads, self.names
         )
         self.result_waiter = ResultWaiter(
-            self.connection, self.names, self.payloads, self.results, self.dead, self.locator
+            self.connection, self.names, self.payloads, self.results, self.dead, self.locator, self.waiting_reason
         )
+        self.max_attempts: Callable[[str], int] = lambda task: 0
+        """How many attempts the jobs of a task may have, as the app declares it; 0 if it does not declare it."""
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, self.names)
         self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
@@ -77,3 +85,27 @@ class JetStreamClient:
 
     async def close(self) -> None:
         await self.connection.close()
+
+    async def waiting_reason(self, job: JobReference) -> WaitingReason | None:
+        """Why the job has not ended; None if it has, or is not found. BrokerError if the server does not answer.
+
+        What this user may not read is left out.
+        """
+        status = await self.locator.status(job.queue, job.task, job.id, job.run)
+        around = Surroundings(await self.server_clock.seconds(self.names.work_stream(job.queue)))
+        if status.state is JobState.QUEUED:
+            around = await self._around_queue(job.queue, around)
+        elif status.state is JobState.RETRYING:
+            live = await self.locator.find_live(job.queue, job.task, job.id, job.run)
+            carried = max_attempts_in(live.headers) if live is not None else 0
+            around = around._replace(max_attempts=carried or self.max_attempts(job.task))
+        return waiting_reason(status, around)
+
+    async def _around_queue(self, queue: str, around: Surroundings) -> Surroundings:
+        with contextlib.suppress(AccessDenied):
+            lanes = await lane_states(self.connection, self.names, queue)
+            pause = await pause_of(self.connection, self.names, queue, lanes)
+            around = around._replace(pause=pause, queued=sum(lane.queued for lane in lanes))
+        with contextlib.suppress(AccessDenied):
+            around = around._replace(workers=await live_workers(self.connection, self.names))
+        return around

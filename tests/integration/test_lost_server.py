@@ -104,7 +104,9 @@ async def test_a_lane_that_does_not_come_back_is_reported(
 
 
 def test_a_worker_does_not_start_without_a_server(tmp_path: Any) -> None:
-    (tmp_path / "tasks.py").write_text('from jetjobs import JetJobs\napp = JetJobs("t")\napp.task(name="work")(lambda: None)\n')
+    (tmp_path / "tasks.py").write_text(
+        'from jetjobs import JetJobs\napp = JetJobs("t")\napp.task(name="work")(lambda: None)\n'
+    )
     done = run(["worker", "-s", "nats://127.0.0.1:9", "--timeout", "300ms"], tmp_path)
     assert done.returncode == 3
     error, hint = done.stderr.splitlines()

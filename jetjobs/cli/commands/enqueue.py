@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from jetjobs.app import JetJobs
 from jetjobs.cli.completion import task_names
 from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
@@ -23,6 +24,7 @@ from jetjobs.cli.terminal.options import (
 )
 from jetjobs.cli.terminal.progress import showing
 from jetjobs.cli.terminal.text import json_line
+from jetjobs.cli.terminal.waiting import explaining
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.model.durations import show_duration
@@ -79,7 +81,7 @@ async def enqueue(
             return DONE
         handle = await found.send(request)
         if wait:
-            return await _wait(handle, limit)
+            return await _wait(app, handle, limit)
         _show_stored(handle)
         return DONE
 
@@ -105,9 +107,9 @@ def _show_stored(handle: JobHandle[Any]) -> None:
         state.out.data(f"{handle.id} {'already exists' if handle.duplicate else 'enqueued'} on {handle.queue}")
 
 
-async def _wait(handle: JobHandle[Any], limit: timedelta) -> int:
+async def _wait(app: JetJobs, handle: JobHandle[Any], limit: timedelta) -> int:
     try:
-        async with showing(handle):
+        async with showing(handle), explaining(app, handle):
             plain = await handle.shown_result(limit)
     except JobFailed as error:
         if state.out.as_json:

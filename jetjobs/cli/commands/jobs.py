@@ -26,6 +26,7 @@ from jetjobs.cli.terminal.options import (
     read_time,
 )
 from jetjobs.cli.terminal.text import json_line, one_line, printable
+from jetjobs.cli.terminal.waiting import explaining
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
@@ -144,7 +145,8 @@ async def wait(
     async with state.reader() as app:
         handle = await app.job(job_id, queue=queue, task=task)
         try:
-            result = await handle.shown_result(limit)
+            async with explaining(app, handle):
+                result = await handle.shown_result(limit)
         except (JobFailed, JobCancelled) as error:
             state.out.error(str(error), None, FAILED)
             return FAILED

@@ -16,7 +16,7 @@ from jetjobs.model.job import FINAL, JobStatus
 
 WIDTH = 30
 WIDEST = 24
-_CLEAR = "\r\x1b[K"
+CLEAR = "\r\x1b[K"
 
 
 @contextlib.asynccontextmanager
@@ -32,7 +32,7 @@ async def showing(handle: JobHandle[Any], to: TextIO | None = None) -> AsyncIter
     finally:
         drawing.cancel()
         await asyncio.gather(drawing, return_exceptions=True)
-        to.write(_CLEAR)
+        to.write(CLEAR)
         to.flush()
 
 
@@ -40,7 +40,7 @@ async def _draw(handle: JobHandle[Any], to: TextIO) -> None:
     with contextlib.suppress(JetJobsError):  # the block that waits for the result gets the error
         async for status in handle.follow():
             if status.state not in FINAL:
-                to.write(_CLEAR + line(status, terminal_size(to)[0]))
+                to.write(CLEAR + line(status, terminal_size(to)[0]))
                 to.flush()
 
 

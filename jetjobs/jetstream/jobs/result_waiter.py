@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters, read_cause
@@ -16,16 +16,19 @@ from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import (
+    BrokerError,
     BrokerUnavailable,
     JobCancelled,
     JobFailed,
     MalformedJob,
+    QueueNotFound,
     ResultError,
     ResultExpired,
     ResultNotReady,
 )
 from jetjobs.model.job import FINAL, JobState, JobStatus
 from jetjobs.model.masking import mask_result
+from jetjobs.model.views.waiting_reason import WaitingReason
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import as_time, read_json, read_record, read_running
 from jetjobs.model.wire.subjects import Names
@@ -33,6 +36,8 @@ from jetjobs.model.wire.subjects import Names
 _POLL_S = 1.0
 """Polling interval when a push is expected. Polling only replaces a lost push."""
 _FIRST_POLL_S = 0.02
+_EXPLAIN_S = 1.0
+"""How much longer a caller waits to learn why there is no result."""
 _FETCH_S = 10.0
 """Minimum time for reading a large result, even if the job ended late."""
 
@@ -59,7 +64,10 @@ class ResultWaiter:
         results: Results,
         dead: DeadLetters,
         locator: JobLocator,
+        explain: Callable[[JobReference], Awaitable[WaitingReason | None]],
     ) -> None:
+        """`explain` returns why a job has not ended."""
+        self._explain = explain
         self._connection = connection
         self._names = names
         self._payloads = payloads
@@ -145,7 +153,7 @@ class ResultWaiter:
                     return record
                 remaining = give_up - loop.time()
                 if remaining <= 0:
-                    raise ResultNotReady(f"job {handle.id} has not ended within {timeout_s:g} s")
+                    raise await self._not_ready(handle, timeout_s)
                 await asyncio.wait({pushed}, timeout=min(pause, remaining))
                 if pushed.done():
                     if _is_run(pushed.result(), handle):
@@ -156,6 +164,18 @@ class ResultWaiter:
                     run = await self._check_alive(handle, run)
         finally:
             self._expected.pop(handle.id, None)
+
+    async def _not_ready(self, handle: JobReference, timeout_s: float) -> ResultNotReady:
+        text = f"job {handle.id} has not ended within {timeout_s:g} s"
+        if not self._connection.connected:
+            return ResultNotReady(f"{text}: the connection to the server is lost")
+        reason = None
+        with contextlib.suppress(BrokerError, QueueNotFound, TimeoutError):
+            async with asyncio.timeout(_EXPLAIN_S):
+                reason = await self._explain(handle)
+        return (
+            ResultNotReady(text) if reason is None else ResultNotReady(f"{text}: {reason.text}", hint=reason.hint)
+        )
 
     async def _poll(self, handle: JobReference) -> dict[str, Any] | None:
         """As `_ended`; None while the server does not answer, because the caller has time left."""

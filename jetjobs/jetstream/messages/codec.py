@@ -13,7 +13,7 @@ from jetjobs.model.views.error_text import cut
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import anonymous_id, is_id, join_id, parse_id
-from jetjobs.model.wire.lenient_json import read_json
+from jetjobs.model.wire.lenient_json import as_int, read_json, read_record
 
 MAX_HISTORY = 10
 MAX_HISTORY_TEXT = 200
@@ -236,6 +236,12 @@ def read_history(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     except ValueError:
         return []
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
+
+
+def max_attempts_in(headers: Mapping[str, str]) -> int:
+    """How many attempts the job may have by its own headers; 0 if they leave that to the task."""
+    policy = read_record(headers.get(h.RETRY_POLICY, ""))
+    return int(header_number(headers, h.MAX_ATTEMPTS, 0)) or as_int(policy.get("max_attempts"))
 
 
 def read_replays(headers: Mapping[str, str]) -> tuple[int, tuple[dict[str, Any], ...]]:
