@@ -17,6 +17,7 @@ from jetjobs.bulk import enqueue_many, notify_stored
 from jetjobs.config import load_settings
 from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
+from jetjobs.define.lifespan import L, Lifespan, make_lifespan
 from jetjobs.define.middleware import Middleware
 from jetjobs.define.router import Router
 from jetjobs.define.task import JobRequest
@@ -37,7 +38,7 @@ from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 from jetjobs.model.wire.validation import check_token
 from jetjobs.observe.observers import Observers
-from jetjobs.worker.options import Lifespan, WorkerOptions
+from jetjobs.worker.options import WorkerOptions
 from jetjobs.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -76,9 +77,10 @@ class JetJobs(Router):
         self._middlewares.append(function)
         return function
 
-    def lifespan(self, function: Lifespan) -> Lifespan:
-        """Add an async context manager that is open while a worker runs: `@app.lifespan`."""
-        self._lifespans.append(function)
+    def lifespan(self, function: L) -> L:
+        """Add an async generator function that is open while a worker runs: `@app.lifespan`. It yields once, may
+        take the app as its argument, and may be decorated with `@asynccontextmanager`."""
+        self._lifespans.append(make_lifespan(function, self))
         return function
 
     def classify(self, *kinds: type[BaseException]) -> Callable[[Classifier], Classifier]:

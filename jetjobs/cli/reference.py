@@ -27,7 +27,8 @@ Durations are written `250ms`, `10s`, `5m`, `2h` or `1d`, times in ISO 8601 with
 EXIT_CODES = {
     exit_codes.DONE: "done; a worker stopped gracefully",
     exit_codes.FAILED: "the operation or the awaited job failed; a job could not be cancelled or moved;"
-    " `doctor` found a failure; a worker released running jobs when it stopped",
+    " `doctor` found a failure; a worker released running jobs when it stopped, or one of its"
+    " lifespans raised",
     exit_codes.USAGE: "invalid usage, settings or arguments; an invalid id, or one that several jobs have;"
     " a cursor of another list; a missing dependency",
     exit_codes.UNREACHABLE: "NATS cannot be reached, refuses the credentials, is too old or has no JetStream",

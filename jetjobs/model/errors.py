@@ -3,6 +3,7 @@
 JetJobsError
   ConfigError             invalid settings, found when they are built
   DefinitionError         invalid task, name, signature or dependency, found at declaration
+  LifespanFailed          a lifespan raised; `__cause__` is its exception
   BrokerError             the server refused or is unreachable; `__cause__` is the nats error
     BrokerUnavailable       no server answers
     AccessDenied            wrong credentials, or no permission for a subject
@@ -96,6 +97,10 @@ class ConfigError(JetJobsError):
 
 class DefinitionError(JetJobsError):
     """An invalid declaration, found when the module is imported, not when a job runs."""
+
+
+class LifespanFailed(JetJobsError):
+    """A lifespan raised while the worker was starting or stopping. `__cause__` is what it raised."""
 
 
 class BrokerError(JetJobsError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -10,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from jetjobs.define.lifespan import Lifespan
 from jetjobs.define.middleware import Middleware
 from jetjobs.model.error_classification import Classifier
 
-Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Starts a background task that the worker waits for when it stops."""
 

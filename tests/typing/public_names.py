@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import assert_type
 
@@ -30,6 +32,24 @@ from jetjobs.events import Event, JobFinished, LiveEvent
 
 app = JetJobs("typed", settings=Settings())
 app.include(Router(queue="mail"))
+
+
+@app.lifespan
+async def warm(app: JetJobs) -> AsyncIterator[None]:
+    yield
+
+
+@app.lifespan
+@asynccontextmanager
+async def managed() -> AsyncGenerator[None, None]:
+    yield
+
+
+@app.lifespan  # type: ignore[type-var]
+async def does_not_yield() -> None: ...
+
+
+assert_type(warm(app), AsyncIterator[None])
 
 
 @app.task(retry=RetryPolicy(max_attempts=3, base=timedelta(seconds=1)))

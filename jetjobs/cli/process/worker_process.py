@@ -15,9 +15,10 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.exit_codes import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import state
+from jetjobs.cli.terminal.output import user_traceback
 from jetjobs.define.context import running_job
 from jetjobs.jetstream.topology import TopologyChange
-from jetjobs.model.errors import JetJobsError
+from jetjobs.model.errors import JetJobsError, LifespanFailed
 from jetjobs.observe.health import LISTENING, Health
 from jetjobs.observe.logs import log_event, set_up
 from jetjobs.worker.options import default_name
@@ -46,6 +47,8 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
                 code = RECYCLED if worker.recycling else FAILED if worker.cut_short else DONE
             except JetJobsError as error:
                 code = exit_code(error)
+                if isinstance(error, LifespanFailed) and error.__cause__ is not None:
+                    state.out.note(user_traceback(error.__cause__).rstrip())
                 state.out.error(str(error), error.hint, code)
     if left := worker.left_behind:
         # Python would wait for these threads, but their jobs were released and would run twice.

@@ -20,8 +20,8 @@ EXPLAIN_S = 1.0
 
 @contextlib.asynccontextmanager
 async def explaining(app: JetJobs, handle: JobHandle[Any]) -> AsyncIterator[None]:
-    """While the block runs, print a line to standard error after a second without a start of the job, and again when
-    the reason changes."""
+    """While the block runs, print a line to standard error when the job has not started after a second, and again
+    when the reason changes."""
     looking = asyncio.create_task(_explain(app, handle))
     try:
         yield

@@ -199,8 +199,8 @@ class Dispatcher:
             self._troubles.pop(puller, None)
         elif problem:
             if puller.shut_down:
-                # Not reported: the worker loses its connection next, which is one warning for all lanes, or another
-                # server takes over. `Lanes` reports a lane that does not come back.
+                # Not reported: the connection is lost next, which is one warning for all lanes, or another server
+                # takes over. `Lanes` reports a lane that does not come back.
                 self._doubt(puller.queue)
             elif self._troubles.get(puller) != problem:
                 self._troubles[puller] = problem
