@@ -246,7 +246,7 @@ async def test_letters_are_exported_to_a_file_and_imported_again(app: JetJobs, d
 
 
 async def test_a_server_without_streams_is_reported(dead: Shell) -> None:
-    for arguments in (["list"], ["list", "--group"], ["show", "x"], ["replay", "--all", "--yes"], ["delete", "x"]):
+    for arguments in (["show", "x"], ["replay", "--all", "--yes"], ["delete", "x"]):
         done = dead(*arguments, code=6)
         assert done.stdout == ""
         assert "jobs-dead" in error_of(done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -82,7 +82,7 @@ async def named(*, other: int) -> AsyncIterator[None]:
         (generator, "lifespan 'generator' is a plain generator: it must be an `async def`"),
         (contextmanager(generator), "lifespan 'generator' is a plain generator: it must be an `async def`"),
         (plain, "lifespan 'plain' is not an async generator function"),
-        (asynccontextmanager(plain), "lifespan 'plain' is not an async generator function"),
+        (asynccontextmanager(cast(Any, plain)), "lifespan 'plain' is not an async generator function"),
         (int, "lifespan 'int' is not an async generator function"),
         (3, "lifespan '3' is not an async generator function"),
         (two, "lifespan 'two' takes app, other; it gets at most the app"),

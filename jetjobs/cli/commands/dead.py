@@ -17,6 +17,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.completion import dead_ids, queue_names, task_names
 from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
+from jetjobs.cli.terminal.empty import next_step, or_empty
 from jetjobs.cli.terminal.options import Cursor, Limit, read_since
 from jetjobs.cli.terminal.text import ago, json_line, one_line, printable
 from jetjobs.model.errors import ConfigError, JobNotFound
@@ -112,13 +113,8 @@ async def list_letters(
         if group:
             await _list_groups(app, selection)
             return
-        letters: list[DeadLetter] = []
-        following: int | None = None
-        async for letter in app.dead.list(selection.filter(), first):
-            if len(letters) == limit:
-                following = letter.sequence
-                break
-            letters.append(letter._replace(body=b""))
+        letters, following = await or_empty(app, _read_page(app, selection.filter(), first, limit), ([], None))
+        empty = "" if letters else await next_step(app, _no_letters(selection))
     out = state.out
     if out.as_json:
         out.json({"items": [letter.summary() for letter in letters], "cursor": following})
@@ -137,8 +133,28 @@ async def list_letters(
         for x in letters
     ]
     out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3))
+    if empty:
+        out.note(empty)
     if following is not None:
         out.note(f"more: --cursor {following}")
+
+
+async def _read_page(
+    app: JetJobs, wanted: DeadLetterFilter, first: int, limit: int
+) -> tuple[list[DeadLetter], int | None]:
+    """Up to `limit` letters without their bodies, and where the list continues."""
+    letters: list[DeadLetter] = []
+    async for letter in app.dead.list(wanted, first):
+        if len(letters) == limit:
+            return letters, letter.sequence
+        letters.append(letter._replace(body=b""))
+    return letters, None
+
+
+def _no_letters(selection: Selection) -> str:
+    if selection.filter() != DeadLetterFilter():
+        return "no dead letters match; `jetjobs dead list` without options lists all"
+    return "no dead letters; `jetjobs jobs list` lists the live jobs"
 
 
 def _read_cursor(text: str | None) -> int:
@@ -151,7 +167,7 @@ def _read_cursor(text: str | None) -> int:
 
 
 async def _list_groups(app: JetJobs, selection: Selection) -> None:
-    groups = await app.dead.groups(selection.filter())
+    groups = await or_empty(app, app.dead.groups(selection.filter()), ())
     if state.out.as_json:
         items = [
             {
@@ -169,6 +185,8 @@ async def _list_groups(app: JetJobs, selection: Selection) -> None:
         return
     rows = [[str(x.count), x.queue, x.task, x.reason, one_line(x.error_type), ago(x.last)] for x in groups]
     state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3), name=None)
+    if not groups:
+        state.out.note(await next_step(app, _no_letters(selection)))
 
 
 @commands.command()

@@ -15,6 +15,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.completion import priorities, states
 from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import operator, state
+from jetjobs.cli.terminal.empty import next_step
 from jetjobs.cli.terminal.options import (
     Cursor,
     JobQueue,
@@ -43,6 +44,8 @@ _SHOWN = (
     "id", "state", "queue", "task", "lane", "attempt", "crashes", "worker", "enqueued_at", "due_at", "started_at",
     "ended_at", "reason", "how", "error", "schedule", "scheduled_time", "parent", "root",
 )  # fmt: skip
+_NO_JOBS = "no live jobs; enqueue one with `jetjobs enqueue TASK`; --state succeeded or dead lists ended ones"
+_NO_MATCH = "no jobs match; `jetjobs jobs list` without options lists all live jobs"
 _DONE = (CancelOutcome.CANCELLED, MoveOutcome.MOVED, MoveOutcome.UNCHANGED, MoveOutcome.MAY_RUN_TWICE)
 
 
@@ -75,6 +78,8 @@ async def list_jobs(
     query = JobQuery(_state(job_state), queue, task, read_since(since), tuple(map(_pair, where or ())))
     async with state.reader() as app:
         page = await app.jobs.page(query, limit=limit, cursor=cursor)
+        found = page.items or page.cursor or cursor or page.unknown or page.secret
+        empty = "" if found else await next_step(app, _NO_JOBS if query == JobQuery() else _NO_MATCH)
     out = state.out
     if out.as_json:
         listed = [{**item.status.as_dict(), "arguments": item.arguments} for item in page.items]
@@ -84,6 +89,8 @@ async def list_jobs(
         items = [item for item in page.items if not out.quiet or is_id(item.status.id)]
         rows = [_row(item.status) for item in items]
         out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
+        if empty:
+            out.note(empty)
     for path in page.unknown:
         out.note(f"none of the {page.scanned:,} jobs scanned has {path}")
     for path in page.secret:

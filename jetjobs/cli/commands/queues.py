@@ -9,6 +9,7 @@ import typer
 from jetjobs.cli.completion import queue_names
 from jetjobs.cli.exit_codes import DONE, REFUSED
 from jetjobs.cli.state import operator, state
+from jetjobs.cli.terminal.empty import NOT_SET_UP
 from jetjobs.cli.terminal.options import Reason, Yes, optional, read_duration
 from jetjobs.cli.terminal.progress import progress
 from jetjobs.cli.terminal.prompts import confirmed
@@ -38,7 +39,7 @@ async def list_queues() -> None:
         return
     state.out.table(list(HEAD), [_row(queue) for queue in found])
     if not found:
-        state.out.note("no queues; create those of your tasks with `jetjobs setup apply`")
+        state.out.note(NOT_SET_UP)
 
 
 @commands.command()

@@ -11,6 +11,7 @@ from jetjobs.admin.schedules import ScheduleInfo
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import schedule_names
 from jetjobs.cli.state import state
+from jetjobs.cli.terminal.empty import next_step, or_empty
 from jetjobs.cli.terminal.options import optional, present, read_duration
 from jetjobs.cli.terminal.text import LONG_NAME, ago, json_line, shorten
 from jetjobs.model.durations import show_duration
@@ -30,6 +31,9 @@ HEAD = ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEU
 _NAME = 20
 """Columns that a long name keeps on a terminal, so that state and next scheduled time remain."""
 _SHOWN_TIMES = 5
+_NO_SCHEDULES = (
+    "no schedules; declare one with task.cron(...) and start a worker, or create one with `jetjobs schedules put`"
+)
 _FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "jitter", "misfire", "overlap")
 
 
@@ -37,9 +41,11 @@ _FACTS = ("rule", "tz", "task", "queue", "priority", "start", "end", "jitter", "
 async def list_schedules() -> None:
     """List all schedules with their last and next run. Also shows lateness and missed runs."""
     async with state.reader() as app:
-        found = await app.schedules.list()
-        unreadable = [one.name for one in await app.jetstream.schedules.all() if one.schedule is None]
-        now = await app.jetstream.server_clock.now()
+        found = await or_empty(app, app.schedules.list(), [])
+        definitions = await or_empty(app, app.jetstream.schedules.all(), [])
+        unreadable = [one.name for one in definitions if one.schedule is None]
+        now = await app.jetstream.server_clock.now() if found else datetime.now(UTC)
+        empty = "" if definitions else await next_step(app, _NO_SCHEDULES)
     if unreadable:
         named = ", ".join(shorten(name, LONG_NAME) for name in unreadable[:5])
         state.out.note(f"{len(unreadable)} cannot be read and are not planned: {named}")
@@ -47,8 +53,8 @@ async def list_schedules() -> None:
         state.out.json({"items": [as_item(info) for info in found], "cursor": None})
         return
     state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7), least=_NAME)
-    if not found and not unreadable:
-        state.out.note("no schedules; declare one with task.cron(...) or create one with `jetjobs schedules put`")
+    if empty:
+        state.out.note(empty)
 
 
 @commands.command()
