@@ -17,7 +17,6 @@ from jetjobs.bulk import enqueue_many, notify_stored
 from jetjobs.config import load_settings
 from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
-from jetjobs.define.lifespan import L, Lifespan, make_lifespan
 from jetjobs.define.middleware import Middleware
 from jetjobs.define.router import Router
 from jetjobs.define.task import JobRequest
@@ -38,6 +37,7 @@ from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 from jetjobs.model.wire.validation import check_token
 from jetjobs.observe.observers import Observers
+from jetjobs.worker.lifespan import L, Lifespan, make_lifespan
 from jetjobs.worker.options import WorkerOptions
 from jetjobs.worker.worker import Worker
 

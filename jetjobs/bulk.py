@@ -13,7 +13,7 @@ from jetjobs.enqueue import Enqueuer, Prepared, enqueue_failed, queue_not_found,
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.batch import BATCH_BYTES, BATCH_SIZE, BatchMessage, JobTemplate, batch_message
 from jetjobs.jetstream.transport.connection import HEADER_ROOM
-from jetjobs.model.errors import BrokerUnavailable, JetJobsError, TopologyMissing
+from jetjobs.model.errors import BrokerUnavailable, EnqueueError, JetJobsError, TopologyMissing
 from jetjobs.model.events import JobEnqueued, Observer
 from jetjobs.model.wire.ids import new_run, new_uid
 
@@ -27,7 +27,15 @@ _TURN = 50
 async def enqueue_many(
     jetstream: JetStreamClient, enqueuer: Enqueuer, requests: Sequence[JobRequest[Any]]
 ) -> EnqueueReport:
-    """Store all requests. Up to 1,000 plain jobs of one queue are stored as one batch, all or none."""
+    """Store all requests. Up to 1,000 plain jobs of one queue are stored as one batch, all or none.
+
+    EnqueueError, before anything is stored, if one of them is something else.
+    """
+    if (wrong := next((one for one in requests if not isinstance(one, JobRequest)), None)) is not None:
+        raise EnqueueError(
+            f"enqueue_many takes requests, not {type(wrong).__qualname__}",
+            hint="make a list of them with `bind`: [task.bind(...), task.bind(...)]",
+        )
     report = EnqueueReport(len(requests), lambda index, entry: enqueuer.handle(requests[index], entry))
     async with asyncio.TaskGroup() as storing:
         bulk = _Bulk(jetstream, enqueuer, requests, report, storing)

@@ -11,6 +11,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.exit_codes import AppImportError
 from jetjobs.model.errors import ConfigError, JetJobsError
 
+_CREATE = 'create one with `app = JetJobs("shop")`'
 USUAL = ("tasks", "jobs", "app", "main", "worker")
 
 
@@ -42,9 +43,8 @@ def find_app(target: str | None) -> JetJobs:
     apps = _apps_in(module)
     if len(apps) != 1:
         listed = ", ".join(f"{module_name}:{n}" for n in apps) or "none"
-        raise ConfigError(
-            f"{module_name!r} must contain one JetJobs app; found: {listed}", hint="name it: --app MODULE:NAME"
-        )
+        hint = "name it: --app MODULE:NAME" if apps else f"{_CREATE}, or name another module: --app MODULE:NAME"
+        raise ConfigError(f"{module_name!r} must contain one JetJobs app; found: {listed}", hint=hint)
     return next(iter(apps.values()))
 
 
@@ -58,8 +58,9 @@ def _search() -> JetJobs:
         return next(iter(found.values()))
     if not found:
         raise AppNotFound(
-            "no app found in " + ", ".join(f"{n}.py" for n in USUAL),
-            hint="name it: --app MODULE:NAME, JETJOBS_APP, or `app` in [tool.jetjobs] of pyproject.toml",
+            f"no app found in {', '.join(f'{n}.py' for n in USUAL)} of {Path.cwd()}",
+            hint=f"{_CREATE} in tasks.py; or change to the folder of yours; or name it with --app MODULE:NAME,"
+            " JETJOBS_APP, or `app` in [tool.jetjobs] of pyproject.toml",
         )
     raise ConfigError(
         f"found more than one app: {', '.join(sorted(found))}", hint="choose one with --app MODULE:NAME"
@@ -72,7 +73,8 @@ def _load(name: str, target: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(
-                f"no module named {name!r}", hint="name the app as MODULE:NAME, for example tasks:app"
+                f"no module named {name!r} in {Path.cwd()} or on the Python path",
+                hint="name the app as MODULE:NAME, for example tasks:app",
             ) from None
         raise AppImportError(target) from error
     except JetJobsError:
@@ -85,6 +87,6 @@ def _apps_in(module: ModuleType) -> dict[str, JetJobs]:
     return {name: value for name, value in vars(module).items() if isinstance(value, JetJobs)}
 
 
-def _names_hint(module: ModuleType) -> str | None:
+def _names_hint(module: ModuleType) -> str:
     names = sorted(_apps_in(module))
-    return f"apps in this module: {', '.join(names)}" if names else None
+    return f"apps in this module: {', '.join(names)}" if names else f"this module has none; {_CREATE}"

@@ -182,5 +182,8 @@ def _usage_error(error: Any) -> int:
             state.out.note(text)
         text = "missing command"
     text = text.removeprefix("Invalid value: ")  # of a BadParameter without an option: its own text says more
-    state.out.error(text[:1].lower() + text[1:].removesuffix("."), f"{command} --help", USAGE)
+    hint = f"{command} --help"
+    if command == "jetjobs enqueue" and text.startswith("No such option"):
+        hint = f"write arguments of the task as NAME=VALUE; {hint}"
+    state.out.error(text[:1].lower() + text[1:].removesuffix("."), hint, USAGE)
     return USAGE

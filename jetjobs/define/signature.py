@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import inspect
@@ -127,7 +128,9 @@ class Signature:
         positional = self._positional
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, got {len(args)}"
-            raise InvalidArguments(f"task {self.task!r} {problem}", task=self.task, problems=[("", problem)])
+            invalid = InvalidArguments(f"task {self.task!r} {problem}", task=self.task, problems=[("", problem)])
+            invalid.hint = f"the task is {self._shown()}"
+            raise invalid
         named = dict(zip(positional, args, strict=False))
         if not kwargs:
             return named
@@ -227,6 +230,10 @@ class Signature:
     def _message(self, problem: Any) -> str:
         """The message of pydantic, unless it may contain a secret: messages of validators often do."""
         kind, argument = str(problem["type"]), problem["loc"][:1]
+        if len(problem["loc"]) == 1 and kind in _SAFE:
+            return (
+                "is missing" if kind == "missing" else f"is not an argument of the task{self._meant(argument[0])}"
+            )
         if kind not in _SAFE and any(not argument or path[:1] == argument for path in self.secrets):
             return f"invalid ({kind})"
         return _UNSAFE.get(kind) or str(problem["msg"])
@@ -241,7 +248,24 @@ class Signature:
         text = "; ".join(f"{name}: {message}" if name else message for name, message in problems[:5])
         if len(problems) > 5:
             text += f"; and {len(problems) - 5} more"
-        return InvalidArguments(f"task {self.task!r}: {text}", task=self.task, problems=problems)
+        invalid = InvalidArguments(f"task {self.task!r}: {text}", task=self.task, problems=problems)
+        invalid.hint = f"the task is {self._shown()}"
+        return invalid
+
+    def _meant(self, name: object) -> str:
+        close = difflib.get_close_matches(str(name), self.names, 1)
+        return f"; did you mean {close[0]!r}?" if close else ""
+
+    def _shown(self) -> str:
+        """Name and arguments of the task as people write them, without values of defaults."""
+        shown = [self.parameters[name] for name in self.names]
+        return f"{self.task}({', '.join(_written(parameter) for parameter in shown)})"
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    kind = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return f"{parameter.name}: {kind}" + ("" if parameter.default is inspect.Parameter.empty else " = ...")
 
 
 def _parameters(task: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

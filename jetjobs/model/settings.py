@@ -48,6 +48,9 @@ def _lease(value: timedelta) -> timedelta:
     return value
 
 
+_SCHEMES = ("nats", "tls", "ws", "wss")
+
+
 def check_urls(value: str) -> str:
     """The URLs of servers, separated by commas. ValueError for an invalid one; the message does not repeat it,
     because it may contain a password.
@@ -55,7 +58,11 @@ def check_urls(value: str) -> str:
     for one in value.split(","):
         try:
             parts = urlsplit(one.strip() if "://" in one else f"nats://{one.strip()}")
-            found = bool(parts.hostname) and (parts.port is None or parts.port >= 0)
+            found = (
+                parts.scheme.lower() in _SCHEMES
+                and bool(parts.hostname)
+                and (parts.port is None or parts.port >= 0)
+            )
         except ValueError:  # an invalid port, or an unclosed bracket
             found = False
         if not found:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from jetjobs.define.lifespan import Lifespan
 from jetjobs.define.middleware import Middleware
 from jetjobs.model.error_classification import Classifier
+from jetjobs.worker.lifespan import Lifespan
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Starts a background task that the worker waits for when it stops."""

@@ -206,7 +206,7 @@ BAD = [
 def test_invalid_input_has_its_exit_code_and_stores_nothing(schedules: Shell) -> None:
     for code, text, line in BAD:
         assert text in schedules("put", "x", "greet", "name=A", *line.split(), code=code).stderr, line
-    assert "name: Field required" in schedules("put", "x", "greet", "--every", "1h", code=2).stderr
+    assert "name: is missing" in schedules("put", "x", "greet", "--every", "1h", code=2).stderr
     assert "schedule" in schedules("put", "a.b", "greet", "name=A", "--every", "1h", code=2).stderr
     assert "nosuch" in schedules("put", "x", "nosuch", "--every", "1h", code=5).stderr
     assert schedules.json("list")["items"] == []

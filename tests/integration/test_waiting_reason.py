@@ -1,4 +1,4 @@
-"""`result()`, `enqueue --wait` and `jobs wait` say why there is no result; in time they say nothing."""
+"""`result()`, `enqueue --wait` and `jobs wait` say why a job has not ended; when it ends in time they do not."""
 
 from __future__ import annotations
 

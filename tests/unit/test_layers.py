@@ -53,7 +53,8 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         ),
     },
     "worker": {
-        "options": frozenset(),
+        "lifespan": frozenset(),
+        "options": frozenset({"lifespan"}),
         "attempt": frozenset(),
         "unawaited": frozenset({"attempt"}),
         "leases": frozenset({"attempt"}),

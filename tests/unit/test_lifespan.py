@@ -1,4 +1,4 @@
-"""Which functions are lifespans, and what a wrong one is told."""
+"""Which functions are lifespans, and why others are refused."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _POLL_S = 1.0
 """Polling interval when a push is expected. Polling only replaces a lost push."""
 _FIRST_POLL_S = 0.02
 _EXPLAIN_S = 1.0
-"""How much longer a caller waits to learn why there is no result."""
+"""How much longer a caller waits to learn why a job has not ended."""
 _FETCH_S = 10.0
 """Minimum time for reading a large result, even if the job ended late."""
 
