@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from jetjobs import JetJobs
+from jetjobs.errors import LifespanFailed
 from jetjobs.testing import on_server, working
 from tests.conftest import MakeApp
 from tests.support.server import Truth
@@ -20,11 +21,12 @@ async def test_a_worker_that_cannot_start_raises_at_once(app: JetJobs) -> None:
     async def greet() -> None: ...
 
     @app.lifespan
-    def broken() -> Any:
+    async def broken() -> AsyncIterator[None]:
         raise RuntimeError("no database")
+        yield
 
     async with provisioned(app):
-        with pytest.raises(RuntimeError, match="no database"):
+        with pytest.raises(LifespanFailed, match="no database"):
             async with working(app.worker()):
                 raise AssertionError("entered")
 

@@ -15,7 +15,7 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import ResultNotReady
 from tests.support.probe import eventually, wait_until
 from tests.support.processes import Process, run
-from tests.support.roles import GuardedServer
+from tests.support.roles import GuardedServer, Removed
 from tests.support.server import Truth
 from tests.support.workers import running
 
@@ -108,17 +108,25 @@ async def test_result_says_that_the_server_is_gone(shop: JetJobs, server: Embedd
     assert str(error) == f"job {handle.id} has not ended within 0.05 s: the connection to the server is lost"
 
 
-async def test_a_user_who_may_not_read_workers_and_pauses_learns_the_state(tmp_path: Path) -> None:
-    with GuardedServer(tmp_path) as server:
-        apps = [JetJobs("t", settings=server.settings_of(role)) for role in ("setup", "producer")]
+WORKERS = Removed("producer", "publish", "$JS.API.DIRECT.GET.KV_jobs-workers")
+
+
+@pytest.mark.parametrize("removed", [(), (WORKERS,)])
+async def test_a_producer_learns_what_it_may_read(removed: tuple[Removed, ...], tmp_path: Path) -> None:
+    with GuardedServer(tmp_path, *removed) as server:
+        apps = [
+            JetJobs("t", settings=server.settings_of(role, queues={"namespace": "jobs"}))
+            for role in ("setup", "producer")
+        ]
         for app in apps:
             app.task(name="work")(lambda: None)
         async with apps[0]:
             await apps[0].provision()
         async with apps[1]:
-            assert str(await not_ready(await apps[1].tasks["work"].enqueue())).endswith(
-                "it is queued on 'default'"
-            )
+            error = await not_ready(await apps[1].tasks["work"].enqueue())
+    assert str(error).endswith(
+        "it is queued on 'default'" if removed else "no running worker takes queue 'default'"
+    )
 
 
 async def test_a_result_in_time_costs_no_further_request(shop: JetJobs, monkeypatch: pytest.MonkeyPatch) -> None:
