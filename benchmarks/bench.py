@@ -20,11 +20,12 @@ from benchmarks.processes import LOG_LEVEL
 from benchmarks.tasks import app
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
-from jetjobs.model.wire.subjects import LATER, Names, kv_stream
+from jetjobs.model.wire.subjects import LATER, kv_stream
 from jetjobs.observe.logs import log_event, set_up
 
 QUEUE = "default"
-STREAM = Names().work_stream(QUEUE)
+NAMES = raw.NAMES
+STREAM = NAMES.work_stream(QUEUE)
 LANE = raw.LANE
 _POLL_S = 0.005
 _RESUME_S = 0.2
@@ -56,9 +57,9 @@ class Bench:
         """Delete all jobs and results. Purges by subject, because each stream must keep its pin (ADR 1)."""
         for queue in (QUEUE, raw.QUEUE):
             for lane in (LANE, LATER):
-                everything = {"filter": Names().lane_filter(queue, lane)}
-                await self.api(f"STREAM.PURGE.{Names().work_stream(queue)}", everything)
-        await self.api(f"STREAM.PURGE.{kv_stream(Names().done_bucket(QUEUE))}")
+                everything = {"filter": NAMES.lane_filter(queue, lane)}
+                await self.api(f"STREAM.PURGE.{NAMES.work_stream(queue)}", everything)
+        await self.api(f"STREAM.PURGE.{kv_stream(NAMES.done_bucket(QUEUE))}")
         gc.collect()
 
     async def settled(self, stream: str) -> None:

@@ -13,8 +13,10 @@ from jetjobs.model.wire.headers import MSG_ID
 from jetjobs.model.wire.subjects import Names
 
 QUEUE = "raw"
+NAMES = Names("bench")
+"""Those of the app in benchmarks/tasks.py."""
 LANE = "normal"
-STREAM = Names().work_stream(QUEUE)
+STREAM = NAMES.work_stream(QUEUE)
 """A queue provisioned by jetjobs like any other: both sides use equal streams."""
 
 _IN_FLIGHT = 5_000
@@ -28,7 +30,7 @@ def _new_prefix() -> str:
 
 
 def _subject(uid: str) -> str:
-    return Names().job(QUEUE, LANE, "noop", "-", uid)
+    return NAMES.job(QUEUE, LANE, "noop", "-", uid)
 
 
 def _body(i: int) -> bytes:

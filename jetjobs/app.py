@@ -14,7 +14,7 @@ from jetjobs.admin.queues import Queues
 from jetjobs.admin.schedules import Schedules
 from jetjobs.admin.workers import Workers
 from jetjobs.bulk import enqueue_many, notify_stored
-from jetjobs.config import load_settings
+from jetjobs.config import load_for_app
 from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.middleware import Middleware
@@ -62,7 +62,9 @@ class JetJobs(Router):
     def __init__(self, name: str, *, settings: Settings | None = None, queue: str = "default") -> None:
         super().__init__(queue=queue)
         self.name = check_token("app", name)
-        self._settings: Settings | None = settings
+        self.given_settings = settings
+        """The settings in the code of the program: one of the sources that `settings` are loaded from."""
+        self._settings: Settings | None = None
         self._observers = Observers()
         self._middlewares: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
@@ -133,13 +135,19 @@ class JetJobs(Router):
 
     @property
     def settings(self) -> Settings:
-        """The settings given to the app, else those loaded from the environment and files on first use."""
+        """The settings in force: those of `configure`, else those of all sources, loaded on first use."""
         if self._settings is None:
-            self._settings = load_settings().settings
+            self._settings = load_for_app(self.given_settings)
         return self._settings
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of the app's queues on the server: its name, unless `queues.namespace` is set."""
+        return self.settings.queues.namespace or self.name
+
     def configure(self, settings: Settings | None) -> Settings | None:
-        """Replace the settings of an app that is not open; None loads them again. Returns the previous ones."""
+        """Replace the settings of an app that is not open: no other source counts. None loads them again from all
+        sources. Returns the previous ones."""
         if self._session is not None:
             raise DefinitionError("the app is open", hint="settings are read when it opens; close it first")
         before, self._settings = self._settings, settings
@@ -150,7 +158,8 @@ class JetJobs(Router):
         jetjobs created the streams of the queues in a different layout."""
         if self._session is not None:
             raise JetJobsError("the app is already open")
-        jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
+        names = Names(self.namespace)
+        jetstream = JetStreamClient(self.settings, names, f"jetjobs-{self.name}", self._observers.notify)
         # An app without tasks is an operator's, who works on every queue.
         await jetstream.open(self.task_queues or None)
         jetstream.max_attempts = lambda task: self.tasks[task].retry.max_attempts if task in self.tasks else 0
@@ -255,7 +264,7 @@ class JetJobs(Router):
 
     @property
     def queues(self) -> Queues:
-        """List, pause, resume and purge queues."""
+        """List, pause, resume, purge and delete queues."""
         return Queues(self.jetstream)
 
     @property
@@ -317,12 +326,8 @@ class JetJobs(Router):
         connection = self.jetstream.connection
         await connection.api(api.ACCOUNT_INFO)
         settings = self.settings.queues
-        wanted = topology.plan(
-            Names(settings.namespace),
-            self.task_queues if queues is None else queues,
-            settings,
-            replicas=3 if connection.clustered else 1,
-        )
+        queues, replicas = self.task_queues if queues is None else queues, 3 if connection.clustered else 1
+        wanted = topology.plan(self.jetstream.names, queues, settings, replicas)
         return await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
 
     async def provision(
@@ -345,4 +350,4 @@ class JetJobs(Router):
         """Run the health checks of all areas, or of those in `only`: nats, topology, queues, schedules, workers,
         app. Changes nothing. Uses its own connection, so the app need not be open.
         """
-        return await run_checks(self.settings, self, only=only)
+        return await run_checks(self.settings, Names(self.namespace), self, only=only)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 
 from jetjobs import JetJobs, Settings
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.support.probe import Probe
-from tests.support.server import Truth
+from tests.support.server import Truth, server_settings
 
 MakeApp = Callable[..., JetJobs]
+
+# Apps of any name have their streams in namespace `jobs`, also those that a test makes with settings of its own.
+os.environ["JETJOBS_QUEUES__NAMESPACE"] = "jobs"
 
 # Started in the background of a script we have Ctrl-C ignored, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,10 +34,11 @@ def server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def settings_for(server: EmbeddedServer) -> Callable[..., Settings]:
-    """Settings for the test's server; groups may be overridden: settings_for(queues={"lease": "2s"})."""
+    """Settings for the test's server and namespace `jobs`; groups may be overridden: settings_for(queues={"lease":
+    "2s"})."""
 
     def make(**groups: Any) -> Settings:
-        return build_settings({**groups, "nats": {"url": server.url, **groups.get("nats", {})}})
+        return server_settings(server.url, **groups)
 
     return make
 
@@ -42,7 +46,9 @@ def settings_for(server: EmbeddedServer) -> Callable[..., Settings]:
 @pytest.fixture
 def make_app(settings_for: Callable[..., Settings]) -> MakeApp:
     def make(name: str = "test", **groups: Any) -> JetJobs:
-        return JetJobs(name, settings=settings_for(**groups))
+        app = JetJobs(name)
+        app.configure(settings_for(**groups))
+        return app
 
     return make
 

@@ -1,4 +1,4 @@
-"""`app.queues`: the state and rates of each queue; pause, resume and purge."""
+"""`app.queues`: the state and rates of each queue; pause, resume, purge and delete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.purge import Purge, Purged
 from jetjobs.jetstream.queues.queue_state import lane_states, pause, queue_state, resume, server_time_of
+from jetjobs.jetstream.queues.removal import close_queue, delete_queue, jobs_in, reopen_queue
 from jetjobs.jetstream.workers.registry import list_workers
-from jetjobs.model.errors import DefinitionError, QueueNotFound
+from jetjobs.model.errors import DefinitionError, QueueInUse, QueueNotFound
 from jetjobs.model.public import public
 from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import WorkerRecord
@@ -99,3 +100,50 @@ class Queues:
         jetstream = self._jetstream
         purge = Purge(jetstream.connection, jetstream.publisher, jetstream.names, queue, step)
         return await purge.run(scheduled=scheduled)
+
+    async def delete(self, queue: str, *, force: bool = False) -> QueueState:
+        """Delete the queue with its lanes and done records, and return its last state.
+
+        QueueInUse while it holds jobs or dead letters, or workers or schedules use it. `force` deletes it anyway,
+        with its jobs and dead letters. QueueNotFound when it does not exist.
+        """
+        found = await self.get(queue, rates_s=0)
+        if not force:
+            await self._check_unused(found)
+        # Nothing can be enqueued between the last look and the end of the stream.
+        config = await close_queue(self._connection, self._names, queue)
+        try:
+            if not force and (left := await jobs_in(self._connection, self._names, queue)):
+                raise _in_use(queue, [f"{left:,} new job{'s' if left > 1 else ''}"])
+        except BaseException:
+            await reopen_queue(self._connection, config)
+            raise
+        await delete_queue(self._connection, self._names, queue)
+        return found
+
+    async def _check_unused(self, found: QueueState) -> None:
+        jobs = {
+            "queued": found.queued,
+            "running": found.running,
+            "scheduled": found.scheduled,
+            "retrying": found.retrying,
+            "dead": found.dead,
+        }
+        workers = await list_workers(self._connection, self._names)
+        schedules = await self._jetstream.schedules.all()
+        users = [
+            f"{count:,} {state} jobs" if count > 1 else f"1 {state} job" for state, count in jobs.items() if count
+        ]
+        users += [f"worker {worker.key}" for worker in workers if found.queue in worker.queues]
+        users += [
+            f"schedule {one.name}" for one in schedules if one.schedule and one.schedule.queue == found.queue
+        ]
+        if users:
+            raise _in_use(found.queue, users)
+
+
+def _in_use(queue: str, users: Sequence[str]) -> QueueInUse:
+    return QueueInUse(
+        f"queue {queue!r} is in use: {', '.join(users)}",
+        hint="run, replay or purge its jobs and stop its workers first; force deletes it with everything in it",
+    )

@@ -19,13 +19,12 @@ from jetjobs.cli.exit_codes import (
     DONE,
     INTERRUPTED,
     READER_GONE,
-    UNREACHABLE,
     USAGE,
     AppImportError,
     exit_code,
 )
 from jetjobs.cli.global_options import before_dashes, hoist
-from jetjobs.cli.state import STALE_DEV_FILE, run_async, state
+from jetjobs.cli.state import run_async, state
 from jetjobs.cli.terminal.options import read_duration
 from jetjobs.cli.terminal.output import Output, unwritable, user_traceback
 from jetjobs.model.errors import JetJobsError
@@ -45,14 +44,14 @@ ENTRIES = {
     "worker": Entry("worker", "Run the tasks of an app until SIGTERM or Ctrl-C."),
     "enqueue": Entry("enqueue", "Enqueue a job; with --wait, print its result."),
     "jobs": Entry("jobs watch", "List, show, cancel, reschedule or watch jobs."),
-    "queues": Entry("queues", "List, show, pause, resume or purge queues."),
+    "queues": Entry("queues", "List, show, pause, resume, purge or delete queues."),
     "schedules": Entry("schedules schedule_edits", "List, show, change, pause or run schedules."),
     "workers": Entry("workers", "List, show, quiet or stop workers."),
     "dead": _DEAD,
     "dlq": _DEAD._replace(hidden=True),
     "events": Entry("events", "Follow events of jobs and workers until Ctrl-C."),
     "top": Entry("top", "Show queues, running jobs and workers, live."),
-    "setup": Entry("setup", "Plan or apply what an app needs on the server."),
+    "setup": Entry("setup", "Plan, apply or destroy what an app needs on the server."),
     "doctor": Entry("doctor", "Check server, streams, queues, schedules, workers and app."),
     "config": Entry("config", "Show settings and their sources."),
 }
@@ -114,6 +113,9 @@ def options(
         str | None, typer.Option("-s", "--server", help="URL of the NATS server.", metavar="URL")
     ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the nats CLI to use.", metavar="NAME")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the queues. [default: the app's name]", metavar="NAME")
+    ] = None,
     creds: Annotated[str | None, typer.Option(help="NATS credentials file.", metavar="FILE")] = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", help="Configuration file.", metavar="FILE")
@@ -128,7 +130,7 @@ def options(
 ) -> None:
     """Global options may appear before or after the command."""
     state.app, state.server, state.context, state.creds, state.config = app, server, context, creds, config_file
-    state.from_dev_file = False
+    state.namespace = namespace
     state.out = Output(as_json=as_json, lines=as_lines, quiet=quiet, colour=not no_color)
     state.timeout_s = None if timeout is None else read_duration("--timeout", timeout).total_seconds()
 
@@ -145,15 +147,12 @@ def run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else DONE
     except JetJobsError as error:
         number = exit_code(error)
-        hint = error.hint
-        if number == UNREACHABLE and state.from_dev_file:
-            hint = STALE_DEV_FILE
-        state.out.error(str(error), hint, number)
+        state.out.error(str(error), error.hint, number)
         return number
     except AppImportError as error:
         assert error.__cause__ is not None
         state.out.note(user_traceback(error.__cause__).rstrip())
-        state.out.error(f"the app {str(error)!r} cannot be imported", None, APP_BROKEN)
+        state.out.error(str(error), error.hint, APP_BROKEN)
         return APP_BROKEN
     except typer.Exit as stop:
         return stop.exit_code

@@ -79,9 +79,13 @@ def _settings() -> Settings:
     for word in front:
         name, equals, value = word.partition("=")
         key = {"-s": "server", "--server": "server"}.get(name, name.lstrip("-"))
-        if name in ("-s", "--server", "--creds", "--context", "--config"):
+        if name in ("-s", "--server", "--namespace", "--creds", "--context", "--config"):
             given[key] = value if equals else next(front, "")
-    flags = {"nats.url": given.get("server"), "nats.creds": given.get("creds")}
+    flags = {
+        "nats.url": given.get("server"),
+        "nats.creds": given.get("creds"),
+        "queues.namespace": given.get("namespace"),
+    }
     config = Path(given["config"]) if given.get("config") else None
     return load_settings(flags, config=config, context=given.get("context")).settings
 
@@ -92,13 +96,18 @@ def _query(what: str, settings: Settings) -> list[str]:
     import logging
 
     from jetjobs.app import JetJobs
+    from jetjobs.cli.state import namespaces_on, only_one
 
     logging.disable()
     found: list[list[str]] = []
     done = threading.Event()
 
     async def query() -> None:
-        async with JetJobs("jetjobs-completion", settings=settings) as app:
+        # Importing the app could take longer, and print on the line being typed.
+        namespace = settings.queues.namespace or only_one(await namespaces_on(settings))
+        app = JetJobs(namespace)
+        app.configure(settings)
+        async with app:
             found.append(await _QUERIES[what](app))
             done.set()
 

@@ -24,6 +24,11 @@ READER_GONE = 141
 class AppImportError(Exception):
     """The user's module raised while it was imported; `__cause__` is the exception it raised."""
 
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"the app {self.args[0]!r} cannot be imported"
+
 
 def exit_code(error: JetJobsError) -> int:
     """The documented exit code for an error."""
@@ -39,6 +44,7 @@ def exit_code(error: JetJobsError) -> int:
         (e.JobNotFound, NOT_FOUND),
         (e.JobAmbiguous, USAGE),
         (e.QueueNotFound, NOT_FOUND),
+        (e.QueueInUse, REFUSED),
         (e.WorkerNotFound, NOT_FOUND),
         (e.ScheduleNotFound, NOT_FOUND),
         (e.ScheduleConflict, REFUSED),

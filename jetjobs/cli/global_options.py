@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_WITH_VALUE = frozenset({"--app", "-s", "--server", "--context", "--creds", "--config", "--timeout"})
+_WITH_VALUE = frozenset(
+    {"--app", "-s", "--server", "--context", "--namespace", "--creds", "--config", "--timeout"}
+)
 _FLAGS = frozenset({"--json", "--jsonl", "--quiet", "--no-color"})
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,11 +16,10 @@ from jetjobs.cli.terminal.output import Output
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
     from jetjobs.config import LoadedSettings
+    from jetjobs.jetstream.transport.connection import Connection
+    from jetjobs.model.settings import Settings
 
 T = TypeVar("T")
-
-STALE_DEV_FILE = "remove .jetjobs/dev.json if no `jetjobs dev` is running here"
-"""The hint when no server answers at the address in that file."""
 
 
 @dataclass
@@ -32,12 +32,14 @@ class State:
     creds: str | None = None
     config: Path | None = None
     timeout_s: float | None = None
-    from_dev_file: bool = False
-    """Whether the server address comes from `.jetjobs/dev.json`."""
+    namespace: str | None = None
     out: Output = field(default_factory=Output)
 
-    def settings(self, flags: dict[str, Any] | None = None, *, dotenv: bool = False) -> LoadedSettings:
-        """The settings, with the command's flags and the global options taking precedence."""
+    def settings(
+        self, flags: dict[str, Any] | None = None, *, app: JetJobs | None = None, dotenv: bool = False
+    ) -> LoadedSettings:
+        """The settings, with the command's flags and the global options taking precedence. Those given to `app`
+        are one of the sources."""
         from datetime import timedelta
 
         from jetjobs.config import load_settings
@@ -47,26 +49,78 @@ class State:
             "nats.url": self.server,
             "nats.creds": self.creds,
             "nats.connect_timeout": None if self.timeout_s is None else timedelta(seconds=self.timeout_s),
+            "queues.namespace": self.namespace,
         }
-        loaded = load_settings({**ours, **(flags or {})}, config=self.config, context=self.context, dotenv=dotenv)
-        if loaded.sources.get("nats.url", "").endswith("dev.json"):
-            self.from_dev_file = True
-            self.out.note(f"using the dev server at {loaded.settings.nats.url} (.jetjobs/dev.json)")
-        return loaded
+        given = None if app is None else app.given_settings
+        flags = {**ours, **(flags or {})}
+        return load_settings(flags, given=given, config=self.config, context=self.context, dotenv=dotenv)
 
-    def load_app(self, name: str | None, loaded: LoadedSettings) -> JetJobs:
+    def load_app(self, name: str | None = None, flags: dict[str, Any] | None = None) -> JetJobs:
         """The user's app, configured."""
         from jetjobs.cli.app_discovery import find_app
 
-        app = find_app(name or loaded.settings.app)
+        app = find_app(name or self.settings(flags).settings.app)
+        loaded = self.settings(flags, app=app)
+        self.note_dev_server(loaded)
         app.configure(loaded.settings)
         return app
 
-    def reader(self) -> JetJobs:
-        """An app without tasks, for commands that need only the server."""
-        from jetjobs.app import JetJobs
+    def discover(self, flags: dict[str, Any] | None = None, *, tolerant: bool = False) -> LoadedSettings:
+        """The settings for a command that needs no app, with the namespace if it is known without the server.
 
-        return JetJobs("jetjobs-cli", settings=self.settings().settings)
+        The app contributes its settings and its name. It is not imported if server and namespace are named. One
+        that cannot be imported is passed over if the namespace is known, or if `tolerant`.
+        """
+        from jetjobs.cli.app_discovery import AppNotFound, find_app
+        from jetjobs.cli.exit_codes import AppImportError
+        from jetjobs.model.errors import JetJobsError
+
+        loaded = self.settings(flags)
+        known = loaded.settings.queues.namespace is not None
+        if known and loaded.names_server and self.app is None:
+            return loaded
+        try:
+            app = find_app(loaded.settings.app)
+        except AppNotFound:
+            return loaded
+        except (AppImportError, JetJobsError) as error:
+            if self.app is not None or not (known or tolerant):
+                error.hint = error.hint or "`--namespace NAME` and `--server URL` work without the app"
+                raise
+            self.out.note(f"the settings of the app are not used: {error}")
+            return loaded
+        loaded = self.settings(flags, app=app)
+        return loaded if loaded.settings.queues.namespace else loaded.in_namespace(app.name, "app")
+
+    async def server_app(self, flags: dict[str, Any] | None = None) -> JetJobs:
+        """An app without tasks for the namespace, for commands that need no app. ConfigError if it is unknown."""
+        from jetjobs.app import JetJobs
+        from jetjobs.model.errors import AccessDenied, ConfigError
+
+        loaded = self.discover(flags)
+        self.note_dev_server(loaded)
+        if loaded.settings.queues.namespace is None:
+            try:
+                found = only_one(await namespaces_on(loaded.settings))
+            except AccessDenied as error:
+                text, hint = f"the namespace is unknown: {error}", "name it with --namespace NAME"
+                raise ConfigError(text, hint=hint) from error
+            loaded = loaded.in_namespace(found, "server")
+            self.out.note(f"using namespace {found}, the only one on the server")
+        app = JetJobs("jetjobs-cli")
+        app.configure(loaded.settings)
+        return app
+
+    @contextlib.asynccontextmanager
+    async def reader(self) -> AsyncIterator[JetJobs]:
+        """As `server_app`, opened."""
+        async with await self.server_app() as app:
+            yield app
+
+    def note_dev_server(self, loaded: LoadedSettings) -> None:
+        """Say so if the dev server is used, unless `jetjobs dev` itself runs this worker."""
+        if (note := loaded.dev_server_note) and not os.environ.get("JETJOBS_DEV"):
+            self.out.note(note)
 
 
 state = State()
@@ -82,6 +136,43 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return asyncio.run(main())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[Connection]:
+    """A connection to the server that belongs to no namespace."""
+    from jetjobs.jetstream.transport.connection import Connection
+
+    connection = Connection(settings.nats, "jetjobs-cli", lambda event: None)
+    await connection.open()
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def namespaces_on(settings: Settings) -> list[str]:
+    """The namespaces on the server. BrokerError if they cannot be read."""
+    from jetjobs.jetstream.queues.inspection import list_namespaces
+
+    async with connected(settings) as connection:
+        return await list_namespaces(connection)
+
+
+def only_one(namespaces: list[str]) -> str:
+    """The only one. ConfigError if there are several, or none."""
+    from jetjobs.model.errors import ConfigError
+
+    if not namespaces:
+        raise ConfigError(
+            "the namespace is unknown: no app was found here, and the server has no queues",
+            hint="name it with --namespace NAME or --app MODULE:NAME",
+        )
+    if len(namespaces) > 1:
+        raise ConfigError(
+            f"the server has several namespaces: {', '.join(namespaces)}", hint="choose one with --namespace NAME"
+        )
+    return namespaces[0]
 
 
 def operator() -> str:

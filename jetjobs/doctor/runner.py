@@ -17,7 +17,10 @@ from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.model.errors import AccessDenied, BrokerError, ConfigError, JetJobsError, TopologyConflict
 from jetjobs.model.events import Event
 from jetjobs.model.settings import Settings
+from jetjobs.model.wire.subjects import Names
 
+NO_NAMES = Names("-")
+"""Stands for an unknown namespace; none has this name."""
 LIMIT_S = 20.0
 """Time limit of each check. Exceeding it is a finding."""
 CHECKS: dict[Area, tuple[Check, ...]] = {
@@ -37,6 +40,7 @@ NEED_QUEUES = frozenset(
 
 async def run_checks(
     settings: Settings,
+    names: Names | None,
     router: Router | None = None,
     *,
     only: Collection[str] | None = None,
@@ -46,7 +50,7 @@ async def run_checks(
     """Run every check of the areas in `only`, or of all areas. ConfigError for an unknown area.
 
     It opens a connection of its own, so that it can report why connecting fails. `trouble` is a finding that the
-    caller has already: why the app could not be loaded.
+    caller has already: why the app could not be loaded. Without `names`, no namespace is known.
     """
     wanted = areas(only)
     before = [trouble] if trouble is not None and "app" in wanted else []
@@ -54,7 +58,7 @@ async def run_checks(
         before.append(app.dev_server(settings))
         if router is None and trouble is None:
             before.append(Finding("skip", "app", "tasks: no app was given", check="tasks"))
-    jetstream = JetStreamClient(settings, "jetjobs-doctor", _ignore)
+    jetstream = JetStreamClient(settings, names or NO_NAMES, "jetjobs-doctor", _ignore)
     try:
         await jetstream.open()
         try:
@@ -90,7 +94,8 @@ async def _run_all(
         found.append(Finding("skip", "topology", text, "run it with the permissions of an operator", "queues"))
     await check_layout(jetstream.connection, jetstream.names, existing)
     if not existing and router is None and "topology" in wanted:
-        text = f"namespace {settings.queues.namespace} has no queues"
+        known = jetstream.names is not NO_NAMES
+        text = f"namespace {jetstream.names.namespace} has no queues" if known else "the server has no queues"
         found.append(Finding("warn", "topology", text, "jetjobs setup apply", "queues"))
     context = CheckContext(jetstream, settings, tuple(existing), router)
     for area in wanted:

@@ -37,10 +37,10 @@ PUBLISH_TIMEOUT_S = 15.0
 class JetStreamClient:
     """Created by the app and used by it and its workers. Does nothing before `open`."""
 
-    def __init__(self, settings: Settings, name: str, observe: Observer) -> None:
+    def __init__(self, settings: Settings, names: Names, name: str, observe: Observer) -> None:
         self._settings = settings.nats
         self._name = name
-        self.names = Names(settings.queues.namespace)
+        self.names = names
         self.connection = Connection(settings.nats, name, observe)
         self.publisher = Publisher(self.connection, self.names, PUBLISH_TIMEOUT_S)
         self.batches = BatchPublisher(self.connection, self.publisher, PUBLISH_TIMEOUT_S)

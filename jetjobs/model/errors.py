@@ -32,6 +32,7 @@ JetJobsError
     JobCancelled            the job was cancelled
   JobNotFound             no job or dead letter has that id, or its record has expired
   JobAmbiguous            several jobs have that id, in different queues or tasks
+  QueueInUse              the queue holds jobs, or workers or schedules use it
   CheckpointError         a checkpoint does not fit the requested type
   ScheduleNotFound        no schedule has that name
   ScheduleConflict        another process has changed the schedule
@@ -252,6 +253,10 @@ class JobAmbiguous(JetJobsError):
     def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.places = places
+
+
+class QueueInUse(JetJobsError):
+    """The queue holds jobs or dead letters, or workers or schedules use it. It is not deleted."""
 
 
 class CheckpointError(JetJobsError):

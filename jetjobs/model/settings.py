@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from pydantic import (
 from jetjobs.model.durations import parse_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.public import public
-from jetjobs.model.wire.validation import check_token
+from jetjobs.model.wire.namespaces import check_namespace
 
 # Up to the last @, because a password may contain @ or a slash. The scheme is optional.
 _LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
@@ -70,6 +71,25 @@ def check_urls(value: str) -> str:
     return value
 
 
+def is_loopback(url: str) -> bool:
+    """Whether all servers are on this machine.
+
+    >>> is_loopback("nats://localhost:4222,127.0.0.1"), is_loopback("nats://127.0.0.1,nats://db.example.com")
+    (True, False)
+    """
+    return all(
+        _is_loopback(urlsplit(one.strip() if "://" in one else f"nats://{one.strip()}").hostname or "")
+        for one in url.split(",")
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
 def show_url(url: str) -> str:
     """The URL, or several, without user, password or token."""
     return ",".join(_LOGIN.sub(r"\1", one.strip()) for one in url.split(","))
@@ -92,7 +112,7 @@ def _key_path(value: str) -> str:
 def _namespace(value: str) -> str:
     # pydantic collects only ValueError; any other error would not name the setting.
     try:
-        return check_token("namespace", value)
+        return check_namespace(value)
     except DefinitionError as error:
         raise ValueError(f"{error}; {error.hint}") from None
 
@@ -162,7 +182,8 @@ def has_login(settings: NatsSettings) -> bool:
 class QueueSettings(_Group):
     """How queues are configured on the server."""
 
-    namespace: Annotated[str, AfterValidator(_namespace)] = "jobs"
+    namespace: Annotated[str, AfterValidator(_namespace)] | None = None
+    """First token of every name on the server. None means the name of the app."""
     replicas: int | None = Field(default=None, ge=1, le=5)
     """None means 3 in a cluster, else 1."""
     storage: Literal["file", "memory"] = "file"

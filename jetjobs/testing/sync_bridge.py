@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 
 from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.settings import Settings
+from jetjobs.model.wire.subjects import Names
 
 T = TypeVar("T")
 
 
 def run_with_client(app: JetJobs, work: Callable[[JetStreamClient], Awaitable[T]]) -> T:
     """Run `work` with a separate connection to the app's server. The app need not be open."""
-    return run_in_thread(_with_client(app.settings, f"jetjobs-{app.name}-testing", work))
+    client = JetStreamClient(app.settings, Names(app.namespace), f"jetjobs-{app.name}-testing", lambda event: None)
+    return run_in_thread(_with_client(client, work))
 
 
 def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
@@ -26,8 +27,7 @@ def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, work).result()
 
 
-async def _with_client(settings: Settings, name: str, work: Callable[[JetStreamClient], Awaitable[T]]) -> T:
-    client = JetStreamClient(settings, name, lambda event: None)
+async def _with_client(client: JetStreamClient, work: Callable[[JetStreamClient], Awaitable[T]]) -> T:
     await client.open()
     try:
         return await work(client)

@@ -141,5 +141,5 @@ async def _end(task: asyncio.Task[Any]) -> None:
 
 
 def settings(url: str, replicas: int) -> Any:
-    queues = {"lease": f"{LEASE_S}s", "replicas": replicas}
+    queues = {"namespace": "jobs", "lease": f"{LEASE_S}s", "replicas": replicas}
     return build_settings({"nats": {"url": url}, "queues": queues})

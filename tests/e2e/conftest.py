@@ -9,8 +9,8 @@ import pytest
 
 from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
+from tests.support.server import server_settings
 from tests.support.shell import Shell
 from tests.support.workers import provisioned
 
@@ -24,7 +24,7 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
-    journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
+    journal_tasks.app.configure(server_settings(server.url))
     async with provisioned(journal_tasks.app) as opened:
         yield opened
 

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.e2e import stepping_tasks
 from tests.support.probe import eventually
 from tests.support.processes import Process
-from tests.support.server import Truth
+from tests.support.server import Truth, server_settings
 from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,7 +30,7 @@ async def test_a_job_of_a_thousand_steps_killed_three_times_repeats_at_most_one_
     journal = tmp_path / "journal"
     journal.touch()
     queues = {"lease": "5s", "max_crashes": 10}
-    stepping_tasks.app.configure(build_settings({"nats": {"url": server.url}, "queues": queues}))
+    stepping_tasks.app.configure(server_settings(server.url, queues=queues))
     env = {
         "NATS_URL": server.url,
         "JOURNAL": str(journal),

@@ -16,6 +16,7 @@ from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.transport import api
 from jetjobs.model.events import JobStarted
 from jetjobs.model.settings import build_settings
+from jetjobs.model.wire.subjects import Names
 from tests.support.cluster import Cluster
 from tests.support.probe import Probe, wait_until
 from tests.support.server import Truth
@@ -91,7 +92,7 @@ async def test_an_object_is_readable_at_once_from_every_node_and_survives_the_de
         clients = []
         for node in cluster.nodes:
             settings = build_settings({"nats": {"url": node.url}})
-            clients.append(JetStreamClient(settings, "reader", lambda event: None))
+            clients.append(JetStreamClient(settings, Names("jobs"), "reader", lambda event: None))
             await clients[-1].open()
         for number in range(20):
             data = f"{number:06d}".encode() * 50_000

@@ -125,7 +125,8 @@ async def test_replicas_are_checked_in_a_cluster(tmp_path: Path) -> None:
 
         def app_of(**queues: object) -> JetJobs:
             nats = {"url": cluster.url, "connect_timeout": "30s"}
-            app = JetJobs("test", settings=build_settings({"nats": nats, "queues": queues}))
+            app = JetJobs("test")
+            app.configure(build_settings({"nats": nats, "queues": queues}))
 
             @app.task
             async def work() -> None: ...

@@ -10,13 +10,12 @@ import pytest
 
 from jetjobs import JetJobs
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.e2e import clock_tasks
 from tests.e2e.journal import ROOT, lines, until, until_journal
 from tests.support.leaping_clock import leap
 from tests.support.probe import eventually
 from tests.support.processes import Process
-from tests.support.server import Truth
+from tests.support.server import Truth, server_settings
 from tests.support.workers import provisioned
 
 SOON = timedelta(seconds=20)
@@ -39,7 +38,7 @@ asyncio.run(sweep())
 
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
-    clock_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
+    clock_tasks.app.configure(server_settings(server.url))
     async with provisioned(clock_tasks.app) as opened:
         yield opened
 

@@ -14,13 +14,12 @@ import pytest
 
 from jetjobs import JetJobs, JobRequest
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.e2e import metric_tasks
 from tests.support.pages import Page, Port
 from tests.support.probe import eventually
 from tests.support.processes import Process
 from tests.support.promtool import check_metrics
-from tests.support.server import Truth
+from tests.support.server import Truth, server_settings
 from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,7 +57,7 @@ FROM_THE_LEADER = {
 
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[JetJobs]:
-    metric_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
+    metric_tasks.app.configure(server_settings(server.url))
     async with provisioned(metric_tasks.app) as opened:
         yield opened
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
 from tests.e2e import journal_tasks
 from tests.support.letters import bury, letter_of
 from tests.support.probe import eventually
 from tests.support.processes import Process, run
-from tests.support.server import Truth
+from tests.support.server import Truth, server_settings
 from tests.support.workers import provisioned
 
 ROOT = Path(__file__).parent.parent.parent
@@ -58,7 +57,7 @@ async def test_ten_thousand_letters_replayed_through_a_kill_9_run_once_each(
     async def all_ran() -> bool:
         return len(ran(journal)) == MANY and await truth.jobs() == []
 
-    journal_tasks.app.configure(build_settings({"nats": {"url": server.url}}))
+    journal_tasks.app.configure(server_settings(server.url))
     async with provisioned(journal_tasks.app) as app:
         kept = await bury(app, "effect", [b'{"n":%d}' % n for n in range(MANY // 2)])
         quiet = await bury(app, "quiet_effect", [b'{"n":%d}' % n for n in range(MANY // 2)])

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.timeout(120)
 
 def app_of(cluster: Cluster, **queues: object) -> JetJobs:
     nats = {"url": cluster.url, "connect_timeout": "30s"}
-    app = JetJobs("test", settings=build_settings({"nats": nats, "queues": queues}))
+    app = JetJobs("test")
+    app.configure(build_settings({"nats": nats, "queues": queues}))
 
     @app.task
     async def work() -> None: ...

@@ -17,6 +17,7 @@ from jetjobs.jetstream.transport.secure_client import SecureClient
 from jetjobs.model.errors import AccessDenied, ConfigError
 from jetjobs.model.events import ConnectionLost, ConnectionRestored
 from jetjobs.model.settings import build_settings
+from jetjobs.model.wire.subjects import Names
 from tests.support.probe import Probe
 from tests.support.tls import USER, Authority, ConfiguredServer, Operator, new_key
 from tests.support.workers import provisioned, running
@@ -127,7 +128,7 @@ async def test_the_missing_package_is_named_with_the_command_that_installs_it(
 
 async def test_the_doctor_reports_credentials_that_cannot_be_read(tmp_path: Path) -> None:
     settings = build_settings({"nats": {"creds": str(tmp_path / "none.creds")}})
-    found: list[Finding] = await run_checks(settings, only=["nats"])
+    found: list[Finding] = await run_checks(settings, Names("jobs"), only=["nats"])
     assert [(f.level, f.check) for f in found] == [("fail", "reach")]
     assert "none.creds cannot be read" in found[0].text
 
@@ -157,7 +158,9 @@ async def test_the_doctor_warns_of_a_login_without_tls_to_another_machine(
     if peer is not None:  # the test's server is on this machine, as far as the client knows it is not
         monkeypatch.setattr(SecureClient, "peer_host", peer)
     with ConfiguredServer(tmp_path, config) as server:
-        found = await run_checks(build_settings({"nats": {"url": server.url, **given}}), only=["nats"])
+        found = await run_checks(
+            build_settings({"nats": {"url": server.url, **given}}), Names("jobs"), only=["nats"]
+        )
         [one] = [finding for finding in found if finding.check == "login"]
         assert (one.level, "without TLS" in one.text) == (level, level == "warn")
         assert "word" not in one.text

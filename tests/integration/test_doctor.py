@@ -21,6 +21,7 @@ from jetjobs.dev_server import EmbeddedServer, announce
 from jetjobs.doctor.runner import CHECKS, run_checks
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.settings import build_settings
+from jetjobs.model.wire.subjects import Names
 from tests.conftest import MakeApp
 from tests.support.letters import bury
 from tests.support.probe import eventually
@@ -109,7 +110,7 @@ async def test_the_areas_can_be_chosen(ready: JetJobs) -> None:
 
 
 async def test_without_an_app_the_server_is_checked_and_skipped_checks_are_listed(ready: JetJobs) -> None:
-    found = await run_checks(ready.settings)
+    found = await run_checks(ready.settings, Names("jobs"))
     assert bad(found) == [], report_of(found)
     assert ("skip", "app", "tasks: no app was given") in [f[:3] for f in found]
     assert {finding.area for finding in found} == {"nats", "topology", "queues", "schedules", "workers", "app"}
@@ -170,7 +171,7 @@ async def a_lock_never_ends(app: JetJobs, truth: Truth) -> None:
 
 async def test_other_keys_beside_the_locks_are_ignored(ready: JetJobs, truth: Truth) -> None:
     await truth.js.publish("$KV.jobs-locks.mine", b"a note of another program")
-    found = await run_checks(ready.settings, ready, only=["topology"])
+    found = await run_checks(ready.settings, Names("jobs"), ready, only=["topology"])
     assert bad(found) == [], report_of(found)
 
 
@@ -315,7 +316,7 @@ YEARS_ON = re.compile(rb'"ts":"\d{4}')
 async def test_clocks_that_differ_are_found(ready: JetJobs, server: EmbeddedServer) -> None:
     async with Proxy(server.url).running() as proxy:
         proxy.to_client = lambda data: YEARS_ON.sub(b'"ts":"2199', data)
-        found = await run_checks(_through(ready, proxy), ready, only=["nats"])
+        found = await run_checks(_through(ready, proxy), Names("jobs"), ready, only=["nats"])
     assert bad(found) == [("clock", "warn")], report_of(found)
     assert "ahead of" in report_of(found)
 
@@ -327,7 +328,7 @@ async def test_jobs_that_the_clock_has_passed_by_and_old_letters_are_found(
     await bury(ready, "fails", [b"{}"])
     async with Proxy(server.url).running() as proxy:
         proxy.to_client = lambda data: YEARS_ON.sub(b'"ts":"2199', data)
-        found = await run_checks(_through(ready, proxy), ready, only=["queues"])
+        found = await run_checks(_through(ready, proxy), Names("jobs"), ready, only=["queues"])
     assert bad(found) == [("letters", "warn"), ("overdue", "warn")], report_of(found)
     assert "1 job overdue by up to" in report_of(found)
     assert "the oldest of 1 dead letter expires in" in report_of(found)
@@ -336,18 +337,18 @@ async def test_jobs_that_the_clock_has_passed_by_and_old_letters_are_found(
 async def test_a_server_with_known_faults_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
     async with Proxy(server.url).running() as proxy:
         proxy.to_client = lambda data: re.sub(rb'"version":"2\.\d+\.\d+"', b'"version":"2.14.4"', data)
-        found = await run_checks(_through(ready, proxy), ready, only=["nats"])
+        found = await run_checks(_through(ready, proxy), Names("jobs"), ready, only=["nats"])
         assert bad(found) == [("version", "warn")], report_of(found)
         assert "upgrade to 2.14.5 or newer" in report_of(found)
         proxy.to_client = lambda data: re.sub(rb'"version":"2\.\d+\.\d+"', b'"version":"2.13.9"', data)
-        found = await run_checks(_through(ready, proxy), ready, only=["nats"])
+        found = await run_checks(_through(ready, proxy), Names("jobs"), ready, only=["nats"])
         assert bad(found) == [("reach", "fail")], report_of(found)
 
 
 async def test_a_long_way_to_the_server_is_found(ready: JetJobs, server: EmbeddedServer) -> None:
     async with Proxy(server.url).running() as proxy:
         proxy.delay = lambda: 0.06
-        found = await run_checks(_through(ready, proxy), ready, only=["nats"])
+        found = await run_checks(_through(ready, proxy), Names("jobs"), ready, only=["nats"])
     assert bad(found) == [("round_trip", "warn")], report_of(found)
 
 
@@ -356,7 +357,7 @@ async def test_a_check_that_hangs_is_a_finding_and_the_others_go_on(
 ) -> None:
     async with Proxy(server.url).running() as proxy:
         proxy.to_server = Frames(r"\$JS\.API\.CONSUMER\.LIST\.\S+", r".*?", lambda: True, times=1000)
-        found = await run_checks(_through(ready, proxy), ready, only=["topology"], limit_s=4.0)
+        found = await run_checks(_through(ready, proxy), Names("jobs"), ready, only=["topology"], limit_s=4.0)
     [hanging] = [finding for finding in found if finding.check == "orphans"]
     assert (hanging.level, hanging.text) == ("fail", "orphans: no answer within 4 s")
     assert {finding.check for finding in found} >= {"plan", "pin", "locks", "orphans"}
@@ -379,7 +380,7 @@ async def test_no_server_is_a_finding_and_the_rest_is_left_out(make_app: MakeApp
 
 async def test_jetstream_that_is_off_is_a_finding() -> None:
     with EmbeddedServer(jetstream=False) as plain:
-        found = await run_checks(build_settings({"nats": {"url": plain.url}}))
+        found = await run_checks(build_settings({"nats": {"url": plain.url}}), Names("jobs"))
     assert bad(found) == [("reach", "fail")], report_of(found)
     assert "JetStream is not enabled" in report_of(found)
 
@@ -387,7 +388,7 @@ async def test_jetstream_that_is_off_is_a_finding() -> None:
 async def test_a_server_that_was_never_set_up_is_a_finding(app: JetJobs) -> None:
     found = await declare(app).doctor(only=["app"])
     assert bad(found) == [("tasks", "fail")], report_of(found)
-    found = await run_checks(app.settings, only=["topology"])
+    found = await run_checks(app.settings, Names("jobs"), only=["topology"])
     assert ("queues", "warn") in bad(found)
     assert {finding.check for finding in found if finding.level == "fail"} == {"plan"}
 
@@ -429,7 +430,7 @@ async def test_permissions_storage_and_the_size_limit_are_checked(tmp_path: Path
             found = await user("blind").doctor()
             assert bad(found) == size, report_of(found)
             skipped = {finding.check for finding in found if finding.level == "skip"}
-            assert skipped == {"queues", "orphans", "durability"}
+            assert skipped == {"queues", "orphans", "namespaces", "durability"}
             found = await user("wrong").doctor()
             assert bad(found) == [("reach", "fail")], report_of(found)
             assert "refused the credentials" in report_of(found)

@@ -12,6 +12,7 @@ import pytest
 from jetjobs import JetJobs
 from jetjobs.admin import Finding
 from jetjobs.doctor.runner import run_checks
+from jetjobs.model.wire.subjects import Names
 from tests.conftest import MakeApp
 from tests.integration.test_doctor import bad, report_of, worker_record
 from tests.support.probe import eventually
@@ -139,11 +140,11 @@ async def test_a_task_that_only_a_live_worker_knows_is_known(
 ) -> None:
     stranger = make_app("stranger")
     assert bad(await looked_at(stranger)) == [("unknown_task", "warn")]
-    found = await run_checks(ready.settings, only=["schedules"])  # no app, no worker: who knows
+    found = await run_checks(ready.settings, Names("jobs"), only=["schedules"])  # no app, no worker: who knows
     assert [f.check for f in found if f.level == "skip"] == ["unknown_task"]
     await worker_record(truth, "w1", tasks={"work": ""})
     assert bad(await looked_at(stranger)) == []
-    assert bad(await run_checks(ready.settings, only=["schedules"])) == []
+    assert bad(await run_checks(ready.settings, Names("jobs"), only=["schedules"])) == []
 
 
 async def test_a_paused_schedule_is_not_late(ready: JetJobs, truth: Truth) -> None:

@@ -19,12 +19,14 @@ _forker = Forker()
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """This environment without settings of jetjobs and NATS.
+    """This environment without settings of jetjobs and NATS. The namespace is `jobs` for apps of any name,
+    unless JETJOBS_QUEUES__NAMESPACE is empty.
 
     Bytecode is not cached: Python would not notice that a test has rewritten a module within a second.
     """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JETJOBS_", "NATS_"))}
-    return {**kept, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", **extra}
+    ours = {"NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1", "JETJOBS_QUEUES__NAMESPACE": "jobs", **extra}
+    return {**kept, **{name: value for name, value in ours.items() if value}}
 
 
 def run(

@@ -14,10 +14,18 @@ from nats.aio.client import Client
 from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
-from jetjobs import JetJobs
+from jetjobs import JetJobs, Settings
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.probe import eventually
+
+
+def server_settings(url: str, **groups: Any) -> Settings:
+    """Settings for a server, with namespace `jobs` whatever the name of the app."""
+    defaults: dict[str, dict[str, Any]] = {"nats": {"url": url}, "queues": {"namespace": "jobs"}}
+    return build_settings(
+        {**groups, **{name: {**ours, **groups.get(name, {})} for name, ours in defaults.items()}}
+    )
 
 
 class Truth:
@@ -132,5 +140,5 @@ async def server_of(folder: Path, config: str) -> AsyncIterator[tuple[JetJobs, T
     file.write_text(config)
     with EmbeddedServer(extra=("-c", str(file))) as server:
         truth = await Truth.connect(server.url)
-        yield JetJobs("test", settings=build_settings({"nats": {"url": server.url}})), truth
+        yield JetJobs("test", settings=server_settings(server.url)), truth
         await truth.close()

@@ -88,7 +88,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 def subject_of(job: Job) -> str:
-    return Names().job(job.queue, job.lane, job.task, job.key, job.uid)
+    return Names("jobs").job(job.queue, job.lane, job.task, job.key, job.uid)
 
 
 @given(jobs())

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from jetjobs import JetJobs
 from jetjobs.config import find_dev_server, find_file, load_settings
 from jetjobs.model.errors import ConfigError
+from jetjobs.model.settings import NatsSettings, Settings, WorkerSettings
 
 
 @pytest.fixture(autouse=True)
@@ -58,20 +63,40 @@ def url_and_source(**arguments: Any) -> tuple[str, str]:
 def test_the_first_source_found_wins(project: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources are added from the lowest to the highest; each one added must win over all before it."""
     assert url_and_source() == ("nats://127.0.0.1:4222", "default")
-    write_dev(project, {"url": "nats://dev:1", "pid": os.getpid()})
-    assert url_and_source() == ("nats://dev:1", ".jetjobs/dev.json")
     write_context(home, "prod", {"url": "nats://context:1"})
     assert url_and_source() == ("nats://context:1", "nats context prod")
     monkeypatch.setenv("NATS_URL", "nats://plain:1")
     assert url_and_source() == ("nats://plain:1", "env NATS_URL")
+    given = Settings(nats=NatsSettings(url="nats://app:1"))
+    assert url_and_source(given=given) == ("nats://app:1", "app")
     (project / ".env").write_text("JETJOBS_NATS__URL=nats://dotenv:1\n")
-    assert url_and_source() == ("nats://plain:1", "env NATS_URL"), ".env is for development only"
-    assert url_and_source(dotenv=True) == ("nats://dotenv:1", ".env")
+    assert url_and_source(given=given) == ("nats://app:1", "app"), ".env is for development only"
+    assert url_and_source(dotenv=True, given=given) == ("nats://dotenv:1", ".env")
     (project / "jetjobs.toml").write_text('[nats]\nurl = "nats://toml:1"\n')
-    assert url_and_source(dotenv=True) == ("nats://toml:1", str(project / "jetjobs.toml"))
+    assert url_and_source(dotenv=True, given=given) == ("nats://toml:1", str(project / "jetjobs.toml"))
     monkeypatch.setenv("JETJOBS_NATS__URL", "nats://env:1")
-    assert url_and_source(dotenv=True) == ("nats://env:1", "env JETJOBS_NATS__URL")
-    assert url_and_source(flags={"nats.url": "nats://flag:1"}) == ("nats://flag:1", "flag")
+    assert url_and_source(dotenv=True, given=given) == ("nats://env:1", "env JETJOBS_NATS__URL")
+    assert url_and_source(flags={"nats.url": "nats://flag:1"}, given=given) == ("nats://flag:1", "flag")
+
+
+def test_only_values_that_were_set_in_code_count(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://plain:1")
+    given = Settings(nats=NatsSettings(connect_timeout=timedelta(seconds=9)), worker=WorkerSettings(slots=10))
+    loaded = load_settings({"queues.lease": "9s"}, given=given)
+    rows = {key: (value, source) for key, value, source in loaded.rows() if source != "default"}
+    assert rows == {
+        "nats.url": ("nats://plain:1", "env NATS_URL"),
+        "nats.connect_timeout": ("9s", "app"),
+        "queues.lease": ("9s", "flag"),
+        "worker.slots": ("10", "app"),
+    }, "slots was set, though to its default"
+
+
+def test_a_secret_given_in_code_is_used_and_masked(project: Path) -> None:
+    given = Settings(nats=NatsSettings(user="u", password=SecretStr("s3cret")))
+    loaded = load_settings(given=given)
+    assert loaded.settings.nats == given.nats
+    assert ("nats.password", "********", "app") in loaded.rows()
 
 
 def test_the_source_of_each_key_is_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +147,27 @@ def test_an_unknown_key_is_refused_with_the_nearest_name_and_its_source(
         (project / source).write_text(line)
     with pytest.raises(ConfigError, match=rf"worker\.slotz.*{re.escape(source)}") as caught:
         load_settings(dotenv=True)
-    assert caught.value.hint == "did you mean 'worker.slots'?"
+    name = "'worker.slots'" if source == "jetjobs.toml" else "JETJOBS_WORKER__SLOTS"
+    assert caught.value.hint == f"did you mean {name}?"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("JETJOBS_NATS_URL", "JETJOBS_NATS__URL"),
+        ("JETJOBS_URL", "JETJOBS_NATS__URL"),
+        ("JETJOBS_QUEUES_MAX_RUNNING", "JETJOBS_QUEUES__MAX_RUNNING"),
+        ("JETJOBS_NAMESPACE", "JETJOBS_QUEUES__NAMESPACE"),
+        ("JETJOBS_WORKER_SLOTS", "JETJOBS_WORKER__SLOTS"),
+    ],
+)
+def test_a_variable_with_one_underscore_too_few_suggests_the_right_one(
+    name: str, meant: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(ConfigError, match=f"{name} in the environment") as caught:
+        load_settings()
+    assert caught.value.hint == f"did you mean {meant}?"
 
 
 @pytest.mark.parametrize("content", [b"[worker", b"\xff\xfe", b"a = ", b"worker = 5\n"])
@@ -269,18 +314,82 @@ def dead_pid() -> int:
     return ended.pid
 
 
-def test_a_dev_server_is_found_from_folders_below(project: Path) -> None:
-    write_dev(project, {"url": "nats://dev:1", "pid": os.getpid()})
+@pytest.fixture
+def dev_url(project: Path) -> Iterator[str]:
+    """The URL of a port that accepts connections, as the project's dev server."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"nats://127.0.0.1:{listening.getsockname()[1]}"
+        write_dev(project, {"url": url, "pid": os.getpid()})
+        yield url
+
+
+def test_a_dev_server_is_found_from_folders_below(project: Path, dev_url: str) -> None:
     below = project / "a" / "b"
     below.mkdir(parents=True)
-    assert find_dev_server(below) == {"url": "nats://dev:1", "pid": os.getpid()}
-    assert load_settings(start=below).settings.nats.url == "nats://dev:1"
+    assert find_dev_server(below) == {"url": dev_url, "pid": os.getpid()}
+    assert load_settings(start=below).settings.nats.url == dev_url
 
 
-def test_a_dev_server_that_has_ended_is_ignored(project: Path) -> None:
-    write_dev(project, {"url": "nats://dev:1", "pid": dead_pid()})
+def test_a_dev_server_wins_over_all_but_an_explicit_server(
+    project: Path, home: Path, dev_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings().dev_server_note == f"using the dev server at {dev_url} (.jetjobs/dev.json)"
+    write_context(home, "prod", {"url": "nats://context:1", "user": "u", "password": "p"})
+    monkeypatch.setenv("NATS_URL", "nats://plain:1")
+    (project / ".env").write_text("JETJOBS_NATS__URL=nats://dotenv:1\n")
+    (project / "jetjobs.toml").write_text('[nats]\nurl = "tls://u:s3cret@toml:1"\ntls_ca = "/ca"\n')
+    monkeypatch.setenv("JETJOBS_NATS__CREDS", "/creds")
+    given = Settings(nats=NatsSettings(url="nats://app:1", token=SecretStr("t"), inbox_prefix="_INBOX_a"))
+    loaded = load_settings({"nats.connect_timeout": "9s"}, given=given, dotenv=True)
+    kept = {"url": dev_url, "inbox_prefix": "_INBOX_a", "connect_timeout": timedelta(seconds=9)}
+    assert loaded.settings.nats == NatsSettings(**kept), "without the login and TLS of other servers"
+    instead = f"not tls://toml:1 ({project / 'jetjobs.toml'})"
+    assert loaded.dev_server_note == f"using the dev server at {dev_url} (.jetjobs/dev.json), {instead}"
+    assert url_and_source(flags={"nats.url": "nats://flag:1"})[0] == "nats://flag:1"
+    assert url_and_source(context="prod")[1] == str(project / "jetjobs.toml")
+    monkeypatch.setenv("JETJOBS_NATS__URL", "nats://env:1")
+    assert url_and_source() == ("nats://env:1", "env JETJOBS_NATS__URL")
+
+
+def test_a_dev_server_is_not_used_in_production(
+    project: Path, dev_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert url_and_source(given=Settings(env="production"))[1] == "default"
+    monkeypatch.setenv("JETJOBS_ENV", "production")
+    assert url_and_source()[1] == "default"
+
+
+def test_a_dev_server_that_has_ended_is_ignored(project: Path, dev_url: str) -> None:
+    (project / ".jetjobs" / "dev.json").write_text(json.dumps({"url": dev_url, "pid": dead_pid()}))
     assert find_dev_server(project) is None
     assert url_and_source()[1] == "default"
+
+
+def test_a_dev_server_whose_pid_belongs_to_another_process_by_now_is_ignored(project: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        write_dev(project, {"url": f"nats://127.0.0.1:{closed.getsockname()[1]}", "pid": os.getpid()})
+        assert url_and_source()[1] == "default"
+
+
+def test_the_file_of_another_user_is_ignored(
+    project: Path, dev_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert url_and_source()[1] == "default"
+
+
+def test_a_program_logs_that_it_uses_the_dev_server(
+    project: Path, dev_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = JetJobs("shop", settings=Settings(nats=NatsSettings(url="nats://app:1")))
+    assert [app.settings.nats.url, app.settings.nats.url] == [dev_url] * 2
+    text = f"using the dev server at {dev_url} (.jetjobs/dev.json), not nats://app:1 (app)"
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("WARNING", text)]
+    mine = Settings(nats=NatsSettings(url="nats://mine:1"))
+    app.configure(mine)
+    assert app.settings == mine, "settings of `configure` are final: tests use it"
 
 
 @pytest.mark.parametrize(

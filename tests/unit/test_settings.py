@@ -22,7 +22,7 @@ def test_the_defaults_are_valid_and_equal_to_nothing_given() -> None:
 def test_the_defaults_point_at_a_server_on_this_machine() -> None:
     settings = Settings()
     assert settings.nats.url == "nats://127.0.0.1:4222"
-    assert settings.queues.namespace == "jobs"
+    assert settings.queues.namespace is None, "the app's name"
     assert settings.queues.lease == timedelta(seconds=30)
     assert settings.worker.provision == "apply"
     assert settings.worker.http == "off"

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from jetjobs import JetJobs
+from jetjobs.jetstream.topology import plan
 from jetjobs.model.errors import DefinitionError
+from jetjobs.model.settings import QueueSettings, Settings
 from jetjobs.model.wire.headers import OWN_PREFIXES, check_header
 from jetjobs.model.wire.ids import NO_KEY, JobId, key_token
+from jetjobs.model.wire.namespaces import namespace_of
 from jetjobs.model.wire.subjects import (
     PRIORITIES,
     RESERVED_LANES,
@@ -109,6 +113,63 @@ def test_names_compare_by_value_and_refuse_a_bad_namespace() -> None:
     assert len({Names("a"), Names("a")}) == 1
     with pytest.raises(DefinitionError, match="namespace"):
         Names("a.b")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("my.shop", "my-shop"),
+        ("my shop", "my-shop"),
+        (" shop\n", "shop"),
+        ("x" * 65, "x" * 64),
+        ("*", ""),
+        (None, ""),
+    ],
+)
+def test_an_app_whose_name_is_not_one_token_is_refused_with_a_suggestion(name: Any, near: str) -> None:
+    with pytest.raises(DefinitionError, match="invalid app name") as caught:
+        JetJobs(name)
+    hint = "a name is 1 to 64 letters, digits, '-' or '_'"
+    assert caught.value.hint == (f"{hint}; use {near!r}" if near else hint)
+    if near:
+        assert JetJobs(near).name == near
+
+
+def test_an_app_has_its_name_as_namespace_unless_the_settings_name_one() -> None:
+    app = JetJobs("shop")
+    app.configure(Settings())
+    assert app.namespace == "shop"
+    app.configure(Settings(queues=QueueSettings(namespace="store")))
+    assert app.namespace == "store"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "near"), [("shop-work", "shop_work"), ("a-done-b", "a_done-b"), ("a-work-done", "a_work_done")]
+)
+def test_a_namespace_that_could_be_part_of_the_names_of_another_is_refused(namespace: str, near: str) -> None:
+    with pytest.raises(DefinitionError, match=f"invalid namespace '{namespace}'") as caught:
+        Names(namespace)
+    assert caught.value.hint == f"set queues.namespace, for example to '{near}'"
+    assert Names(near)
+    assert Names("shop-worker")
+
+
+PIECES = st.lists(st.sampled_from(["a", "-", "work", "done", "dead", "running", "KV_"]), min_size=1, max_size=6)
+
+
+@given(*(PIECES.map("".join),) * 4)
+def test_two_namespaces_never_share_a_stream(first: str, queue: str, second: str, other_queue: str) -> None:
+    assume(first != second)
+    try:
+        one, two = Names(first), Names(second)
+    except DefinitionError:
+        assume(False)
+    streams = [
+        {item.stream for item in plan(names, [q], QueueSettings())}
+        for names, q in ((one, queue), (two, other_queue))
+    ]
+    assert not streams[0] & streams[1]
+    assert namespace_of(one.work_stream(queue)) == first
 
 
 @given(TOKENS, TOKENS, st.sampled_from(PRIORITIES), TOKENS, st.text(min_size=1), TOKENS)

@@ -17,7 +17,7 @@ from jetjobs.model.errors import TopologyConflict, TopologyMissing
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire.subjects import PULLED, Names, matches
 
-NAMES = Names()
+NAMES = Names("jobs")
 SETTINGS = QueueSettings()
 QUEUES = st.lists(st.sampled_from(["a", "b", "c", "mail"]), max_size=6)
 

@@ -15,7 +15,7 @@ commands = typer.Typer()
 @commands.command()
 def show() -> None:
     """Print each setting with its value and source. Names the configuration file in use; secrets are masked."""
-    rows = state.settings().rows()
+    rows = state.discover(tolerant=True).rows()
     found = state.config or find_file(Path.cwd())
     file = None if found is None else str(found)
     if state.out.as_json:

@@ -12,21 +12,23 @@ import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jetjobs import __version__
 from jetjobs.app import JetJobs
-from jetjobs.cli.exit_codes import RECYCLED
+from jetjobs.cli.app_discovery import find_app
+from jetjobs.cli.exit_codes import RECYCLED, REFUSED
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import App
-from jetjobs.config import find_dev_server
+from jetjobs.cli.terminal.options import App, Yes
+from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.config import ENV_URL, LoadedSettings, find_dev_server
 from jetjobs.dev_server import INSTALL, EmbeddedServer, announce, die_with_parent
 from jetjobs.doctor.finding import many
 from jetjobs.model.errors import ConfigError
-from jetjobs.model.settings import show_url
+from jetjobs.model.settings import is_loopback, show_url
 
 commands = typer.Typer()
 
@@ -40,27 +42,40 @@ async def dev(
     ] = ".jetjobs/nats",
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the server's data first.")] = False,
     slots: Annotated[int, typer.Option("-c", "--slots", help="Jobs to run at once.", min=1, metavar="N")] = 10,
+    yes: Yes = False,
 ) -> int:
     """Run nats-server and a worker that reloads on change.
 
-    Ctrl-C stops the worker, then the server.
+    Ctrl-C stops the worker, then the server. The server is its own: only --server replaces it, and a
+    server on another machine is changed after confirmation.
     """
-    loaded = state.settings(dotenv=True)
-    if loaded.settings.env == "production":
-        raise ConfigError("`jetjobs dev` refuses to run with env = production", hint="use `jetjobs worker`")
-    target = state.load_app(app, loaded)
+    _check_env(state.settings(dotenv=True))
+    target = find_app(app or state.settings(dotenv=True).settings.app)
+    loaded = state.settings(app=target, dotenv=True)
+    _check_env(loaded)
     if reload and find_spec("watchfiles") is None:
         raise ConfigError("reloading needs watchfiles", hint=f"{INSTALL}, or use --no-reload")
     with contextlib.ExitStack() as stack:
-        url, server = loaded.settings.nats.url, None
-        # A configured server is used; one is started only if none is configured.
-        if loaded.sources.get("nats.url", "default") in ("default", ".jetjobs/dev.json"):
+        url = loaded.settings.nats.url
+        if state.server is not None:
+            what = f"create the queues of app {target.name} on {show_url(url)} and run its jobs"
+            if not is_loopback(url) and not await confirmed(what, yes=yes):
+                return REFUSED
+            where = f"{show_url(url)} (from --server)"
+        else:
             server = _start_server(stack, store, fresh=fresh)
-            url = server.url
-        kept = "data in a temporary folder" if store == "memory" else f"data in {store} (kept)"
-        where = show_url(url) if server is None else f"embedded nats-server at {url}, {kept}"
+            kept = "data in a temporary folder" if store == "memory" else f"data in {store} (kept)"
+            where = f"embedded nats-server at {server.url}, {kept}"
         _banner(target, where, slots, "on" if reload else "off")
-        return await _run_worker(app or loaded.settings.app, url, slots, reload=reload)
+        if state.server is None and (source := loaded.sources.get("nats.url")):
+            note = f"Not used: {show_url(url)} ({source}); `--server URL` uses a server that runs already"
+            state.out.note(note + ("" if source != ENV_URL else ", and other commands here still use it"))
+        return await _run_worker(app or loaded.settings.app, slots, reload=reload)
+
+
+def _check_env(loaded: LoadedSettings) -> None:
+    if loaded.settings.env == "production":
+        raise ConfigError("`jetjobs dev` refuses to run with env = production", hint="use `jetjobs worker`")
 
 
 def _start_server(stack: contextlib.ExitStack, store: str, *, fresh: bool) -> EmbeddedServer:
@@ -94,16 +109,27 @@ def _banner(app: JetJobs, server: str, slots: int, reload: str) -> None:
         out.note(f"Try     jetjobs enqueue {first.name} {arguments}".rstrip() + " --wait")
 
 
-async def _run_worker(app: str | None, url: str, slots: int, *, reload: bool) -> int:
-    """Run a worker process, restart it when a file changes, and stop it on a signal."""
-    command = [sys.executable, "-m", "jetjobs", "--server", url]
-    for flag, value in (("--config", state.config), ("--creds", state.creds), ("--context", state.context)):
+def _command(app: str | None, slots: int) -> tuple[list[str], dict[str, str]]:
+    """The worker's command line and environment. Without --server it finds the embedded server as every process in
+    this folder does: by the file, and without login and TLS."""
+    # Only `dev` reads .env. The worker reads it on its behalf, so the file has the same precedence there.
+    environment = {**os.environ, "JETJOBS_DEV": "1"}
+    options: list[tuple[str, Any]] = [("--config", state.config), ("--namespace", state.namespace)]
+    if state.server is not None:
+        options += [("--server", state.server), ("--creds", state.creds), ("--context", state.context)]
+    else:
+        environment.pop("JETJOBS_NATS__URL", None)
+    command = [sys.executable, "-m", "jetjobs"]
+    for flag, value in options:
         command += [flag, str(value)] if value else []
     command += ["--timeout", f"{state.timeout_s}s"] if state.timeout_s else []
     command += ["worker", "--slots", str(slots), "--log-format", "console"]
-    command += [app] if app else []
-    # Only `dev` reads .env. The worker reads it on its behalf, so the file has the same precedence there.
-    environment = {**os.environ, "JETJOBS_DEV": "1"}
+    return command + ([app] if app else []), environment
+
+
+async def _run_worker(app: str | None, slots: int, *, reload: bool) -> int:
+    """Run a worker process, restart it when a file changes, and stop it on a signal."""
+    command, environment = _command(app, slots)
     stopping, changed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in stop_signals():

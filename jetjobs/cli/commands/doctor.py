@@ -12,13 +12,14 @@ import typer
 
 from jetjobs.app import JetJobs
 from jetjobs.cli.exit_codes import DONE, FAILED, AppImportError
-from jetjobs.cli.state import STALE_DEV_FILE, state
+from jetjobs.cli.state import namespaces_on, only_one, state
 from jetjobs.cli.terminal.options import App
 from jetjobs.cli.terminal.text import printable
-from jetjobs.config import LoadedSettings
 from jetjobs.doctor.finding import Finding, count
 from jetjobs.doctor.runner import areas, run_checks
-from jetjobs.model.errors import ConfigError, JetJobsError
+from jetjobs.model.errors import BrokerError, ConfigError, JetJobsError
+from jetjobs.model.settings import Settings
+from jetjobs.model.wire.subjects import Names
 
 commands = typer.Typer()
 
@@ -41,11 +42,11 @@ async def doctor(
     """Check server, streams, queues, schedules, workers and app. Changes nothing. Exit code 1 if a check fails."""
     wanted = None if only is None else [area.strip() for area in only.split(",") if area.strip()]
     areas(wanted)  # an unknown area is reported before any check runs
-    loaded = state.settings()
-    examined, trouble = _find(app, loaded)
-    found = await run_checks(loaded.settings, examined, only=wanted, trouble=trouble)
-    if state.from_dev_file:
-        found = [one._replace(hint=STALE_DEV_FILE) if _is_silence(one) else one for one in found]
+    examined, trouble = _find(app)
+    settings = state.settings().settings if examined is None else examined.settings
+    namespace = await _find_namespace(settings) if examined is None else examined.namespace
+    names = Names(namespace) if namespace else None
+    found = await run_checks(settings, names, examined, only=wanted, trouble=trouble)
     counts = count(found)
     if state.out.as_json:
         state.out.json({"items": [finding.to_json() for finding in found], **counts})
@@ -57,20 +58,27 @@ async def doctor(
     return FAILED if counts["failed"] or (strict and counts["warnings"]) else DONE
 
 
-def _is_silence(finding: Finding) -> bool:
-    return (finding.level, finding.check) == ("fail", "reach")
+async def _find_namespace(settings: Settings) -> str:
+    """Without an app; empty if it is not known. ConfigError if the server has several."""
+    if settings.queues.namespace is not None:
+        return settings.queues.namespace
+    try:
+        found = await namespaces_on(settings)
+    except (BrokerError, ConfigError):
+        return ""  # the first check reports why the server is unreachable
+    return only_one(found) if found else ""
 
 
-def _find(name: str | None, loaded: LoadedSettings) -> tuple[JetJobs | None, Finding | None]:
+def _find(name: str | None) -> tuple[JetJobs | None, Finding | None]:
     """The app, or a finding that says why there is none. The server can be checked without it."""
     try:
-        return state.load_app(name, loaded), None
+        return state.load_app(name), None
     except AppImportError as error:
         cause = error.__cause__
-        text = f"the app {str(error)!r} cannot be imported: {type(cause).__name__}: {cause}"
+        text = f"{error}: {type(cause).__name__}: {cause}"
         return None, Finding("fail", "app", text, "`jetjobs worker` shows the traceback", "import")
     except ConfigError as error:
-        if name or loaded.settings.app:
+        if name or state.settings().settings.app:
             return None, Finding("fail", "app", str(error), error.hint or "", "import")
         return None, Finding("skip", "app", f"tasks: {error}", error.hint or "", "import")
     except JetJobsError as error:

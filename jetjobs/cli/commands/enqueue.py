@@ -70,7 +70,7 @@ async def enqueue(
     options = cast("EnqueueOptions", present(given))
     values = read_arguments(arguments or [], data)
     limit = read_duration("--wait-timeout", wait_for)
-    app = state.load_app(None, state.settings())
+    app = state.load_app()
     found = app.find(task)
     request = found.options(**options).bind(**values)
     async with app:

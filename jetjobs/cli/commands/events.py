@@ -51,9 +51,9 @@ async def events(
     ] = None,
 ) -> None:
     """Follow events of jobs and workers until Ctrl-C. JSON, one object per line, when not on a terminal."""
-    event_subjects(Names("jobs"), queue, task, kind or [])  # reports an invalid filter before connecting
+    event_subjects(Names("any"), queue, task, kind or [])  # reports an invalid filter before connecting
     as_json = state.out.as_json or not sys.stdout.isatty()
-    app = state.reader()
+    app = await state.server_app()
     app.observe(_note_outage)
     async with (
         app,

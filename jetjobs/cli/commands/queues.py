@@ -1,4 +1,4 @@
-"""`jetjobs queues`: counts and rates of queues; pause, resume and purge them."""
+"""`jetjobs queues`: counts and rates of queues; pause, resume, purge and delete them."""
 
 from __future__ import annotations
 
@@ -131,6 +131,29 @@ async def purge(
         more = f", {purged.scheduled:,} scheduled or retrying" if scheduled else ""
         state.out.data(f"{many(purged.queued, 'queued job')} deleted{more}")
     return DONE
+
+
+@commands.command()
+async def delete(
+    queue: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also delete its jobs and dead letters, and if workers use it.")
+    ] = False,
+) -> None:
+    """Permanently delete a queue that is no longer used, with its lanes and done records.
+
+    Refused while it holds jobs or dead letters, or workers or schedules use it.
+    """
+    async with state.reader() as app:
+        found = await app.queues.delete(queue, force=force)
+    jobs = found.queued + found.running + found.scheduled + found.retrying
+    if state.out.as_json:
+        state.out.json({"queue": queue, "jobs": jobs, "dead": found.dead})
+    elif state.out.quiet:
+        state.out.data(queue)
+    else:
+        lost = f" with {many(jobs)} and {many(found.dead, 'dead letter')}" if jobs or found.dead else ""
+        state.out.data(f"queue {queue} deleted{lost}")
 
 
 # Parts

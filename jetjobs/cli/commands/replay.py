@@ -131,7 +131,7 @@ async def replay(
     """Enqueue dead jobs again with their own ids. They start at attempt 1. Safe to interrupt and repeat."""
     chosen = Selection(ids, queue, task, died_of, error_type, since, all_matching)
     arguments = _other_arguments(chosen, data)
-    async with state.load_app(None, state.settings()) as app:
+    async with state.load_app() as app:
         choice = Choice(app, chosen)
         await choice.resolve()
         if dry_run:

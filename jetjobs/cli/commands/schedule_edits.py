@@ -134,7 +134,7 @@ async def put(
 
 
 async def _store(name: str, task: str, options: PutOptions, revision: int | None) -> None:
-    app = state.load_app(None, state.settings())
+    app = state.load_app()
     app.find(task)
     async with app:
         before = await app.jetstream.schedules.get(check_schedule_name(name))

@@ -1,4 +1,4 @@
-"""`jetjobs setup`: show what the app needs on the server as a difference, and apply it."""
+"""`jetjobs setup`: show what the app needs on the server as a difference, apply it, or delete everything."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from jetjobs.cli.completion import queue_names
-from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import App
+from jetjobs.cli.exit_codes import DONE, NOT_FOUND, REFUSED
+from jetjobs.cli.state import connected, state
+from jetjobs.cli.terminal.options import App, Yes
+from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.doctor.finding import many
+from jetjobs.jetstream.queues.inspection import list_namespaces, list_queues
+from jetjobs.jetstream.queues.removal import destroy, jobs_in, message_count, streams_of
 from jetjobs.jetstream.topology import TopologyChange, lowered_leases
+from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.jetstream.workers.registry import list_workers
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.settings import show_url
+from jetjobs.model.wire.subjects import Names
 from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
@@ -50,10 +60,49 @@ async def apply(
     _show(await _compare(app, queues, replicas, apply=True, force=force), applied=True)
 
 
+@commands.command(name="destroy")
+async def destroy_namespace(yes: Yes = False) -> int:
+    """Permanently delete everything of a namespace: queues, jobs, results, dead letters and schedules.
+
+    Only --namespace chooses it. The name must be typed to confirm, or --yes given.
+    """
+    if state.namespace is None:
+        raise ConfigError("no namespace is given", hint="jetjobs setup destroy --namespace NAME")
+    names, loaded = Names(state.namespace), state.discover(tolerant=True)
+    state.note_dev_server(loaded)
+    # Not through an app: it would refuse streams of another version.
+    async with connected(loaded.settings) as connection:
+        if not await streams_of(connection, names):
+            others = ", ".join(await list_namespaces(connection)) or "none"
+            text = f"namespace {names.namespace!r} does not exist on the server"
+            state.out.error(text, f"namespaces on the server: {others}", NOT_FOUND)
+            return NOT_FOUND
+        what = f"permanently delete namespace {names.namespace} on {show_url(loaded.settings.nats.url)}: "
+        if not await confirmed(what + await _content(connection, names), yes=yes, word=names.namespace):
+            return REFUSED
+        deleted = await destroy(connection, names)
+    if state.out.as_json:
+        state.out.json({"namespace": names.namespace, "deleted": deleted})
+    elif state.out.quiet:
+        state.out.data(names.namespace)
+    else:
+        state.out.data(f"namespace {names.namespace} deleted: {many(len(deleted), 'stream')}")
+    return DONE
+
+
+async def _content(connection: Connection, names: Names) -> str:
+    queues = await list_queues(connection, names)
+    jobs = sum([await jobs_in(connection, names, queue) for queue in queues])
+    dead = await message_count(connection, names.dead_stream)
+    text = f"{many(len(queues), 'queue')} with {many(jobs)} and {many(dead, 'dead letter')}"
+    workers = len(await list_workers(connection, names))
+    return text + (f"; {many(workers, 'worker')} still running" if workers else "")
+
+
 async def _compare(
     name: str | None, queues: str | None, replicas: int | None, *, apply: bool = False, force: bool = False
 ) -> list[TopologyChange]:
-    app = state.load_app(name, state.settings({"queues.replicas": replicas}))
+    app = state.load_app(name, {"queues.replicas": replicas})
     extra = [check_token("queue", queue) for queue in (queues or "").split(",") if queue]
     wanted = sorted({*app.task_queues, *extra})
     async with app:

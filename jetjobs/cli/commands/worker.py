@@ -15,7 +15,6 @@ from jetjobs.cli.process.supervisor import supervise
 from jetjobs.cli.process.worker_process import run_worker
 from jetjobs.cli.state import run_async, state
 from jetjobs.cli.terminal.options import App
-from jetjobs.config import LoadedSettings
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.wire.validation import check_token
 
@@ -103,17 +102,22 @@ def worker(
         "max_jobs": max_jobs,
         "schedules": not no_schedules,
     }
-    return _run(app, state.settings(flags), options)
+    return _run(app, flags, options)
 
 
-def _run(app: str | None, loaded: LoadedSettings, options: dict[str, Any]) -> int:
-    settings = loaded.settings
+def _run(app: str | None, flags: dict[str, Any], options: dict[str, Any]) -> int:
+    target = _find_app(app, flags)
+    settings = state.settings(flags).settings if target is None else target.settings
     if not settings.worker.slots:
         _check_runs_no_jobs(options)
     if settings.worker.processes > 1 and not os.environ.get("JETJOBS_CHILD"):
         return supervise(sys.argv[1:], settings.worker.processes, settings)
-    target = _find_app(app, loaded)
-    return run_async(lambda: run_worker(target, {**options, "queues": parse_queues(options["queues"])}))
+
+    async def work() -> int:
+        found = await state.server_app(flags) if target is None else target
+        return await run_worker(found, {**options, "queues": parse_queues(options["queues"])})
+
+    return run_async(work)
 
 
 def _check_runs_no_jobs(options: dict[str, Any]) -> None:
@@ -130,14 +134,14 @@ def _check_runs_no_jobs(options: dict[str, Any]) -> None:
         )
 
 
-def _find_app(name: str | None, loaded: LoadedSettings) -> JetJobs:
-    """The app. A worker with 0 slots gets an app without tasks if none is found."""
+def _find_app(name: str | None, flags: dict[str, Any]) -> JetJobs | None:
+    """The app; None if there is none and the worker has 0 slots."""
     try:
-        return state.load_app(name, loaded)
+        return state.load_app(name, flags)
     except AppNotFound:
-        if loaded.settings.worker.slots:
+        if state.settings(flags).settings.worker.slots:
             raise
-        return JetJobs("jetjobs-cli", settings=loaded.settings)
+        return None
 
 
 def parse_queues(text: str | None) -> dict[str, int | None] | None:

@@ -72,13 +72,15 @@ async def _prepare(app: JetJobs, queues: Sequence[str]) -> None:
 def _log_topology(changes: Sequence[TopologyChange]) -> None:
     """Log what was created, and warn about each update: it may have undone another operator's change."""
     log = logging.getLogger("jetjobs.topology")
-    made = [change.wanted.label for change in changes if change.action == "create"]
+    made = [change.wanted for change in changes if change.action == "create"]
     for change in changes:
         if change.action == "update":
             extra = {"event": "topology.drifted", "what": change.wanted.label, "keys": sorted(change.diff)}
             log.warning("differed from the wanted configuration and was updated", extra=extra)
     if made:
-        log.info("created on the server", extra={"event": "topology.applied", "what": made})
+        queues = sorted(one.config["metadata"]["jetjobs.queue"] for one in made if one.pin)
+        what = f"queues: {', '.join(queues)}" if queues else ", ".join(one.label for one in made)
+        log.info(f"created {what}", extra={"event": "topology.applied"})
 
 
 @contextlib.contextmanager

@@ -10,14 +10,15 @@ from jetjobs.doctor.finding import Check, CheckContext, CheckResult, Level, many
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.jetstream.messages.scan import check_direct_get, scan
-from jetjobs.jetstream.queues.inspection import consumers_of, stream_info
+from jetjobs.jetstream.queues.inspection import consumers_of, list_namespaces, list_queues, stream_info
+from jetjobs.jetstream.queues.removal import jobs_in
 from jetjobs.jetstream.transport import api
-from jetjobs.jetstream.workers.registry import live_workers
+from jetjobs.jetstream.workers.registry import list_workers, live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.subjects import kv_stream, kv_subject
+from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 APPLY = "jetjobs setup apply"
 CHECK_OF_KEY = {
@@ -190,4 +191,19 @@ async def orphans(context: CheckContext) -> list[CheckResult]:
     return found or [CheckResult("ok", "no foreign consumers")]
 
 
-CHECKS: tuple[Check, ...] = (plan, capacity, copies, pin, locks, orphans)
+async def namespaces(context: CheckContext) -> list[CheckResult]:
+    """Finds jobs in another namespace that no worker serves. An app that is renamed leaves its jobs behind."""
+    connection, found = context.jetstream.connection, []
+    for namespace in await list_namespaces(connection):
+        names = Names(namespace)
+        if namespace == context.jetstream.names.namespace or await list_workers(connection, names):
+            continue
+        jobs = sum([await jobs_in(connection, names, queue) for queue in await list_queues(connection, names)])
+        if jobs:
+            text = f"namespace {namespace} holds {many(jobs)} and has no running worker: was the app renamed?"
+            hint = f"run them with `jetjobs worker --namespace {namespace}`, or delete them with "
+            found.append(CheckResult("warn", text, hint + f"`jetjobs setup destroy --namespace {namespace}`"))
+    return found or [CheckResult("ok", "no other namespace holds jobs without a worker")]
+
+
+CHECKS: tuple[Check, ...] = (plan, capacity, copies, pin, locks, orphans, namespaces)

@@ -13,6 +13,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import WRITE_FAILED, from_exception
 from jetjobs.model.errors import AccessDenied, BrokerError, TopologyMissing
 from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.namespaces import WORK_OF_ALL, namespace_of
 from jetjobs.model.wire.subjects import Names
 
 _NEVER = str(2**53 - 1)
@@ -114,16 +115,26 @@ async def consumers_of(connection: Connection, stream: str) -> list[dict[str, An
 
 async def list_queues(connection: Connection, names: Names) -> list[str]:
     """The queues of the namespace that exist on the server."""
-    queues: list[str] = []
-    offset = 0
+    streams = await stream_names(connection, names.work_filter)
+    return sorted(queue for stream in streams if (queue := names.queue_of(stream)) is not None)
+
+
+async def list_namespaces(connection: Connection) -> list[str]:
+    """The namespaces that have a queue on the server."""
+    streams = await stream_names(connection, WORK_OF_ALL)
+    return sorted({found for stream in streams if (found := namespace_of(stream)) is not None})
+
+
+async def stream_names(connection: Connection, subject: str = "") -> list[str]:
+    """The names of all streams, or of those with subjects that match `subject`."""
+    found: list[str] = []
     while True:
-        query = {"subject": names.work_filter, "offset": offset}
+        query = {"offset": len(found), **({"subject": subject} if subject else {})}
         answer = await connection.api(api.STREAM_NAMES, query)
         page = answer.get("streams") or []
-        queues += [queue for stream in page if (queue := names.queue_of(stream)) is not None]
-        offset += len(page)
-        if not page or offset >= int(answer.get("total", 0)):
-            return sorted(queues)
+        found += page
+        if not page or len(found) >= int(answer.get("total", 0)):
+            return found
 
 
 async def stranded_sequences(connection: Connection, names: Names, queue: str, lane: str) -> list[int]:

@@ -145,7 +145,7 @@ async def pause(connection: Connection, publisher: Publisher, names: Names, queu
     headers = {h.MSG_ID: f"{queue}.{wanted.at}"}
     if wanted.until:
         headers[h.TTL] = f"{max(1, round(wanted.until - wanted.at))}s"
-    record = Outgoing(_pause_record(names, queue), json.dumps(wanted._asdict()).encode(), headers)
+    record = Outgoing(pause_record(names, queue), json.dumps(wanted._asdict()).encode(), headers)
     await publisher.store(kv_stream(names.locks_bucket), record)
     until = wanted.until or wanted.at + _CENTURY_S
     for lane in n.PULLED:
@@ -170,7 +170,7 @@ async def resume(connection: Connection, publisher: Publisher, names: Names, que
         await _settled(connection, names, queue, lambda lane: not lane.paused_until)
     headers = {h.KV_OPERATION: "DEL", h.TTL: "1s", h.MSG_ID: f"{queue}.resume.{time.time()}"}
     with contextlib.suppress(BrokerError):  # the record has no effect without a pause
-        await publisher.store(kv_stream(names.locks_bucket), Outgoing(_pause_record(names, queue), b"", headers))
+        await publisher.store(kv_stream(names.locks_bucket), Outgoing(pause_record(names, queue), b"", headers))
     return bool(lanes)
 
 
@@ -198,12 +198,12 @@ async def pause_of(connection: Connection, names: Names, queue: str, lanes: list
         return None
     until = lane.paused_until if lane.paused_until - lane.at < NO_END_S else 0.0
     try:
-        message = await last_on(connection, kv_stream(names.locks_bucket), _pause_record(names, queue))
+        message = await last_on(connection, kv_stream(names.locks_bucket), pause_record(names, queue))
         note = read_json(message.data) if message is not None and message.data else {}
         return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), as_seconds(note.get("at")))
     except (BrokerError, ValueError, TypeError, AttributeError):
         return Pause(until)  # not paused by jetjobs, or the reason is not readable
 
 
-def _pause_record(names: Names, queue: str) -> str:
+def pause_record(names: Names, queue: str) -> str:
     return kv_subject(names.locks_bucket, f"pause.{queue}")

@@ -28,6 +28,10 @@ def stream_update(stream: str) -> str:
     return f"{PREFIX}STREAM.UPDATE.{stream}"
 
 
+def stream_delete(stream: str) -> str:
+    return f"{PREFIX}STREAM.DELETE.{stream}"
+
+
 def stream_purge(stream: str) -> str:
     return f"{PREFIX}STREAM.PURGE.{stream}"
 

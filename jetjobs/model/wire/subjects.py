@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.wire.ids import JobId
+from jetjobs.model.wire.namespaces import check_namespace
 from jetjobs.model.wire.validation import check_token, token_of
 
 WIRE_VERSION: Final = "2"
@@ -151,10 +152,10 @@ def matches(pattern: str, subject: str) -> bool:
 class Names:
     """The names of one namespace."""
 
-    namespace: str = "jobs"
+    namespace: str
 
     def __post_init__(self) -> None:
-        check_token("namespace", self.namespace)
+        check_namespace(self.namespace)
 
     # Work streams: one per queue.
 

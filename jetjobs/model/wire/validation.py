@@ -15,10 +15,21 @@ _KEY: Final = re.compile(r"[^\s\x00-\x1f\x7f.*>\ud800-\udfff]+(?:\.[^\s\x00-\x1f
 def check_token(what: str, token: str) -> str:
     """The token itself, or DefinitionError. `what` names it in the error."""
     if not is_token(token):
+        near = suggest_token(token)
         raise DefinitionError(
-            f"invalid {what} name {token!r}", hint="a name is 1 to 64 letters, digits, '-' or '_'"
+            f"invalid {what} name {token!r}",
+            hint="a name is 1 to 64 letters, digits, '-' or '_'" + (f"; use {near!r}" if near else ""),
         )
     return token
+
+
+def suggest_token(text: object) -> str:
+    """A valid name that resembles `text`; empty if nothing of it can be kept.
+
+    >>> suggest_token("my.shop"), suggest_token(" Ada's shop! "), suggest_token("...")
+    ('my-shop', 'Ada-s-shop', '')
+    """
+    return re.sub(r"[^A-Za-z0-9_]+", "-", text, flags=re.ASCII).strip("-")[:64] if isinstance(text, str) else ""
 
 
 def is_token(text: object) -> TypeGuard[str]:
