@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 from jetjobs.app import JetJobs
+from jetjobs.config import load_settings
 from jetjobs.model.settings import NatsSettings, Settings
 from jetjobs.worker.options import Phase
 from jetjobs.worker.worker import Worker
@@ -16,7 +17,7 @@ from jetjobs.worker.worker import Worker
 def on_server(app: JetJobs, url: str) -> Iterator[JetJobs]:
     """Point the app's settings at `url`, with memory storage; restore them afterwards. The app is not opened."""
     before = app.configure(None)
-    app.configure(settings_for(before or app.settings, url))
+    app.configure(settings_for(before or load_settings(given=app.given_settings).settings, url))
     try:
         yield app
     finally:

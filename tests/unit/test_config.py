@@ -341,8 +341,8 @@ def test_a_dev_server_wins_over_all_but_an_explicit_server(
     monkeypatch.setenv("JETJOBS_NATS__CREDS", "/creds")
     given = Settings(nats=NatsSettings(url="nats://app:1", token=SecretStr("t"), inbox_prefix="_INBOX_a"))
     loaded = load_settings({"nats.connect_timeout": "9s"}, given=given, dotenv=True)
-    kept = {"url": dev_url, "inbox_prefix": "_INBOX_a", "connect_timeout": timedelta(seconds=9)}
-    assert loaded.settings.nats == NatsSettings(**kept), "without the login and TLS of other servers"
+    kept = NatsSettings(url=dev_url, inbox_prefix="_INBOX_a", connect_timeout=timedelta(seconds=9))
+    assert loaded.settings.nats == kept, "without the login and TLS of other servers"
     instead = f"not tls://toml:1 ({project / 'jetjobs.toml'})"
     assert loaded.dev_server_note == f"using the dev server at {dev_url} (.jetjobs/dev.json), {instead}"
     assert url_and_source(flags={"nats.url": "nats://flag:1"})[0] == "nats://flag:1"
@@ -372,9 +372,7 @@ def test_a_dev_server_whose_pid_belongs_to_another_process_by_now_is_ignored(pro
         assert url_and_source()[1] == "default"
 
 
-def test_the_file_of_another_user_is_ignored(
-    project: Path, dev_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_of_another_user_is_ignored(project: Path, dev_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     assert url_and_source()[1] == "default"
