@@ -242,6 +242,8 @@ def the_rest(session: Session) -> None:
     session("queues resume", "default")
     session("doctor", code=None)  # its findings do not matter here
     session("config show")
+    session("queues delete", "default", "--force")
+    session("setup destroy", "--namespace", "jobs", "--yes")
 
 
 def test_every_command_has_a_section() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from tests.support.letters import bury
 from tests.support.probe import eventually
-from tests.support.processes import Process, run
+from tests.support.processes import Process
 from tests.support.server import Truth
 from tests.support.shell import Shell, error_of
 
@@ -290,19 +289,3 @@ async def test_a_terminal_of_40_columns_is_wide_enough(app: JetJobs, jobs: Shell
         table = [line for line in terminal.lines if not line.startswith("no running workers")]
         assert max(len(line) for line in table) <= 40, terminal.text
     assert table[1].startswith(f"{letter}  ")  # not cut: the next command needs it
-
-
-def test_a_dev_file_with_a_reused_pid_is_named_in_the_error(folder: Path) -> None:
-    (folder / ".jetjobs").mkdir()
-    with Process(["-c", "import time; time.sleep(600)"], folder, program=()) as other:
-        left = {"url": "nats://127.0.0.1:1", "pid": other.popen.pid}
-        (folder / ".jetjobs" / "dev.json").write_text(json.dumps(left))
-        refused = run(["jobs", "list", "--timeout", "2s"], folder)
-        assert refused.returncode == 3
-        assert "using the dev server at nats://127.0.0.1:1 (.jetjobs/dev.json)" in refused.stderr
-        assert "hint: remove .jetjobs/dev.json" in refused.stderr
-        doctor = run(["doctor", "--timeout", "2s", "--json"], folder)
-        items = json.loads(doctor.stdout)["items"]
-        assert [item["hint"] for item in items if item["check"] == "reach" and item["level"] == "fail"] == [
-            "remove .jetjobs/dev.json if no `jetjobs dev` is running here"
-        ]

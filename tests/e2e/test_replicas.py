@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def app_of(cluster: Cluster, **queues: object) -> JetJobs:
     nats = {"url": cluster.url, "connect_timeout": "30s"}
-    app = JetJobs("test")
+    app = JetJobs("jobs")
     app.configure(build_settings({"nats": nats, "queues": queues}))
 
     @app.task

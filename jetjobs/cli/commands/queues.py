@@ -140,9 +140,9 @@ async def delete(
         bool, typer.Option("--force", help="Also delete its jobs and dead letters, and if workers use it.")
     ] = False,
 ) -> None:
-    """Permanently delete a queue that is no longer used, with its lanes and done records.
+    """Permanently delete a queue that is no longer used.
 
-    Refused while it holds jobs or dead letters, or workers or schedules use it.
+    Its lanes and done records are deleted with it. Refused while it holds jobs or dead letters, or workers or schedules use it.
     """
     async with state.reader() as app:
         found = await app.queues.delete(queue, force=force)

@@ -62,9 +62,9 @@ async def apply(
 
 @commands.command(name="destroy")
 async def destroy_namespace(yes: Yes = False) -> int:
-    """Permanently delete everything of a namespace: queues, jobs, results, dead letters and schedules.
+    """Permanently delete everything of a namespace.
 
-    Only --namespace chooses it. The name must be typed to confirm, or --yes given.
+    That is its queues, jobs, results, dead letters and schedules. Only --namespace chooses it. The name must be typed to confirm, or --yes given.
     """
     if state.namespace is None:
         raise ConfigError("no namespace is given", hint="jetjobs setup destroy --namespace NAME")
