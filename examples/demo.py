@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -15,7 +16,6 @@ from examples.shop import Order, app, charge, greet, import_feed, make_thumbnail
 from jetjobs import JobFailed, JobHandle, JobNotFound, JobState
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import ScheduleNotFound
-from jetjobs.model.settings import build_settings
 
 LIMIT_S = 60.0
 FINAL = {JobState.SUCCEEDED, JobState.DEAD}
@@ -26,12 +26,12 @@ async def main() -> int:
     started = time.monotonic()
     with EmbeddedServer() as server:
         say(started, f"nats-server at {server.url}")
-        command = [sys.executable, "-m", "jetjobs", "--server", server.url, "worker", "examples.shop:app"]
+        os.environ["JETJOBS_NATS__URL"] = server.url  # for the worker and for this process
+        command = [sys.executable, "-m", "jetjobs", "worker", "examples.shop:app"]
         command += ["--log-level", "error", "--log-format", "console"]
         worker = await asyncio.create_subprocess_exec(*command)
         say(started, f"worker with pid {worker.pid}")
         try:
-            app.configure(build_settings({"nats": {"url": server.url}}))
             async with app:
                 await app.provision()
                 return await show(started)

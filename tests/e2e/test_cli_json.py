@@ -156,6 +156,8 @@ def test_every_command_prints_what_the_page_says(
         session("workers quiet", "snap")
         session("workers stop", "snap")
         assert worker.popen.wait(60) == 0
+    session("queues delete", "default", "--force")
+    session("setup destroy", "--namespace", "jobs", "--yes")
     assert not session.wrong, "\n".join(session.wrong)
     assert session.checked == set(session.shapes), "a section of the page has no check, or a check no section"
 
@@ -242,8 +244,6 @@ def the_rest(session: Session) -> None:
     session("queues resume", "default")
     session("doctor", code=None)  # its findings do not matter here
     session("config show")
-    session("queues delete", "default", "--force")
-    session("setup destroy", "--namespace", "jobs", "--yes")
 
 
 def test_every_command_has_a_section() -> None:

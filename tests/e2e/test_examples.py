@@ -18,7 +18,7 @@ def test_the_demo_shows_every_outcome_and_leaves_no_process_behind() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
         cwd=ROOT,
-        env=clean_environment(),
+        env=clean_environment(JETJOBS_QUEUES__NAMESPACE=""),
         capture_output=True,
         text=True,
         timeout=90,

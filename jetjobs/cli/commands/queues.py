@@ -142,7 +142,8 @@ async def delete(
 ) -> None:
     """Permanently delete a queue that is no longer used.
 
-    Its lanes and done records are deleted with it. Refused while it holds jobs or dead letters, or workers or schedules use it.
+    Its lanes and done records are deleted with it. Refused while it holds jobs or dead letters, or
+    workers or schedules use it.
     """
     async with state.reader() as app:
         found = await app.queues.delete(queue, force=force)
