@@ -29,7 +29,8 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 
 
 def app_on(url: str) -> JetJobs:
-    app = JetJobs("bench", settings=build_settings({"nats": {"url": url}}))
+    app = JetJobs("bench")
+    app.configure(build_settings({"nats": {"url": url}}))
 
     @app.task
     async def work(n: int) -> None: ...

@@ -142,6 +142,20 @@ def test_an_app_whose_name_cannot_be_a_namespace_is_refused_with_another(shell_o
     ]
 
 
+async def test_a_variable_with_one_underscore_is_an_error_and_nothing_is_stored(
+    shell_of: MakeShell, truth: Truth
+) -> None:
+    shop = shell_of("shop")
+    shop.env["JETJOBS_NATS_URL"] = shop.url
+    for words in (["setup", "apply"], ["queues", "list"], ["worker"]):
+        refused = shop(*words, code=2)
+        assert refused.stderr.splitlines() == [
+            "error: unknown setting 'nats_url': JETJOBS_NATS_URL in the environment",
+            "hint: did you mean JETJOBS_NATS__URL?",
+        ]
+    assert await streams(truth) == []
+
+
 async def test_doctor_names_the_namespace_that_a_renamed_app_has_left(shell_of: MakeShell, truth: Truth) -> None:
     shop = shell_of("shop")
     shop("setup", "apply")

@@ -19,7 +19,8 @@ from pydantic import SecretStr
 from jetjobs import JetJobs
 from jetjobs.config import find_dev_server, find_file, load_settings
 from jetjobs.model.errors import ConfigError
-from jetjobs.model.settings import NatsSettings, Settings, WorkerSettings
+from jetjobs.model.settings import NatsSettings, QueueSettings, Settings, WorkerSettings
+from jetjobs.testing.server import on_server
 
 
 @pytest.fixture(autouse=True)
@@ -387,7 +388,17 @@ def test_a_program_logs_that_it_uses_the_dev_server(
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [("WARNING", text)]
     mine = Settings(nats=NatsSettings(url="nats://mine:1"))
     app.configure(mine)
-    assert app.settings == mine, "settings of `configure` are final: tests use it"
+    assert app.settings == mine, "settings of `configure` are final"
+
+
+def test_the_server_of_a_test_is_used_beside_a_dev_server(
+    project: Path, dev_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = JetJobs("shop", settings=Settings(queues=QueueSettings(namespace="store")))
+    with on_server(app, "nats://test:1"):
+        assert (app.settings.nats.url, app.namespace) == ("nats://test:1", "store")
+    assert caplog.records == []
+    assert app.settings.nats.url == dev_url
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,12 @@ async def doctor(
     wanted = None if only is None else [area.strip() for area in only.split(",") if area.strip()]
     areas(wanted)  # an unknown area is reported before any check runs
     examined, trouble = _find(app)
-    settings = state.settings().settings if examined is None else examined.settings
-    namespace = await _find_namespace(settings) if examined is None else examined.namespace
+    if examined is not None:
+        settings, namespace = examined.settings, examined.namespace
+    else:
+        loaded = state.settings()
+        state.note_dev_server(loaded)
+        settings, namespace = loaded.settings, await _find_namespace(loaded.settings)
     names = Names(namespace) if namespace else None
     found = await run_checks(settings, names, examined, only=wanted, trouble=trouble)
     counts = count(found)
