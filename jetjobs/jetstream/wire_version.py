@@ -67,5 +67,5 @@ def compare_layouts(layouts: Mapping[str, str]) -> None:
             f"streams of another version of jetjobs: {', '.join(others)} "
             f"(layout {', '.join(sorted(set(others.values())))}; this version uses layout {WIRE_VERSION})",
             hint="in development, `jetjobs dev --fresh` starts with an empty store; elsewhere, run the remaining "
-            "jobs with the other version, then delete these streams and the buckets of the namespace",
+            "jobs with the other version, then delete these streams with `jetjobs setup destroy --namespace NAME`",
         )

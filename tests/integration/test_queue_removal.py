@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from jetjobs.admin import queues as admin_queues
 from jetjobs.errors import QueueInUse, QueueNotFound
 from jetjobs.jetstream.queues import removal
 from tests.support.probe import eventually, wait_until
+from tests.support.roles import GuardedServer
 from tests.support.server import Truth
 from tests.support.workers import provisioned, running
 
@@ -144,3 +146,14 @@ async def test_a_queue_that_is_being_deleted_accepts_no_job(
         await app.queues.delete("mail")
         assert [type(answer) for answer in answers] == [QueueNotFound]
         assert await app.queues.names() == ["default"]
+
+
+async def test_the_role_of_the_example_that_creates_queues_may_delete_them(tmp_path: Path) -> None:
+    with GuardedServer(tmp_path) as server:
+        mailer = Mailer(JetJobs("test", settings=server.settings_of("setup")))
+        async with provisioned(mailer.app) as app:
+            assert (await app.queues.delete("mail")).queue == "mail"
+            assert await app.queues.names() == ["default"]
+            deleted = await removal.destroy(app.jetstream.connection, app.jetstream.names)
+            assert "jobs-work-default" in deleted
+            assert await removal.streams_of(app.jetstream.connection, app.jetstream.names) == []

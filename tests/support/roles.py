@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from jetjobs import Settings
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.model.settings import build_settings
+from tests.support.server import server_settings
 
 EXAMPLE = Path(__file__).parents[2] / "nats-server.conf"
 
@@ -71,4 +71,4 @@ class GuardedServer(EmbeddedServer):
     def settings_of(self, role: str, **groups: dict[str, Any]) -> Settings:
         """The settings of an app that connects in that role."""
         login = {"user": role, "password": "secret", "inbox_prefix": f"_INBOX_{role}"}
-        return build_settings({**groups, "nats": {"url": self.url, **login, **groups.get("nats", {})}})
+        return server_settings(self.url, **{**groups, "nats": {**login, **groups.get("nats", {})}})

@@ -49,8 +49,9 @@ async def dev(
     Ctrl-C stops the worker, then the server. The server is its own: only --server replaces it, and a
     server on another machine is changed after confirmation.
     """
-    _check_env(state.settings(dotenv=True))
-    target = find_app(app or state.settings(dotenv=True).settings.app)
+    loaded = state.settings(dotenv=True)
+    _check_env(loaded)
+    target = find_app(app or loaded.settings.app)
     loaded = state.settings(app=target, dotenv=True)
     _check_env(loaded)
     if reload and find_spec("watchfiles") is None:
