@@ -31,7 +31,8 @@ def roles_config(folder: Path, removed: Sequence[Removed] = ()) -> Path:
     lines = example[example.index("# authorization {") :].split("\n\n")[0].splitlines()
     rules = "\n".join(line.removeprefix("#") for line in lines if not line.startswith("# Give each"))
     rules = re.sub(r"\$JOBS_\w+_PASSWORD", '"secret"', rules)
-    rules = re.sub(r"\bshop(?=[.-])", "jobs", rules)  # the namespace of the tests
+    assert not re.search(r"jobs[.-]", rules), "a subject of another namespace than that of the example"
+    rules = re.sub(r"(?<![a-z])shop(?=[.-])", "jobs", rules)  # the namespace of the tests
     rules = rules.replace("users = [", 'users = [\n{ user: root, password: "secret" }')
     for one in removed:
         rules = _without(rules, one)
