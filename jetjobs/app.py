@@ -37,6 +37,7 @@ from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 from jetjobs.model.wire.validation import check_token
 from jetjobs.observe.observers import Observers
+from jetjobs.sync import HandleLookup, SyncClient
 from jetjobs.worker.options import Lifespan, WorkerOptions
 from jetjobs.worker.worker import Worker
 
@@ -68,6 +69,9 @@ class JetJobs(Router):
         self.classifiers: dict[type[BaseException], Classifier] = {}
         """The functions registered with `classify`, by exception class."""
         self._session: Session | None = None
+        self.sync = SyncClient(self)
+        """Enqueue and manage jobs from code without an event loop."""
+        self._lookup = HandleLookup(self, self.sync)
 
     # Declaring
 
@@ -112,7 +116,7 @@ class JetJobs(Router):
             self.tasks.keys(),
             getattr(sys.modules["jetjobs"], "__version__", ""),
             declared=lambda: [(task.queue, task.name) for task in tuple(self.tasks.values())],
-            connected=lambda: self._session is not None and self._session.jetstream.connection.connected,
+            connected=lambda: self.sync.connected or (self.is_open and self.jetstream.connection.connected),
             worker=worker,
         )
         self.observe(metrics.observe, *metrics.kinds)
@@ -141,6 +145,7 @@ class JetJobs(Router):
         if self._session is not None:
             raise DefinitionError("the app is open", hint="settings are read when it opens; close it first")
         before, self._settings = self._settings, settings
+        self.sync.reset()
         return before
 
     async def open(self) -> Self:
@@ -151,7 +156,7 @@ class JetJobs(Router):
         jetstream = JetStreamClient(self.settings, f"jetjobs-{self.name}", self._observers.notify)
         # An app without tasks is an operator's, who works on every queue.
         await jetstream.open(self.task_queues or None)
-        self._session = Session(jetstream, Enqueuer(jetstream, jetstream.result_waiter, self.name))
+        self._session = Session(jetstream, Enqueuer(jetstream, self._lookup, self.name))
         return self
 
     async def close(self) -> None:
@@ -202,6 +207,9 @@ class JetJobs(Router):
         self._observers.notify(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
         return handle
 
+    def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        return super().send_sync(request) if self._parents else self.sync.enqueue(request)
+
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs in batches of 1,000 and return a report with one entry per request.
 
@@ -234,16 +242,12 @@ class JetJobs(Router):
 
     def _handle(self, job_id: str, queue: str, task: str, run: str = "") -> JobHandle[Any]:
         known = self.tasks.get(task)
+        stores_result = known is None or known.store_result
         handle: JobHandle[Any] = JobHandle(
-            job_id,
-            queue,
-            task,
-            run=run,
-            stores_result=known.store_result if known is not None else True,
-            duplicate=not run,
+            job_id, queue, task, run=run, stores_result=stores_result, duplicate=not run
         )
         decode = known.signature.decode_result if known is not None else read_json
-        return handle.attach(self.jetstream.result_waiter, decode)
+        return handle.attach(self._lookup, decode)
 
     @property
     def schedules(self) -> Schedules:
@@ -289,8 +293,7 @@ class JetJobs(Router):
     ) -> Worker:
         """A worker for the tasks of this app, on its connection. `await worker.run()` runs until it is stopped.
 
-        With `schedules` the worker is also a candidate for leader; the leader plans the schedules. A worker with 0
-        slots takes no jobs and serves no queue.
+        With `schedules` it is a candidate for leader, which plans the schedules. With 0 slots it serves no queue.
         """
         slots = self.settings.worker.slots if slots is None else slots
         if slots == 0:

@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from jetjobs.model.durations import DurationLike, as_duration
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
 
 R = TypeVar("R")
+
+RESULT_WAIT = timedelta(hours=1)
+"""How long a result is waited for by default."""
 
 
 class JobLookup(Protocol):
@@ -18,6 +22,8 @@ class JobLookup(Protocol):
     def result(
         self, handle: JobHandle[Any], decode: Callable[[bytes], Any], timeout_s: float
     ) -> Awaitable[Any]: ...
+
+    def result_sync(self, handle: JobHandle[Any], decode: Callable[[bytes], Any], timeout_s: float) -> Any: ...
 
     def shown(self, handle: JobHandle[Any], timeout_s: float) -> Awaitable[Any]: ...
 
@@ -69,6 +75,13 @@ class JobHandle(Generic[R]):
         assert self._decode is not None
         seconds = 3600.0 if timeout is None else timeout.total_seconds()
         return cast(R, await self._lookup.result(self, self._decode, seconds))
+
+    def result_sync(self, timeout: DurationLike | None = None) -> R:
+        """`result` for code without an event loop: `handle.result_sync(10)`. See `app.sync`."""
+        assert self._lookup is not None
+        assert self._decode is not None
+        limit = RESULT_WAIT if timeout is None else as_duration("timeout", timeout)
+        return cast(R, self._lookup.result_sync(self, self._decode, limit.total_seconds()))
 
     async def shown_result(self, timeout: timedelta | None = None) -> Any:
         """The result as plain JSON with `***` in place of secrets. Waits and raises like `result`."""

@@ -66,7 +66,7 @@ class Router:
             if not callable(function) or isinstance(function, Task):
                 raise DefinitionError(f"a task must be a function, not {function!r}")
             kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-            task = cast("Task[Any, Any]", kind(function, self.send, options, self._declare))
+            task = cast("Task[Any, Any]", kind(function, self.send, self.send_sync, options, self._declare))
             self._add(task)
             return task
 
@@ -132,8 +132,15 @@ class Router:
 
     async def send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         """Store one request through the app that includes this router."""
+        return await self._parent_for(request).send(request)
+
+    def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        """`send` for code without an event loop."""
+        return self._parent_for(request).send_sync(request)
+
+    def _parent_for(self, request: JobRequest[Any]) -> Router:
         if not self._parents:
             raise DefinitionError(
                 f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
             )
-        return await self._parents[-1].send(request)
+        return self._parents[-1]

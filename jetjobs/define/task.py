@@ -40,6 +40,7 @@ class JobRequest(NamedTuple, Generic[R]):
 
 
 Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
+SendSync = Callable[[JobRequest[Any]], JobHandle[Any]]
 Declare = Callable[["Task[Any, Any]", Mapping[str, Any]], None]
 
 
@@ -48,7 +49,12 @@ class Task(Generic[P, R]):
     """A registered function. Calling it calls the function; `enqueue` stores a job."""
 
     def __init__(
-        self, function: Callable[..., Any], send: Send, options: TaskOptions, declare: Declare | None = None
+        self,
+        function: Callable[..., Any],
+        send: Send,
+        send_sync: SendSync,
+        options: TaskOptions,
+        declare: Declare | None = None,
     ) -> None:
         self.function = function
         self.name = check_token("task", options.get("name", getattr(function, "__name__", "")))
@@ -80,6 +86,7 @@ class Task(Generic[P, R]):
         """The secret parts of the result, in the form of the done record; empty if there are none."""
         self.send = send
         """Stores a request of this task: the method of the app or router that declared it."""
+        self.send_sync = send_sync
         self._declare = declare
         self._scheduled = False
         self.__name__ = self.name
@@ -144,6 +151,10 @@ class Task(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Check the arguments and store a job. Returns once the server has confirmed it."""
         return await self.send(self.bind(*args, **kwargs))
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`enqueue` for code without an event loop: web frameworks, scripts and plain tasks. See `app.sync`."""
+        return self.send_sync(self.bind(*args, **kwargs))
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> Self:
         """Run the task on a cron schedule: `report.cron("0 9 * * 1-5", tz="Europe/Berlin")`.
@@ -221,3 +232,7 @@ class TaskCall(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`Task.enqueue` with these options."""
         return await self.task.send(self.bind(*args, **kwargs))
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """`Task.enqueue_sync` with these options."""
+        return self.task.send_sync(self.bind(*args, **kwargs))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+DurationLike = timedelta | float | str
+"""What users may give: a timedelta, a number of seconds, or text."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -25,6 +28,26 @@ def parse_duration(text: str) -> timedelta:
         return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
     except OverflowError:
         raise ValueError(f"invalid duration {text!r}: too long") from None
+
+
+def as_duration(name: str, value: DurationLike) -> timedelta:
+    """The duration that a user gave for the parameter `name`. ValueError for an invalid or negative one.
+
+    >>> [as_duration("timeout", value).total_seconds() for value in (1.5, "2m", timedelta(hours=1))]
+    [1.5, 120.0, 3600.0]
+    """
+    try:
+        if isinstance(value, str):
+            return parse_duration(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = timedelta(seconds=value)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}: invalid duration {value!r}: use seconds, a timedelta, or 10s, 5m, 2h") from None
+    if not isinstance(value, timedelta):
+        raise ValueError(f"{name}: invalid duration {value!r}: use seconds, a timedelta, or 10s, 5m, 2h")
+    if value < timedelta(0):
+        raise ValueError(f"{name}: a duration cannot be negative")
+    return value
 
 
 def show_duration(seconds: float) -> str:

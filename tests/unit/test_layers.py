@@ -75,6 +75,7 @@ TOP = {
     "bulk": "top",
     "doctor": "top",
     "enqueue": "top",
+    "sync": "top",
     "errors": "top",
     "events": "top",
     "config": "settings",
