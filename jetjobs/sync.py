@@ -139,8 +139,6 @@ def _forked() -> None:
     global _background, _lock
     _lock = threading.RLock()
     if _background is not None:
-        for task in asyncio.all_tasks(_background.loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it will never run here
         _of_parents.append(_background)
         _background = None
 
