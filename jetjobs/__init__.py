@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from jetjobs.model.settings import Settings
     from jetjobs.model.settings import WorkerSettings as WorkerSettings
     from jetjobs.observe.metrics import Metrics as Metrics
+    from jetjobs.sync import SyncClient as SyncClient
     from jetjobs.worker.worker import Worker
 
 __all__ = [
@@ -118,6 +119,7 @@ _ANNOTATION_HOMES = {
     "jetjobs.model.job": "Job",
     "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",
+    "jetjobs.sync": "SyncClient",
 }
 _HOME_OF = {
     name: home for homes in (_HOMES, _ANNOTATION_HOMES) for home, names in homes.items() for name in names.split()

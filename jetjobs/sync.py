@@ -20,7 +20,7 @@ from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.task import JobRequest
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.durations import DurationLike, as_duration
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import JetJobsError, JobNotFound
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
@@ -123,7 +123,7 @@ _background: _Background | None = None
 _lock = threading.RLock()
 """Held while the background loop starts. It is also held during a fork: a child never sees half of a start."""
 _of_parents: list[_Background] = []
-"""In a forked process. They are kept: a loop that is collected changes the set of sockets shared with the parent."""
+"""Kept in a forked process: collecting a loop would change the set of sockets that it shares with the parent."""
 
 
 def _current() -> _Background:
@@ -206,7 +206,7 @@ class SyncClient:
     def result(
         self,
         job_id: str,
-        timeout: DurationLike | None = None,
+        timeout: Duration | None = None,
         *,
         queue: str | None = None,
         task: str | None = None,
@@ -223,10 +223,10 @@ class SyncClient:
         task: str | None = None,
         by: str = "",
         reason: str = "",
-        timeout: DurationLike = 10,
+        timeout: Duration = 10,
     ) -> CancelAnswer:
         """Cancel a job in any state and report the outcome. Waits up to `timeout` for a running job to end."""
-        limit = as_duration("timeout", timeout)
+        limit = to_duration("timeout", timeout)
         return self._run(
             "app.jobs.cancel(...)",
             lambda app: app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=limit),

@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from jetjobs.model.durations import DurationLike, as_duration
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
 
 R = TypeVar("R")
 
-RESULT_WAIT = timedelta(hours=1)
-"""How long a result is waited for by default."""
+_DEFAULT_TIMEOUT = timedelta(hours=1)
 
 
 class JobLookup(Protocol):
@@ -76,12 +75,11 @@ class JobHandle(Generic[R]):
         seconds = 3600.0 if timeout is None else timeout.total_seconds()
         return cast(R, await self._lookup.result(self, self._decode, seconds))
 
-    def result_sync(self, timeout: DurationLike | None = None) -> R:
+    def result_sync(self, timeout: Duration | None = None) -> R:
         """`result` for code without an event loop: `handle.result_sync(10)`. See `app.sync`."""
         assert self._lookup is not None
         assert self._decode is not None
-        limit = RESULT_WAIT if timeout is None else as_duration("timeout", timeout)
-        return cast(R, self._lookup.result_sync(self, self._decode, limit.total_seconds()))
+        return cast(R, self._lookup.result_sync(self, self._decode, _seconds(timeout)))
 
     async def shown_result(self, timeout: timedelta | None = None) -> Any:
         """The result as plain JSON with `***` in place of secrets. Waits and raises like `result`."""
@@ -102,3 +100,7 @@ class JobHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self.task}@{self.queue}{' duplicate' if self.duplicate else ''}>"
+
+
+def _seconds(timeout: Duration | None) -> float:
+    return to_duration("timeout", _DEFAULT_TIMEOUT if timeout is None else timeout).total_seconds()

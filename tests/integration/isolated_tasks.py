@@ -43,6 +43,17 @@ def known(error: Known) -> Verdict:
     return Verdict("later" in str(error), 3600.0 if "later" in str(error) else None)
 
 
+@app.task
+async def leaf() -> str:
+    return str(current_job().parent_id)
+
+
+@app.task(isolation="process")
+def branch() -> list[str]:
+    handle = leaf.enqueue_sync()
+    return [current_job().id, handle.result_sync(10)]
+
+
 @app.task(isolation="process")
 def next_day(order: Order, by: timedelta) -> Order:
     return Order(number=order.number + 1, placed=order.placed + by, raw=order.raw)

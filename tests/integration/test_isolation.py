@@ -65,6 +65,15 @@ async def test_arguments_and_results_keep_their_types(app: JetJobs, truth: Truth
     await truth.until_empty()
 
 
+async def test_a_task_in_a_child_enqueues_on_the_server_of_its_worker_and_is_the_parent(
+    app: JetJobs, truth: Truth
+) -> None:
+    async with running(app.worker()):
+        handle = await tasks.branch.enqueue()
+        assert await handle.result(SOON) == [handle.id, handle.id]
+    assert len(await truth.done()) == 2
+
+
 async def test_the_running_job_is_known_in_the_child_and_children_are_reused(app: JetJobs) -> None:
     async with running(app.worker(name="w1")):
         answers = []

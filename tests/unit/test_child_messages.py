@@ -19,10 +19,24 @@ from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Classifier,
 from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Retried, Snoozed
+from jetjobs.model.settings import build_settings
 from jetjobs.worker.isolation.channel import ProtocolError
-from jetjobs.worker.isolation.messages import context_data, context_from, error_data, error_from
+from jetjobs.worker.isolation.messages import (
+    context_data,
+    context_from,
+    error_data,
+    error_from,
+    settings_data,
+)
 
 JOB = Job("j1", "t", "default", "normal", b"{}", enqueued_at=1.0, headers={"tenant": "a"})
+
+
+def test_settings_are_the_same_in_the_child_passwords_and_durations_included() -> None:
+    nats = {"url": "nats://h:1", "user": "u", "password": "secret", "connect_timeout": "1m30s"}
+    settings = build_settings({"nats": nats, "queues": {"lease": 2.5}})
+    assert build_settings(json.loads(json.dumps(settings_data(settings)))) == settings
+    assert settings_data(None) is None
 
 
 def task_with(policy: RetryPolicy) -> Task[[], None]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from jetjobs.define.context import enter_job
 from jetjobs.define.task import Task
+from jetjobs.model.settings import build_settings
 from jetjobs.worker.isolation.app_locator import AppLocation, load_app
 from jetjobs.worker.isolation.channel import Channel, Frame
 from jetjobs.worker.isolation.log_forwarding import ForwardingHandler
@@ -73,6 +74,8 @@ class Child:
         logs.install(setup["levels"])
         try:
             app = load_app(AppLocation(**setup["location"]))
+            if setup["settings"] is not None:
+                app.configure(build_settings(setup["settings"]))  # for tasks that enqueue
             missing = [name for name in setup["tasks"] if name not in app.tasks]
         except BaseException as error:  # including sys.exit() in a module
             text = "".join(traceback.format_exception_only(error)).strip()

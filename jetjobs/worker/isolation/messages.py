@@ -1,4 +1,4 @@
-"""Encode contexts, signals and errors as plain data for the channel to a child. Nothing is pickled."""
+"""Encode settings, contexts, signals and errors as plain data for the channel to a child. Nothing is pickled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic import SecretStr
+
 from jetjobs.define.context import AttemptServices, Context
 from jetjobs.define.task import Task
 from jetjobs.model.decision import describe, is_retryable
@@ -14,10 +16,24 @@ from jetjobs.model.error_classification import Classifier, classify
 from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.settings import Settings
 from jetjobs.worker.isolation.channel import ProtocolError
 
 CHILD_MAIN = "__mp_main__"
 """Module name of the main program in a child, as in multiprocessing: `__name__ == "__main__"` is false there."""
+
+
+def settings_data(settings: Settings | None) -> dict[str, Any] | None:
+    """The settings of the app with its passwords. The worker may have them from its command line."""
+    return None if settings is None else _plain(settings.model_dump())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def context_data(context: Context) -> dict[str, Any]:
