@@ -130,7 +130,8 @@ def _current() -> _Background:
     global _background
     with _lock:
         if _background is None:
-            _background = _Background()
+            # In an empty context: the loop would keep that of the first call, for example of a web request.
+            _background = contextvars.Context().run(_Background)
         return _background
 
 
@@ -297,7 +298,7 @@ class SyncClient:
     def _open(self, background: _Background) -> _Opened:
         app = copy.copy(self._app)  # shares tasks and observers
         app._session = None
-        # In an empty context: the connection lives longer than the job or web request that opens it.
+        # In an empty context, too: the connection does not belong to the job that opens it.
         opening = background.loop.create_task(background.open(app), context=contextvars.Context())
         opening.add_done_callback(lambda done: self._close_with_app(background, done))
         return _Opened(background, opening)
