@@ -249,6 +249,7 @@ def test_the_connection_does_not_keep_the_context_of_the_call_that_opened_it(que
         work.enqueue_sync(1)
         return weakref.ref(request)
 
+    jetjobs.sync._exit()  # the next call starts the background loop
     seen = contextvars.copy_context().run(view)
     gc.collect()
     assert seen() is None
