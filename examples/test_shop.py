@@ -91,11 +91,8 @@ async def test_a_worker_makes_thumbnails(jetjobs_app: JetJobs, jetjobs_worker: W
 
 
 def test_the_helpers_work_in_a_plain_test(jetjobs_app: JetJobs) -> None:
-    async def order() -> None:
-        async with jetjobs_app:
-            await place_order(Order(id=7, amount=19.9), "Ada")
-
-    asyncio.run(order())
+    handle = charge.enqueue_sync(Order(id=7, amount=19.9))
     assert_enqueued(jetjobs_app, charge)
     asyncio.run(drain(jetjobs_app, retries=True))
     refute_enqueued(jetjobs_app, charge)
+    assert handle.result_sync(5) == "charged 19.90 for order 7"

@@ -46,6 +46,14 @@ async def use() -> None:
     assert_type(await plain, str)
     assert_type(resize("cat.png"), list[int])
 
+    assert_type(greet.enqueue_sync("Ada", times=2), JobHandle[str])
+    assert_type(greet.enqueue_sync("Ada").result_sync("10s"), str)
+    assert_type(resize.options(key="k").enqueue_sync("cat.png").result_sync(10), list[int])
+    assert_type(app.sync.enqueue(greet.bind("Ada")), JobHandle[str])
+    greet.enqueue_sync(7)  # type: ignore[arg-type]
+    greet.enqueue_sync("Ada", colour="red")  # type: ignore[call-arg]
+    greet.enqueue_sync("Ada").result_sync([1])  # type: ignore[arg-type]
+
     await greet.enqueue(7)  # type: ignore[arg-type]
     await greet.enqueue("Ada", colour="red")  # type: ignore[call-arg]
     await greet.enqueue()  # type: ignore[call-arg]
