@@ -64,6 +64,7 @@ class _Background:
     def __init__(self) -> None:
         # Not the loop of a policy: the program may have chosen one with other rules for threads and forks.
         self.loop = asyncio.SelectorEventLoop()
+        self.pid = os.getpid()
         self._clients: set[JetStreamClient] = set()
         self._closing: set[asyncio.Task[None]] = set()
         running = threading.Event()
@@ -128,11 +129,18 @@ _of_parents: list[_Background] = []
 
 def _current() -> _Background:
     global _background
+    if _background is not None and _background.pid != os.getpid():
+        _forked()  # by a server in C, such as uWSGI, which does not call the hooks of Python
     with _lock:
         if _background is None:
             # In an empty context: the loop would keep that of the first call, for example of a web request.
             _background = contextvars.Context().run(_Background)
         return _background
+
+
+def run_in_background(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on the background loop and wait for its result, even if this thread runs a loop of its own."""
+    return _current().run(work)
 
 
 def _forked() -> None:

@@ -292,6 +292,22 @@ async def test_a_connection_that_the_client_gave_up_is_replaced(queues: None, ap
     await wait_until(lambda: connections() == before)
 
 
+def test_a_process_that_was_forked_without_the_hooks_of_python_starts_its_own_loop(
+    queues: None, work: Any
+) -> None:
+    work.enqueue_sync(1)
+    of_parent = jetjobs.sync._background
+    assert of_parent is not None
+    of_parent.pid -= 1  # uWSGI forks in C: only the process id shows it
+    try:
+        work.enqueue_sync(2)
+        assert jetjobs.sync._background is not of_parent
+        assert of_parent in jetjobs.sync._of_parents
+    finally:
+        jetjobs.sync._of_parents.remove(of_parent)
+        of_parent.end()
+
+
 async def test_new_settings_close_the_connection_and_the_next_call_uses_them(
     queues: None, app: JetJobs, work: Any, settings_for: Callable[..., Settings], truth: Truth
 ) -> None:
