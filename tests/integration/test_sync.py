@@ -92,9 +92,11 @@ async def test_a_job_is_stored_when_enqueue_sync_returns(queues: None, work: Any
 
 def test_threads_that_call_at_once_share_one_connection(queues: None, app: JetJobs, work: Any) -> None:
     before = connections()
+    assert not app.sync.connected
     handles = in_threads(16, lambda n: [work.enqueue_sync(n) for _ in range(5)])
     assert len({handle.id for some in handles for handle in some}) == 80
     assert connections() == before + 1
+    assert app.sync.connected
     assert [thread.name for thread in threading.enumerate()].count("jetjobs-sync") == 1
 
 
