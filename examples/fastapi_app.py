@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, HTTPException
 
-from jetjobs import JetJobs, JobNotFound
+from jetjobs import JetJobs, JobNotFound, JobStatus
 
 app = JetJobs("thumbnails")
 
@@ -45,8 +44,8 @@ def create_preview(path: str) -> dict[str, str]:
 
 
 @web.get("/jobs/{job_id}")
-async def show_job(job_id: str) -> dict[str, Any]:
+async def show_job(job_id: str) -> JobStatus:
     try:
-        return (await app.jobs.get(job_id)).as_dict()
+        return await app.jobs.get(job_id)
     except JobNotFound as error:
         raise HTTPException(404, str(error)) from None

@@ -16,6 +16,7 @@ from jetjobs.jetstream.messages.codec import MAX_HEADERS, header_size
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT, labels_of
 from jetjobs.jetstream.messages.publisher import Outgoing, Unconfirmed, WrongLastSequence
+from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import (
     BrokerError,
     EnqueueUnconfirmed,
@@ -210,7 +211,9 @@ class Enqueuer:
 
 
 def _due_at(options: EnqueueOptions, now: float) -> float:
-    return options["run_at"].timestamp() if "run_at" in options else now + options["delay"].total_seconds()
+    if "run_at" in options:
+        return options["run_at"].timestamp()
+    return now + to_duration("delay", options["delay"]).total_seconds()
 
 
 def claim_check(job: Job, token: str = "") -> Job:

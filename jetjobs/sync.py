@@ -10,14 +10,14 @@ import copy
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, Unpack, overload
 
-from jetjobs.admin.cancel import CancelAnswer
 from jetjobs.admin.dead_letters import DeadLetters
 from jetjobs.admin.jobs import Jobs
 from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.durations import Duration, to_duration
@@ -26,6 +26,7 @@ from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.views.dead_letter import ReplayAnswer
+from jetjobs.model.views.job_changes import CancelAnswer
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -51,6 +52,9 @@ class App(Protocol):
     async def open(self) -> Self: ...
     async def close(self) -> None: ...
     async def send(self, request: JobRequest[Any]) -> JobHandle[Any]: ...
+    async def enqueue(
+        self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]: ...
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport: ...
     async def job(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobHandle[Any]: ...
 
@@ -199,10 +203,24 @@ class SyncClient:
         self._app = app
         self._opened: _Opened | None = None
 
-    def enqueue(self, request: JobRequest[R]) -> JobHandle[R]:
-        """Store one job: `app.sync.enqueue(greet.bind("Ada"))`. Returns once the server has confirmed it."""
-        name = getattr(request.task.function, "__name__", request.task.name)
-        return self._run(f"{name}.enqueue(...)", lambda app: app.send(request))
+    @overload
+    def enqueue(self, task: JobRequest[R], /) -> JobHandle[R]: ...
+    @overload
+    def enqueue(
+        self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]: ...
+    def enqueue(
+        self,
+        task: JobRequest[Any] | str,
+        args: Mapping[str, Any] | None = None,
+        /,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[Any]:
+        """Store one job, of a request or by the name of its task: `app.sync.enqueue(greet.bind("Ada"))`,
+        `app.sync.enqueue("greet", {"name": "Ada"})`. Returns once the server has confirmed it."""
+        if isinstance(task, JobRequest):
+            return self._run(f"{task.task.name}.enqueue(...)", lambda app: app.send(task))
+        return self._run("app.enqueue(...)", lambda app: app.enqueue(task, args, **options))
 
     def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs; see `app.enqueue_many`."""
@@ -315,23 +333,3 @@ class SyncClient:
         """Close the connection when the app is garbage-collected."""
         if not opening.cancelled() and opening.exception() is None:
             weakref.finalize(self._app, background.close_later, opening.result().jetstream).atexit = False
-
-
-class HandleLookup:
-    """What the handles of an app use: the session of the app that is open when they are asked, or `app.sync`."""
-
-    def __init__(self, app: App, sync: SyncClient) -> None:
-        self._app = app
-        self.result_sync = sync.wait
-
-    def result(self, handle: JobHandle[Any], decode: Callable[[bytes], Any], timeout_s: float) -> Awaitable[Any]:
-        return self._app.jetstream.result_waiter.result(handle, decode, timeout_s)
-
-    def shown(self, handle: JobHandle[Any], timeout_s: float) -> Awaitable[Any]:
-        return self._app.jetstream.result_waiter.shown(handle, timeout_s)
-
-    def status(self, handle: JobHandle[Any]) -> Awaitable[JobStatus]:
-        return self._app.jetstream.result_waiter.status(handle)
-
-    def follow(self, handle: JobHandle[Any]) -> AsyncIterator[JobStatus]:
-        return self._app.jetstream.result_waiter.follow(handle)

@@ -149,6 +149,16 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(queues: None, app
     assert connections() == before
 
 
+def test_a_task_instead_of_a_request_is_refused(queues: None, app: JetJobs, work: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"must be the name of a task, not <Task work queue=default>"):
+        app.sync.enqueue(work)
+
+
+def test_a_task_of_another_service_is_enqueued_by_its_name(queues: None, app: JetJobs) -> None:
+    handle = app.sync.enqueue("elsewhere", {"n": 1}, queue="default", job_id="e-1")
+    assert (handle.id, app.sync.get("e-1").task) == ("e-1", "elsewhere")
+
+
 def test_tasks_of_routers_and_included_apps_use_the_app_that_includes_them(
     make_app: Callable[..., JetJobs], queues: None, app: JetJobs
 ) -> None:

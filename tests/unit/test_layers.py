@@ -78,6 +78,7 @@ TOP = {
     "sync": "top",
     "errors": "top",
     "events": "top",
+    "foreign_task": "top",
     "config": "settings",
     "dev_server": "settings",
     "pytest_plugin": "cli",
