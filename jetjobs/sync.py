@@ -21,7 +21,7 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.define.task import JobRequest
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.durations import Duration, to_duration
-from jetjobs.model.errors import JetJobsError, JobNotFound
+from jetjobs.model.errors import DefinitionError, JetJobsError, JobNotFound
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
@@ -201,8 +201,12 @@ class SyncClient:
 
     def enqueue(self, request: JobRequest[R]) -> JobHandle[R]:
         """Store one job: `app.sync.enqueue(greet.bind("Ada"))`. Returns once the server has confirmed it."""
-        name = getattr(request.task.function, "__name__", request.task.name)
-        return self._run(f"{name}.enqueue(...)", lambda app: app.send(request))
+        if not isinstance(request, JobRequest):
+            raise DefinitionError(
+                f"a request is needed, not {request!r:.80}",
+                hint="app.sync.enqueue(task.bind(...)) or task.enqueue_sync(...)",
+            )
+        return self._run(f"{request.task.name}.enqueue(...)", lambda app: app.send(request))
 
     def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs; see `app.enqueue_many`."""

@@ -149,6 +149,12 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(queues: None, app
     assert connections() == before
 
 
+def test_a_task_instead_of_a_request_is_refused(app: JetJobs, work: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^a request is needed, not <Task work queue=default>$") as caught:
+        app.sync.enqueue(work)
+    assert caught.value.hint == "app.sync.enqueue(task.bind(...)) or task.enqueue_sync(...)"
+
+
 def test_tasks_of_routers_and_included_apps_use_the_app_that_includes_them(
     make_app: Callable[..., JetJobs], queues: None, app: JetJobs
 ) -> None:
