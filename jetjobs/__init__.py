@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jetjobs.define.task import JobRequest, Task
     from jetjobs.define.task import SyncTask as SyncTask
     from jetjobs.define.task import TaskCall as TaskCall
+    from jetjobs.model.durations import Duration as Duration
     from jetjobs.model.errors import (
         BrokerUnavailable,
         EnqueueError,
@@ -35,14 +36,12 @@ if TYPE_CHECKING:
         JobCancelled,
         JobFailed,
         JobNotFound,
-        Reject,
         ResultNotReady,
-        Retry,
-        Snooze,
     )
     from jetjobs.model.events import Observer
     from jetjobs.model.job import Job as Job
     from jetjobs.model.job import JobState, JobStatus
+    from jetjobs.model.outcome import Reject, Retry, Snooze
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.schedule.schedule import Schedule
     from jetjobs.model.settings import NatsSettings as NatsSettings
@@ -100,9 +99,10 @@ _HOMES = {
     "jetjobs.define.secret": "Secret",
     "jetjobs.define.task": "JobRequest Task",
     "jetjobs.model.errors": "BrokerUnavailable EnqueueError InvalidArguments JetJobsError JobCancelled JobFailed "
-    "JobNotFound Reject ResultNotReady Retry Snooze",
+    "JobNotFound ResultNotReady",
     "jetjobs.model.events": "Observer",
     "jetjobs.model.job": "JobState JobStatus",
+    "jetjobs.model.outcome": "Reject Retry Snooze",
     "jetjobs.model.retry": "RetryPolicy",
     "jetjobs.model.schedule.schedule": "Schedule",
     "jetjobs.model.settings": "Settings",
@@ -115,6 +115,7 @@ _ANNOTATION_HOMES = {
     "jetjobs.define.options": "EnqueueOptions ScheduleOptions TaskOptions",
     "jetjobs.define.router": "TaskDecorator",
     "jetjobs.define.task": "AsyncTask SyncTask TaskCall",
+    "jetjobs.model.durations": "Duration",
     "jetjobs.model.job": "Job",
     "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",

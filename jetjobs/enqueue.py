@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, NamedTuple
 
+from jetjobs.admin.jobs import Jobs
 from jetjobs.define.context import running_job
 from jetjobs.define.enqueue_report import Entry
 from jetjobs.define.handle import JobHandle
@@ -17,6 +18,7 @@ from jetjobs.jetstream.messages.codec import MAX_HEADERS, header_size
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT, labels_of
 from jetjobs.jetstream.messages.publisher import Outgoing, Unconfirmed, WrongLastSequence
+from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import (
     BrokerError,
     EnqueueUnconfirmed,
@@ -48,6 +50,7 @@ class Enqueuer:
     def __init__(self, jetstream: JetStreamClient, waiter: ResultWaiter, producer: str) -> None:
         self._jetstream = jetstream
         self._waiter = waiter
+        self._jobs = Jobs(jetstream)
         self._headers = {h.PRODUCER: producer}
 
     async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
@@ -206,11 +209,13 @@ class Enqueuer:
             stores_result=task.store_result,
             duplicate=entry.duplicate,
         )
-        return handle.attach(self._waiter, task.signature.decode_result)
+        return handle.attach(self._waiter, task.signature.decode_result, self._jobs)
 
 
 def _due_at(options: EnqueueOptions, now: float) -> float:
-    return options["run_at"].timestamp() if "run_at" in options else now + options["delay"].total_seconds()
+    if "run_at" in options:
+        return options["run_at"].timestamp()
+    return now + to_duration("delay", options["delay"]).total_seconds()
 
 
 def claim_check(job: Job, token: str = "") -> Job:

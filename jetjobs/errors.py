@@ -26,15 +26,11 @@ from jetjobs.model.errors import (
     LeaseLost,
     MalformedJob,
     QueueNotFound,
-    Reject,
     ResultError,
     ResultExpired,
     ResultNotReady,
-    Retry,
     ScheduleConflict,
     ScheduleNotFound,
-    Signal,
-    Snooze,
     StorageFull,
     TopologyConflict,
     TopologyMissing,
@@ -44,6 +40,7 @@ from jetjobs.model.errors import (
     WorkerNotFound,
     WorkerSilent,
 )
+from jetjobs.model.outcome import Reject, Retry, Signal, Snooze
 
 __all__ = [
     "PERMANENT",

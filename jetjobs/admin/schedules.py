@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, Unpack
 
 from jetjobs.define.handle import JobHandle
@@ -17,6 +17,7 @@ from jetjobs.jetstream.leader_lock import lock_holder
 from jetjobs.jetstream.messages.publisher import Unconfirmed
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.jetstream.schedules.ticks import tick_job
+from jetjobs.model.durations import Duration
 from jetjobs.model.errors import ConfigError, DefinitionError, ScheduleConflict, TopologyMissing
 from jetjobs.model.job import Job
 from jetjobs.model.masking import mask, read_paths
@@ -37,7 +38,7 @@ class PutOptions(ScheduleOptions, total=False):
     """The options of a schedule, with its rule: either `cron` or `every`."""
 
     cron: str
-    every: timedelta
+    every: Duration
 
 
 @public("jetjobs.admin")

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Iterator, MutableMapping
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from pydantic import TypeAdapter
@@ -130,12 +130,12 @@ class Context:
     @property
     def deadline(self) -> datetime:
         """When this attempt times out, in UTC."""
-        return datetime.fromtimestamp(time.time() + self.remaining_s, UTC)
+        return datetime.now(UTC) + self.remaining
 
     @property
-    def remaining_s(self) -> float:
-        """Seconds until this attempt times out."""
-        return max(0.0, self._deadline - time.monotonic())
+    def remaining(self) -> timedelta:
+        """How long until this attempt times out."""
+        return timedelta(seconds=max(0.0, self._deadline - time.monotonic()))
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
+from jetjobs.model.views.job_changes import CancelAnswer, MoveAnswer
 
 R = TypeVar("R")
+
+_DEFAULT_TIMEOUT = timedelta(hours=1)
 
 
 class JobLookup(Protocol):
@@ -26,11 +30,28 @@ class JobLookup(Protocol):
     def follow(self, handle: JobHandle[Any]) -> AsyncIterator[JobStatus]: ...
 
 
+class JobChanges(Protocol):
+    """What a handle changes on the server: operations of `app.jobs`."""
+
+    def cancel(
+        self, job_id: str, /, *, queue: str, task: str, by: str, reason: str, timeout: Duration
+    ) -> Awaitable[CancelAnswer]: ...
+
+    def run_now(self, job_id: str, /, *, queue: str, task: str) -> Awaitable[MoveAnswer]: ...
+
+    def reschedule(
+        self, job_id: str, run_at: datetime | None, /, *, delay: Duration | None, queue: str, task: str
+    ) -> Awaitable[MoveAnswer]: ...
+
+
 @public("jetjobs")
 class JobHandle(Generic[R]):
-    """A stored job. `duplicate` is True if the job existed already: this is then the handle of that live job."""
+    """A stored job. `duplicate` is True if the job existed already: this is then the handle of that live job.
 
-    __slots__ = ("_decode", "_lookup", "duplicate", "id", "queue", "run", "stores_result", "task")
+    `await handle` waits for its result.
+    """
+
+    __slots__ = ("_changes", "_decode", "_lookup", "duplicate", "id", "queue", "run", "stores_result", "task")
 
     def __init__(
         self,
@@ -51,29 +72,36 @@ class JobHandle(Generic[R]):
         self.duplicate = duplicate
         self._lookup: JobLookup | None = None
         self._decode: Callable[[bytes], Any] | None = None
+        self._changes: JobChanges | None = None
 
-    def attach(self, lookup: JobLookup, decode: Callable[[bytes], Any]) -> JobHandle[R]:
+    def attach(self, lookup: JobLookup, decode: Callable[[bytes], Any], changes: JobChanges) -> JobHandle[R]:
         """Connect the handle to the server. Called by the app."""
         self._lookup = lookup
         self._decode = decode
+        self._changes = changes
         return self
 
-    async def result(self, timeout: timedelta | None = None) -> R:
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.result().__await__()
+
+    async def result(self, timeout: Duration | None = None) -> R:
         """Wait until the job has ended and return the result of the task. The worker pushes it to the caller; the
         server is asked once a second in case the push got lost.
 
-        Raises JobFailed if the job is dead, JobCancelled if it was cancelled, ResultNotReady after `timeout`
-        (default: one hour), and ResultExpired if the record has expired or the task stores no result.
+        Raises JobFailed if the job is dead, JobCancelled if it was cancelled, ResultNotReady, which is also a
+        TimeoutError, after `timeout` (default: one hour), and ResultExpired if the record has expired or the task
+        stores no result.
         """
+        seconds = _seconds(timeout)
         assert self._lookup is not None
         assert self._decode is not None
-        seconds = 3600.0 if timeout is None else timeout.total_seconds()
         return cast(R, await self._lookup.result(self, self._decode, seconds))
 
-    async def shown_result(self, timeout: timedelta | None = None) -> Any:
+    async def shown_result(self, timeout: Duration | None = None) -> Any:
         """The result as plain JSON with `***` in place of secrets. Waits and raises like `result`."""
+        seconds = _seconds(timeout)
         assert self._lookup is not None
-        return await self._lookup.shown(self, 3600.0 if timeout is None else timeout.total_seconds())
+        return await self._lookup.shown(self, seconds)
 
     async def status(self) -> JobStatus:
         """The current status of the job."""
@@ -87,5 +115,25 @@ class JobHandle(Generic[R]):
         assert self._lookup is not None
         return self._lookup.follow(self)
 
+    async def cancel(self, *, reason: str = "", by: str = "", timeout: Duration = "10s") -> CancelAnswer:
+        """Cancel the job and report the outcome, as `app.jobs.cancel` does."""
+        assert self._changes is not None
+        where = {"queue": self.queue, "task": self.task}
+        return await self._changes.cancel(self.id, **where, by=by, reason=reason, timeout=timeout)
+
+    async def run_now(self) -> MoveAnswer:
+        """Make the job due now if it is scheduled or retrying, as `app.jobs.run_now` does."""
+        assert self._changes is not None
+        return await self._changes.run_now(self.id, queue=self.queue, task=self.task)
+
+    async def reschedule(self, *, delay: Duration | None = None, at: datetime | None = None) -> MoveAnswer:
+        """Change when the job runs if it is scheduled or retrying, as `app.jobs.reschedule` does."""
+        assert self._changes is not None
+        return await self._changes.reschedule(self.id, at, delay=delay, queue=self.queue, task=self.task)
+
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self.task}@{self.queue}{' duplicate' if self.duplicate else ''}>"
+
+
+def _seconds(timeout: Duration | None) -> float:
+    return to_duration("timeout", _DEFAULT_TIMEOUT if timeout is None else timeout).total_seconds()

@@ -28,7 +28,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
-from jetjobs.define.dependencies import Depends
+from jetjobs.define.dependencies import INJECTED, Dependency, dependency_of, is_context
 from jetjobs.define.secret import revealing_serializer, secret_paths
 from jetjobs.model.errors import (
     DefinitionError,
@@ -56,18 +56,27 @@ class Signature:
         self.task = task
         self.parameters = _parameters(task, function)
         hints = _hints(task, function)
-        self.dependencies: dict[str, Depends] = {}
+        self.dependencies: dict[str, Dependency] = {}
+        contexts: list[str] = []
         fields: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
             if name not in hints:
                 raise DefinitionError(f"task {task!r}: argument {name!r} has no type annotation")
-            if (dependency := _dependency(hints[name])) is not None:
+            if (dependency := dependency_of(hints[name], parameter.default)) is not None:
                 self.dependencies[name] = dependency
+            elif is_context(hints[name]):
+                contexts.append(name)
             elif parameter.default is inspect.Parameter.empty:
                 fields[name] = hints[name]
             else:
                 fields[name] = NotRequired[hints[name]]
         self.names = tuple(fields)
+        self.contexts = tuple(contexts)
+        """The arguments of type Context, which get the context of the attempt."""
+        self.injected = frozenset((*self.dependencies, *contexts))
+        """The arguments that the worker fills in."""
+        self.markers = frozenset(name for name in self.injected if _is_marker(self.parameters[name].default))
+        """Those whose default value stands for the injected object and must not reach the function."""
         self.takes_scheduled_time = "scheduled_time" in fields and _is_time(hints["scheduled_time"])
         """Whether a schedule fills in the argument `scheduled_time`."""
         self._positional = [
@@ -243,10 +252,8 @@ def _is_time(hint: Any) -> bool:
     return hint in (datetime, AwareDatetime, FutureDatetime, PastDatetime)
 
 
-def _dependency(hint: Any) -> Depends | None:
-    if get_origin(hint) is Annotated:
-        return next((extra for extra in get_args(hint)[1:] if isinstance(extra, Depends)), None)
-    return None
+def _is_marker(default: Any) -> bool:
+    return default is INJECTED or isinstance(default, Dependency)
 
 
 def _typed_dict(task: str, fields: dict[str, Any]) -> Any:
@@ -272,7 +279,7 @@ def _adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> Type
         reason = str(error).splitlines()[0]
         raise DefinitionError(
             f"task {task!r}: unsupported type of the {what}: {reason}",
-            hint="use types that pydantic supports, or inject the object with Annotated[T, Depends(factory)]",
+            hint="use types that pydantic supports, or inject the object with `= Depends(factory)`",
         ) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import traceback as tb
 
 from jetjobs.model.error_classification import Verdict
@@ -12,15 +11,21 @@ from jetjobs.model.errors import (
     DeliveryError,
     InvalidArguments,
     MalformedJob,
-    Reject,
-    Retry,
-    Signal,
-    Snooze,
     UnknownTask,
     UnstorableValue,
 )
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, Retried, Snoozed
+from jetjobs.model.outcome import (
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    Reject,
+    Retried,
+    Retry,
+    Signal,
+    Snooze,
+    Snoozed,
+)
 from jetjobs.model.retry import RetryPolicy, delay_s
 
 MAX_TEXT = 1_000
@@ -44,11 +49,8 @@ def decide(
         return DeadLettered(DeadReason.PERMANENT, info)
     if job.attempt >= (job.max_attempts or policy.max_attempts):
         return DeadLettered(DeadReason.EXHAUSTED, info)
-    asked = (
-        error.after.total_seconds() if isinstance(error, Retry) and error.after is not None else verdict.after_s
-    )
-    usable = asked is not None and math.isfinite(asked)
-    wait = _bounded(asked or 0.0 if usable else delay_s(job.attempt, policy, draw))
+    asked = error.after if isinstance(error, Retry) and error.after is not None else verdict.after
+    wait = _bounded(delay_s(job.attempt, policy, draw) if asked is None else asked.total_seconds())
     too_old = policy.max_age is not None and now + wait > job.enqueued_at + policy.max_age.total_seconds()
     if too_old or (job.deadline and now + wait >= job.deadline):
         return DeadLettered(DeadReason.EXPIRED, info)

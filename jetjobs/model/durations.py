@@ -1,10 +1,16 @@
-"""Parse and format durations such as `10s`, `5m`, `2h`, `1d`, `250ms`."""
+"""Read durations as users give them, and format them: `10s`, `5m`, `1h30m`, `250ms`."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
+from jetjobs.model.errors import DefinitionError
+
+Duration = timedelta | float | str
+"""How users give a duration: a timedelta, a number of seconds, or text such as "5m"."""
+
+_ZERO = timedelta(0)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -25,6 +31,41 @@ def parse_duration(text: str) -> timedelta:
         return timedelta(seconds=sum(float(n) * _UNITS[unit] for n, unit in parts))
     except OverflowError:
         raise ValueError(f"invalid duration {text!r}: too long") from None
+
+
+def to_duration(name: str, value: object, *, of: str = "", positive: bool = False) -> timedelta:
+    """A duration that a user gave for the parameter `name`. DefinitionError names the parameter; `of` precedes it.
+
+    >>> to_duration("timeout", 90) == to_duration("timeout", "1m30s") == timedelta(seconds=90)
+    True
+    """
+    if isinstance(value, timedelta):
+        found = value
+    elif isinstance(value, str):
+        try:
+            found = parse_duration(value)
+        except ValueError:
+            raise _invalid(name, value, of, "use text such as 10s, 5m, 1h30m, 1d or 250ms") from None
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value:  # NaN is not itself
+        try:
+            found = timedelta(seconds=value)
+        except OverflowError:
+            raise _invalid(name, value, of, "too long") from None
+    else:
+        raise _invalid(name, value, of, 'use a timedelta, a number of seconds, or text such as "5m"')
+    if found < _ZERO:
+        raise _invalid(name, value, of, "a duration cannot be negative")
+    if positive and not found:
+        raise _invalid(name, value, of, "use more than zero")
+    return found
+
+
+def _invalid(name: str, value: object, of: str, problem: str) -> DefinitionError:
+    try:
+        shown = repr(value)
+    except Exception:  # of an integer with thousands of digits, among others
+        shown = f"of type {type(value).__name__}"
+    return DefinitionError(f"{of}invalid {name} {shown:.80}: {problem}")
 
 
 def show_duration(seconds: float) -> str:

@@ -52,7 +52,7 @@ def next_day(order: Order, by: timedelta) -> Order:
 async def who() -> dict[str, Any]:
     await asyncio.sleep(0)
     job = current_job()
-    near = abs((job.deadline - datetime.now(UTC)).total_seconds() - job.remaining_s) < 1
+    near = abs((job.deadline - datetime.now(UTC)).total_seconds() - job.remaining.total_seconds()) < 1
     return {
         "pid": os.getpid(),
         "parent": os.getppid(),
@@ -63,7 +63,7 @@ async def who() -> dict[str, Any]:
         "task": job.task,
         "headers": job.headers,
         "near": near,
-        "remaining_s": job.remaining_s,
+        "remaining_s": job.remaining.total_seconds(),
         "fence": job.fence,
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jetjobs import CallNext, Context, JetJobs, JobFailed, JobState, Settings, Task
-from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.outcome import ErrorInfo

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobState, Snooze
-from jetjobs.admin.cancel import CancelOutcome
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import CancelOutcome, MoveOutcome
 from jetjobs.jetstream.jobs.cancel_marks import CancelMark
 from jetjobs.model.errors import BrokerUnavailable, ConfigError, DefinitionError, MalformedJob
 from jetjobs.model.events import JobStarted

@@ -293,11 +293,11 @@ async def test_rates_are_measured_since_the_previous_list(opened: JetJobs) -> No
         await eventually(shown, 40)
 
         async def one_waits() -> bool:
-            (queue,) = await opened.queues.list(rates_s=0)
+            (queue,) = await opened.queues.list(rates_over=0)
             return (queue.queued, queue.running, queue.scheduled, queue.workers) == (1, 1, 2, 1)
 
         await eventually(one_waits, 40)
-        before = await opened.queues.list(rates_s=0)
+        before = await opened.queues.list(rates_over=0)
         (again,) = await opened.queues.list(before=before)
         assert (again.in_per_s, again.out_per_s, again.oldest_s is not None) == (0, 0, True)
         go_on.set()

@@ -50,7 +50,6 @@ async def use() -> None:
     await greet.enqueue("Ada", colour="red")  # type: ignore[call-arg]
     await greet.enqueue()  # type: ignore[call-arg]
     await greet.options(priorty="high").enqueue("Ada")  # type: ignore[call-arg]
-    await greet.options(delay=5).enqueue("Ada")  # type: ignore[arg-type]
     app.task(quue="mail")  # type: ignore[call-overload]
 
 

@@ -77,6 +77,7 @@ TOP = {
     "enqueue": "top",
     "errors": "top",
     "events": "top",
+    "foreign_task": "top",
     "config": "settings",
     "dev_server": "settings",
     "pytest_plugin": "cli",

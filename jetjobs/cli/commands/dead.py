@@ -88,7 +88,8 @@ async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: 
     """The letter of a job id. `besides` is appended to the error if there is none."""
     letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
     if letter is None:
-        raise JobNotFound(f"no dead letter of job {job_id}{besides}", hint="list them with `jetjobs dead list`")
+        hint = "list them with `jetjobs dead list`"
+        raise JobNotFound(f"no dead letter of job {job_id}{besides}", job_id=job_id, hint=hint)
     return letter
 
 

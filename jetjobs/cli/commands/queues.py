@@ -79,7 +79,7 @@ async def pause(
     lasting = optional(read_duration, "--for", for_)
     async with state.reader() as app:
         for name in queues:
-            await app.queues.get(name, rates_s=0)  # all must exist, otherwise none is paused
+            await app.queues.get(name, rates_over=0)  # all must exist, otherwise none is paused
         found = [await app.queues.pause(name, for_=lasting, reason=reason, by=operator()) for name in queues]
     if state.out.as_json:
         state.out.json({"items": [queue.details() for queue in found]})
@@ -96,7 +96,7 @@ async def resume(queues: Names) -> None:
     """Start jobs of paused queues again."""
     async with state.reader() as app:
         for name in queues:
-            await app.queues.get(name, rates_s=0)
+            await app.queues.get(name, rates_over=0)
         resumed = {name: await app.queues.resume(name) for name in queues}
     if state.out.as_json:
         state.out.json({"items": [{"queue": name, "resumed": done} for name, done in resumed.items()]})
@@ -115,7 +115,7 @@ async def purge(
 ) -> int:
     """Permanently delete the waiting jobs of a queue. Running jobs and dead letters stay."""
     async with state.reader() as app:
-        found = await app.queues.get(queue, rates_s=0)
+        found = await app.queues.get(queue, rates_over=0)
         total = found.queued + (found.scheduled + found.retrying if scheduled else 0)
         what = f"permanently delete {many(total)} of queue {queue}"
         if not await confirmed(what, yes=yes, word=queue):

@@ -86,7 +86,7 @@ class ResultWaiter:
             return decode(result)
         except ValueError as error:
             raise ResultError(
-                f"job {handle.id}: the result does not match the task's annotation: {error}"
+                f"job {handle.id}: the result does not match the task's annotation: {error}", job_id=handle.id
             ) from error
 
     async def shown(self, handle: JobReference, timeout_s: float) -> Any:
@@ -98,13 +98,16 @@ class ResultWaiter:
         """Record and result of a job that succeeded. Raises the outcome of one that did not."""
         if not handle.stores_result:
             raise ResultExpired(
-                f"task {handle.task!r} does not store results", hint="declare it with store_result=True"
+                f"task {handle.task!r} does not store results",
+                job_id=handle.id,
+                hint="declare it with store_result=True",
             )
         give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
         if record["state"] == "cancelled":
             by = f" by {record['by']}" if record.get("by") else ""
-            raise JobCancelled(f"job {handle.id} was cancelled{by}: {record.get('reason') or 'no reason given'}")
+            why = record.get("reason") or "no reason given"
+            raise JobCancelled(f"job {handle.id} was cancelled{by}: {why}", job_id=handle.id)
         if record["state"] == "dead":
             raise JobFailed(
                 f"job {handle.id} is dead ({record.get('reason')}): {record.get('type')}: {record.get('text')}",
@@ -112,9 +115,10 @@ class ResultWaiter:
                 error_type=str(record.get("type")),
                 text=str(record.get("text")),
                 traceback=str(record.get("traceback") or ""),
+                job_id=handle.id,
             )
         if record["state"] != "succeeded" or not {"result", "result_object"} & record.keys():
-            raise ResultError(f"job {handle.id} has a record that cannot be read")
+            raise ResultError(f"job {handle.id} has a record that cannot be read", job_id=handle.id)
         return record, await self._result(handle, record, give_up)
 
     async def _result(self, handle: JobReference, record: dict[str, Any], give_up: float) -> bytes:
@@ -126,9 +130,13 @@ class ResultWaiter:
             async with asyncio.timeout(max(_FETCH_S, give_up - time.monotonic())):
                 return await self._payloads.get(str(name))
         except TimeoutError:
-            raise ResultNotReady(f"job {handle.id} has ended, but its result was not read in time") from None
+            raise ResultNotReady(
+                f"job {handle.id} has ended, but its result was not read in time", job_id=handle.id
+            ) from None
         except MalformedJob as error:
-            raise ResultExpired(f"job {handle.id} has ended and its result is gone: {error}") from error
+            raise ResultExpired(
+                f"job {handle.id} has ended and its result is gone: {error}", job_id=handle.id
+            ) from error
 
     async def _record(self, handle: JobReference, timeout_s: float) -> dict[str, Any]:
         await self._subscribe()
@@ -145,7 +153,7 @@ class ResultWaiter:
                     return record
                 remaining = give_up - loop.time()
                 if remaining <= 0:
-                    raise ResultNotReady(f"job {handle.id} has not ended within {timeout_s:g} s")
+                    raise ResultNotReady(f"job {handle.id} has not ended within {timeout_s:g} s", job_id=handle.id)
                 await asyncio.wait({pushed}, timeout=min(pause, remaining))
                 if pushed.done():
                     if _is_run(pushed.result(), handle):
@@ -182,6 +190,7 @@ class ResultWaiter:
         if known is None:
             raise ResultExpired(
                 f"job {handle.id} has ended and its record is gone or cannot be read",
+                job_id=handle.id,
                 hint="a job published without jetjobs is not found by this id before it runs",
             )
         return known

@@ -158,7 +158,7 @@ async def call(
     given: Mapping[str, Any] = {},
 ) -> Any:
     """Call the task's function on the event loop or in a thread, inside its dependencies and the middleware.
-    Dependencies in `given` are used as they are."""
+    Injected arguments in `given` are used as they are."""
 
     async def innermost() -> Any:
         if task.is_async:
@@ -166,6 +166,8 @@ async def call(
         return await threads.run(context, task, arguments)
 
     dependencies = task.signature.dependencies
+    for name in task.signature.contexts:
+        arguments[name] = given.get(name, context)
     if not dependencies:
         return await compose(middlewares, context, innermost)()
     async with Scope(worker_scope) as scope:

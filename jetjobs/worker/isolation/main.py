@@ -118,8 +118,9 @@ class Child:
         """Each job runs in its own contextvars context."""
         context = contextvars.copy_context()
         self._services = ChildServices(self._channel)
-        context.run(enter_job, context_from(request.head["context"], request.body, self._services))
-        arguments = task.signature.decode(request.body)
+        of_job = context_from(request.head["context"], request.body, self._services)
+        context.run(enter_job, of_job)
+        arguments = task.signature.decode(request.body) | dict.fromkeys(task.signature.contexts, of_job)
         try:
             self._stop.begin()
             value = context.run(task.function, **arguments)

@@ -11,9 +11,9 @@ from jetjobs.define.context import AttemptServices, Context
 from jetjobs.define.task import Task
 from jetjobs.model.decision import describe, is_retryable
 from jetjobs.model.error_classification import Classifier, classify
-from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
+from jetjobs.model.errors import ChildRaised
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.outcome import ErrorInfo, Reject, Retry, Signal, Snooze
 from jetjobs.worker.isolation.channel import ProtocolError
 
 CHILD_MAIN = "__mp_main__"
@@ -28,7 +28,7 @@ def context_data(context: Context) -> dict[str, Any]:
         "worker": context.worker,
         "fence": context.fence,
         "delivery": context.delivery,
-        "remaining_s": context.remaining_s,
+        "remaining_s": context.remaining.total_seconds(),
     }
 
 
@@ -57,7 +57,7 @@ def error_data(
     if isinstance(error, Reject):
         return {**data, "signal": "reject"}
     verdict = classify(error, classifiers)
-    return {**data, "transient": is_retryable(error, task.retry, verdict), "after_s": verdict.after_s}
+    return {**data, "transient": is_retryable(error, task.retry, verdict), "after_s": _seconds(verdict.after)}
 
 
 def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
@@ -70,7 +70,7 @@ def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
                 f"{info.type}: {info.text}",
                 child_error=info,
                 transient=bool(data["transient"]),
-                after_s=data["after_s"],
+                after=_after(data),
             )
         raised = _signal(signal, info.text, data)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -83,8 +83,12 @@ def _seconds(after: timedelta | None) -> float | None:
     return None if after is None else after.total_seconds()
 
 
+def _after(data: Mapping[str, Any]) -> timedelta | None:
+    return None if data.get("after_s") is None else timedelta(seconds=data["after_s"])
+
+
 def _signal(name: str, text: str, data: Mapping[str, Any]) -> Signal:
-    after = None if data.get("after_s") is None else timedelta(seconds=data["after_s"])
+    after = _after(data)
     if name == "retry":
         return Retry(after, text)
     if name == "reject":
