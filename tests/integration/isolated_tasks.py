@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
+from jetjobs import INJECTED, Context, JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
 from jetjobs.errors import Verdict
 
 app = JetJobs("isolated")
@@ -310,3 +310,8 @@ def never_begins(path: str, numbers: list[int]) -> None:
     """Takes its time to be read; by then it is cancelled."""
     note(path)
     time.sleep(60)
+
+
+@app.task(isolation="process")
+def who_by_type(n: int, ctx: Context = INJECTED) -> list[Any]:
+    return [ctx.id, ctx.worker, n]

@@ -145,7 +145,7 @@ def test_every_form_of_a_duration_is_kept_as_a_timedelta(where: str, value: Any)
 
 @pytest.mark.parametrize("call", [lambda v: task(timeout=v), lambda v: RetryPolicy(max_age=v)])
 def test_a_limit_of_zero_is_refused(call: Callable[[Any], Any]) -> None:
-    with pytest.raises(DefinitionError, match="invalid (timeout|max_age) 0: use more than zero"):
+    with pytest.raises(DefinitionError, match=r"invalid (timeout|max_age) 0: use more than zero"):
         call(0)
 
 
