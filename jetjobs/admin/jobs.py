@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -75,7 +76,7 @@ class Jobs:
             mark = await self._jetstream.cancel_marks.get(status.id, status.run)
         except AccessDenied:
             return status  # this user may read jobs, but not cancel marks
-        return status if mark is None else status._replace(cancel={"by": mark.by, "reason": mark.why})
+        return status if mark is None else replace(status, cancel={"by": mark.by, "reason": mark.why})
 
     async def locate(self, job_id: str, queue: str | None = None, task: str | None = None) -> tuple[str, str]:
         """The queue and task of the job with that id."""

@@ -84,7 +84,7 @@ class Queues:
         if length is not None and length > timedelta(days=3650):
             raise DefinitionError(f"pause: invalid for_ {for_!r:.80}: use at most ten years")
         now = server_time_of(await lane_states(self._connection, self._names, queue))
-        wanted = Pause(now + length.total_seconds() if length is not None else 0.0, reason, by, now)
+        wanted = Pause(None if length is None else now + length, reason, by, now)
         await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
         return await self.get(queue, rates_over=0)
 

@@ -8,15 +8,16 @@ import logging
 import time
 from collections.abc import Awaitable, Iterator, MutableMapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from pydantic import TypeAdapter
 
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, lineage_of
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.wire.headers import OF_SCHEDULE, SCHEDULED_TIME
 from jetjobs.model.wire.lenient_json import as_time, read_iso_time
 
@@ -43,7 +44,8 @@ class AttemptServices(Protocol):
 
 
 @public("jetjobs")
-class ScheduledRun(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScheduledRun(Record):
     """The schedule that a job is a tick of, and its scheduled time."""
 
     name: str

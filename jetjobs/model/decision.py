@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback as tb
+from dataclasses import replace
 
 from jetjobs.model.error_classification import Verdict
 from jetjobs.model.errors import (
@@ -35,7 +36,7 @@ MAX_WAIT_S = 10 * 365 * 86400.0
 
 def refuse(error: DeliveryError) -> DeadLettered:
     """The outcome of a job that cannot run at all: a retry would not change that."""
-    return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), ErrorInfo(*describe(error)[:2]))
+    return DeadLettered(_REASONS.get(type(error), DeadReason.MALFORMED), replace(describe(error), traceback=""))
 
 
 def decide(

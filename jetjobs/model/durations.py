@@ -68,12 +68,13 @@ def _invalid(name: str, value: object, of: str, problem: str) -> DefinitionError
     return DefinitionError(f"{of}invalid {name} {shown:.80}: {problem}")
 
 
-def show_duration(seconds: float) -> str:
-    """A short text for people.
+def show_duration(length: timedelta | float) -> str:
+    """A short text for people; a number is in seconds.
 
     >>> [show_duration(s) for s in (0.0031, 0.25, 2, 90, 3900, 90000)]
     ['3 ms', '250 ms', '2.0 s', '1m30s', '1h05m', '1d1h']
     """
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
     # The unit depends on the rounded value: 0.9996 is 1.0 s, not 1000 ms.
     if round(seconds * 1000) < 1000:
         return f"{seconds * 1000:.0f} ms"

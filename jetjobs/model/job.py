@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.wire.headers import OWN_PREFIXES, PARENT, ROOT
 from jetjobs.model.wire.ids import NO_KEY, is_id
 from jetjobs.model.wire.lenient_json import as_time
@@ -95,7 +96,8 @@ class Job(NamedTuple):
 
 
 @public("jetjobs")
-class JobStatus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JobStatus(Record):
     """The status of a job at one moment."""
 
     id: str
@@ -139,9 +141,6 @@ class JobStatus(NamedTuple):
     """The job whose task enqueued this one."""
     root: str | None = None
     """The first job in the chain of parents."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
 
 
 def lineage_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:

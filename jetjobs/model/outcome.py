@@ -5,13 +5,14 @@ Values only: `decision` chooses among them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 
 
 @public("jetjobs.errors")
@@ -70,7 +71,8 @@ class DeadReason(StrEnum):
 
 
 @public("jetjobs.events")
-class ErrorInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ErrorInfo(Record):
     """An exception as text. It is sent between processes and never turned back into an exception."""
 
     type: str

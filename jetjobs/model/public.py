@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -25,6 +25,8 @@ def public(module: str) -> Callable[[C], C]:
         home, annotations = kind.__module__, inspect.get_annotations(kind)
         if annotations:
             kind.__annotations__ = {name: _bound(hint, home) for name, hint in annotations.items()}
+        for field in fields(kind) if is_dataclass(kind) else ():
+            field.type = _bound(field.type, home)  # pydantic reads these
         kind.__module__ = module
         return kind
 
@@ -51,11 +53,15 @@ class Record:
 @cache
 def _keys(kind: Any) -> tuple[tuple[str, str], ...]:
     """Each field and its key. A duration is recognised by its annotation: its value may be None."""
-    return tuple((field.name, f"{field.name}_s" if _is_span(field.type) else field.name) for field in fields(kind))
+    return tuple((field.name, field.metadata.get("key") or _key(field)) for field in fields(kind))
+
+
+def _key(field: Field[Any]) -> str:
+    return f"{field.name}_s" if _is_span(field.type) else field.name
 
 
 def _is_span(annotation: object) -> bool:
-    return str(annotation).startswith("timedelta")
+    return str(getattr(annotation, "__forward_arg__", annotation)).startswith("timedelta")
 
 
 def json_value(value: Any) -> Any:

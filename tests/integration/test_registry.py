@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, JobState
-from jetjobs.admin import CancelOutcome
+from jetjobs.admin import CancelOutcome, Purged, QueueSlots
 from jetjobs.errors import WorkerNotFound, WorkerSilent
 from jetjobs.jetstream.workers.control_client import ask_all
 from jetjobs.jetstream.workers.registry import TTL_S
@@ -74,7 +74,7 @@ async def test_a_worker_is_registered_while_it_runs(app: JetJobs, truth: Truth) 
             assert re.fullmatch("web-1-[0-9a-f]{6}", record.key)
             assert (record.name, record.phase) == ("web.1", "ready")
             assert (record.host, record.pid) == (socket.gethostname(), os.getpid())
-            assert {q: tuple(slots) for q, slots in record.queues.items()} == {"mail": (1, 2), "default": (0, 4)}
+            assert record.queues == {"mail": QueueSlots(1, 2), "default": QueueSlots(0, 4)}
             assert (record.busy, record.total) == (1, 4)
             assert [(job.id, job.task, job.queue) for job in record.running] == [(handle.id, "send", "mail")]
             assert record.tasks == {
@@ -154,7 +154,7 @@ async def test_a_quiet_worker_takes_no_jobs_and_stays_until_it_is_stopped(app: J
         await until_phase(app, "w", "quiet")
         assert not worker.ready
         queue = await app.queues.get("default", rates_over=0)
-        assert (queue.running, queue.workers, queue.slots, queue.starts_in_s) == (1, 0, 0, None)
+        assert (queue.running, queue.workers, queue.slots, queue.starts_in) == (1, 0, 0, None)
         late = await quick.enqueue()
         leave.set()
         assert await handle.result(timedelta(seconds=30)) == "held"
@@ -286,7 +286,7 @@ async def test_the_roles_of_the_example_configuration_may_do_their_work(tmp_path
             await setup.provision()
         async with app_of("operator") as operator, app_of("worker") as working, app_of("producer") as producer:
             await producer.tasks["echo"].enqueue("unwanted")
-            assert await operator.queues.purge("default") == (1, 0)
+            assert await operator.queues.purge("default") == Purged(1, 0)
             await operator.queues.pause("default", reason="why", for_=timedelta(hours=1))
             await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("a")
             await producer.tasks["echo"].enqueue("b")
@@ -296,7 +296,7 @@ async def test_the_roles_of_the_example_configuration_may_do_their_work(tmp_path
                 assert (state.queued, state.scheduled, state.workers) == (1, 1, 1)
                 assert state.pause is not None
                 assert state.pause.reason == "why"
-                assert await operator.queues.purge("default", scheduled=True) == (1, 1)
+                assert await operator.queues.purge("default", scheduled=True) == Purged(1, 1)
                 keyed, large = producer.tasks["echo"].options(key="k"), "c" * 2_000_000
                 handle = await keyed.enqueue(large)
                 assert (await keyed.enqueue(large)).duplicate

@@ -145,7 +145,7 @@ class NotText(Exception):
 
 def test_an_error_is_described_by_type_text_and_traceback() -> None:
     info = describe(raised(ValueError("boom")))
-    assert info[:2] == ("ValueError", "boom")
+    assert (info.type, info.text) == ("ValueError", "boom")
     assert info.traceback.startswith("Traceback (most recent call last)")
     assert info.traceback.rstrip().endswith("ValueError: boom")
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
@@ -119,7 +120,7 @@ async def list_letters(
             if len(letters) == limit:
                 following = letter.sequence
                 break
-            letters.append(letter._replace(body=b""))
+            letters.append(replace(letter, body=b""))
     out = state.out
     if out.as_json:
         out.json({"items": [letter.summary() for letter in letters], "cursor": following})
@@ -154,19 +155,7 @@ def _read_cursor(text: str | None) -> int:
 async def _list_groups(app: JetJobs, selection: Selection) -> None:
     groups = await app.dead.groups(selection.filter())
     if state.out.as_json:
-        items = [
-            {
-                "queue": x.queue,
-                "task": x.task,
-                "reason": x.reason,
-                "error_type": x.error_type,
-                "count": x.count,
-                "first": x.first,
-                "last": x.last,
-            }
-            for x in groups
-        ]
-        state.out.json({"items": items, "cursor": None})
+        state.out.json({"items": [group.as_dict() for group in groups], "cursor": None})
         return
     rows = [[str(x.count), x.queue, x.task, x.reason, one_line(x.error_type), ago(x.last)] for x in groups]
     state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3), name=None)
@@ -183,13 +172,7 @@ async def show(
     selection.filter()
     async with state.reader() as app:
         letter = await find_letter(app, job_id, selection)
-    details = {
-        **letter.summary(),
-        "traceback": letter.traceback,
-        "history": list(letter.history),
-        "headers": letter.headers,
-        "arguments": letter.arguments,
-    }
+    details = letter.as_dict()
     if state.out.as_json:
         state.out.json(details)
     else:
@@ -290,17 +273,15 @@ async def import_letters(
             except asyncio.CancelledError:
                 state.out.note("interrupted; what was imported stays. Repeat the command to continue.")
                 raise
-    problems = [{"line": number, "why": why} for number, why in report.problems]
     if state.out.as_json:
-        counts = {"imported": report.imported, "already_there": report.already_there}
-        state.out.json({**counts, "problems": problems})
+        state.out.json(report.as_dict())
     else:
         state.out.data(f"{report.imported} imported, {report.already_there} already existed")
         for number, why in report.problems[:NAMED]:
             state.out.note(f"{file}, line {number}: {why[:300]}")
-        if len(problems) > NAMED:
-            state.out.note(f"and {len(problems) - NAMED} more lines; --json prints all of them")
-    return FAILED if problems else DONE
+        if len(report.problems) > NAMED:
+            state.out.note(f"and {len(report.problems) - NAMED} more lines; --json prints all of them")
+    return FAILED if report.problems else DONE
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import functools
 import shutil
 import sys
 import textwrap
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -45,10 +46,10 @@ async def doctor(
     examined, trouble = _find(app, loaded)
     found = await run_checks(loaded.settings, examined, only=wanted, trouble=trouble)
     if state.from_dev_file:
-        found = [one._replace(hint=STALE_DEV_FILE) if _is_silence(one) else one for one in found]
+        found = [replace(one, hint=STALE_DEV_FILE) if _is_silence(one) else one for one in found]
     counts = count(found)
     if state.out.as_json:
-        state.out.json({"items": [finding.to_json() for finding in found], **counts})
+        state.out.json({"items": [finding.as_dict() for finding in found], **counts})
     else:
         for finding in found:
             for line in lines_of(finding, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):

@@ -75,8 +75,7 @@ async def list_jobs(
         page = await app.jobs.page(query, limit=limit, cursor=cursor)
     out = state.out
     if out.as_json:
-        listed = [{**item.status.as_dict(), "arguments": item.arguments} for item in page.items]
-        out.json({"items": listed, "cursor": page.cursor, "scanned": page.scanned})
+        out.json(page.as_dict())
     else:
         # A name with a number sign is only for reading: no command accepts it as an id.
         items = [item for item in page.items if not out.quiet or is_id(item.status.id)]

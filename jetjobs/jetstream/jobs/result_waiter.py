@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters, read_cause
@@ -257,7 +258,7 @@ def _is_run(record: dict[str, Any], handle: JobReference) -> bool:
 def _differs(status: JobStatus, last: JobStatus) -> bool:
     """Ignores the start of a running job, which is computed for each record and varies by a microsecond."""
     if status.started_at and last.started_at:
-        return status._replace(started_at=last.started_at) != last
+        return replace(status, started_at=last.started_at) != last
     return status != last
 
 
@@ -265,7 +266,8 @@ def _after_event(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
     """The status after an event; None if the event does not contain it."""
     if event["progress"] is None:
         return None
-    return last._replace(
+    return replace(
+        last,
         state=JobState.RUNNING,
         attempt=event["attempt"] or last.attempt,
         started_at=as_time(event["started_at"]),
