@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jetjobs.model.outcome import ErrorInfo
-from jetjobs.model.public import Record, public
+from jetjobs.model.public import Record, made_per_job, public
 
 
 @public("jetjobs.events")
-@dataclass(frozen=True, slots=True)
+@made_per_job
+@dataclass(frozen=True)
 class JobEnqueued(Record):
     """A job was stored, or already existed."""
 
@@ -36,7 +37,8 @@ class EnqueueFailed(Record):
 
 
 @public("jetjobs.events")
-@dataclass(frozen=True, slots=True)
+@made_per_job
+@dataclass(frozen=True)
 class JobStarted(Record):
     """An attempt starts. `wait_s` is the time since the job was due."""
 
@@ -49,7 +51,8 @@ class JobStarted(Record):
 
 
 @public("jetjobs.events")
-@dataclass(frozen=True, slots=True)
+@made_per_job
+@dataclass(frozen=True)
 class JobFinished(Record):
     """An attempt has ended, and its outcome is stored."""
 

@@ -50,6 +50,21 @@ class Record:
         return {key: json_value(getattr(self, name)) for name, key in _keys(kind)}
 
 
+def made_per_job(kind: C) -> C:
+    """Give a frozen dataclass without slots a faster `__init__`: it fills the dict of the object.
+
+    The one of dataclasses calls `object.__setattr__` for each field. For the events of a job that took 1 µs
+    longer, 5 % of what a worker spends on a job.
+    """
+    names = [field.name for field in fields(kind)]
+    fill = "; ".join(f"d[{name!r}] = {name}" for name in names)
+    scope: dict[str, Any] = {}
+    exec(f"def __init__(self, {', '.join(names)}): d = self.__dict__; {fill}", scope)
+    scope["__init__"].__defaults__ = vars(kind)["__init__"].__defaults__
+    setattr(kind, "__init__", scope["__init__"])  # noqa: B010 - mypy refuses the assignment
+    return kind
+
+
 @cache
 def _keys(kind: Any) -> tuple[tuple[str, str], ...]:
     """Each field and its key. A duration is recognised by its annotation: its value may be None."""
