@@ -21,7 +21,7 @@ from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.model.durations import Duration, to_duration
-from jetjobs.model.errors import DefinitionError, JetJobsError, JobNotFound
+from jetjobs.model.errors import JetJobsError, JobNotFound
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
