@@ -90,7 +90,7 @@ def start(folder: Path, code: str, url: str, *options: str) -> subprocess.Popen[
     return subprocess.Popen(
         [sys.executable, *options, "-c", code],
         cwd=folder,
-        env=clean_environment(NATS_URL=url),
+        env=clean_environment(JETJOBS_NATS__URL=url, JETJOBS_QUEUES__NAMESPACE="jobs"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

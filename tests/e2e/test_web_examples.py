@@ -27,7 +27,12 @@ UVICORN = ("-m", "uvicorn", "--port", "0")
 
 @pytest.fixture
 def env(server: EmbeddedServer, tmp_path: Path) -> dict[str, str]:
-    return {"JETJOBS_NATS__URL": server.url, "SHOP_DB": str(tmp_path / "shop.db"), "PYTHONUNBUFFERED": "1"}
+    return {
+        "JETJOBS_NATS__URL": server.url,
+        "JETJOBS_QUEUES__NAMESPACE": "jobs",
+        "SHOP_DB": str(tmp_path / "shop.db"),
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 @contextlib.contextmanager

@@ -33,7 +33,6 @@ from jetjobs.admin import CancelOutcome, ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import DefinitionError
 from jetjobs.events import JobEnqueued
-from jetjobs.model.settings import build_settings
 from tests.support.job_states import ONCE
 from tests.support.probe import Probe, wait_until
 from tests.support.server import Truth
@@ -271,15 +270,11 @@ def test_the_connection_does_not_keep_the_context_of_the_call_that_opened_it(que
 
 
 async def test_without_a_server_calls_fail_together_in_time_and_work_again_when_it_is_back(
-    app: JetJobs, work: Any, server: EmbeddedServer
+    app: JetJobs, work: Any, server: EmbeddedServer, settings_for: Callable[..., Settings]
 ) -> None:
     async with provisioned(app):
         pass
-    app.configure(
-        app.settings.model_copy(
-            update={"nats": build_settings({"nats": {"url": server.url, "connect_timeout": "500ms"}}).nats}
-        )
-    )
+    app.configure(settings_for(nats={"connect_timeout": "500ms"}))
     server.kill()
     started = time.monotonic()
     failed = await asyncio.to_thread(in_threads, 8, work.enqueue_sync)
@@ -326,7 +321,7 @@ async def test_new_settings_close_the_connection_and_the_next_call_uses_them(
     await asyncio.to_thread(work.enqueue_sync, 1)
     before = connections()
     with EmbeddedServer() as second:
-        app.configure(build_settings({"nats": {"url": second.url}}))
+        app.configure(settings_for(nats={"url": second.url}))
         await wait_until(lambda: connections() == before - 1)
         async with provisioned(app):
             pass
