@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from datetime import timedelta
 from typing import Any
 
 from examples.shop import Order, app, charge, greet, import_feed, make_thumbnail, remind
@@ -46,12 +45,12 @@ async def show(started: float) -> int:
         "greet": await greet.enqueue("Ada"),
         "make_thumbnail": await make_thumbnail.enqueue("cat.png", width=64),
         "charge": await charge.enqueue(Order(id=7, amount=19.9)),
-        "remind": await remind.options(delay=timedelta(seconds=2), key="remind-ada").enqueue("Ada"),
+        "remind": await remind.options(delay="2s", key="remind-ada").enqueue("Ada"),
         "import_feed": await import_feed.enqueue("https://example.org"),
     }
     for name, handle in jobs.items():
         say(started, f"{name:<15} enqueued as {handle.id[-16:]}")
-    again = await remind.options(delay=timedelta(seconds=2), key="remind-ada").enqueue("Ada")
+    again = await remind.options(delay="2s", key="remind-ada").enqueue("Ada")
     say(started, f"{'remind':<15} enqueued again with the same key: duplicate={again.duplicate}")
     trails = await follow(started, jobs)
     ticked = await wait_for_tick(started)
@@ -91,7 +90,7 @@ async def wait_for_tick(started: float) -> bool:
         with contextlib.suppress(ScheduleNotFound, JobNotFound):  # the worker has not started yet
             info = await app.schedules.get("take_stock")
             if info.last_job and (await app.jobs.get(info.last_job)).state is JobState.SUCCEEDED:
-                result = await (await app.job(info.last_job)).result(timedelta(seconds=5))
+                result = await (await app.job(info.last_job)).result(5)
                 say(started, f"{'take_stock':<15} by its schedule, {info.schedule.rule_text}: {result}")
                 return True
         await asyncio.sleep(0.05)
@@ -106,7 +105,7 @@ def detail(due_at: Any, state: JobState) -> str:
 
 async def outcome(handle: JobHandle[Any]) -> str:
     try:
-        return json.dumps(await handle.result(timedelta(seconds=1)))
+        return json.dumps(await handle.result(1))
     except JobFailed as error:
         return f"{error.error_type}: {error.text}"
 

@@ -6,12 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
-from typing import Annotated
+from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from jetjobs import INJECTED, CallNext, Context, Depends, JetJobs, RetryPolicy, current_job
+from jetjobs import CallNext, Context, Depends, JetJobs, RetryPolicy, current_job
 
 app = JetJobs("shop")
 
@@ -63,15 +62,15 @@ async def greet(name: str) -> str:
     return f"Hello, {name}!"
 
 
-@app.task(queue="images", timeout=timedelta(minutes=1))
+@app.task(queue="images", timeout="1m")
 def make_thumbnail(path: str, width: int = 200) -> str:
     """A plain function runs in a thread, so it may block."""
     time.sleep(1.5)
     return f"{path}@{width}"
 
 
-@app.task(retry=RetryPolicy(max_attempts=4, base=timedelta(seconds=1), jitter=False))
-async def charge(order: Order, ledger: Annotated[Ledger, Depends(open_ledger, scope="app")] = INJECTED) -> str:
+@app.task(retry=RetryPolicy(max_attempts=4, base="1s", jitter=False))
+async def charge(order: Order, ledger: Ledger = Depends(open_ledger, scope="app")) -> str:
     """The bank does not answer the first attempt; the retry succeeds."""
     if current_job().attempt == 1:
         raise ConnectionError("the bank does not answer")
@@ -85,23 +84,21 @@ async def remind(customer: str) -> str:
     return f"reminded {customer}"
 
 
-@app.task(retry=RetryPolicy(max_attempts=2, base=timedelta(milliseconds=500), jitter=False))
+@app.task(retry=RetryPolicy(max_attempts=2, base="500ms", jitter=False))
 async def import_feed(url: str) -> None:
     """Always fails, so it ends as a dead letter."""
     await asyncio.sleep(0)
     raise ValueError(f"no feed at {url}")
 
 
+@app.every("2s")  # or @app.cron("0 6 * * mon-sat", tz="Europe/Berlin")
 @app.task
 async def take_stock(scheduled_time: datetime) -> str:
     """Run by a schedule, which passes the scheduled time."""
     return f"stock of {scheduled_time:%H:%M:%S}"
 
 
-take_stock.every(timedelta(seconds=2))  # or take_stock.cron("0 6 * * mon-sat", tz="Europe/Berlin")
-
-
 async def place_order(order: Order, customer: str) -> None:
     """What a web handler would call: it only enqueues jobs."""
     await charge.enqueue(order)
-    await remind.options(delay=timedelta(days=7), key=f"remind-{order.id}").enqueue(customer)
+    await remind.options(delay="7d", key=f"remind-{order.id}").enqueue(customer)

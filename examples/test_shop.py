@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 from pydantic import ValidationError
@@ -42,7 +41,7 @@ async def test_invalid_arguments_are_rejected_before_the_task_runs() -> None:
 async def test_an_order_is_charged_now_and_the_customer_reminded_in_a_week(jetjobs_app: JetJobs) -> None:
     await place_order(Order(id=7, amount=19.9), "Ada")
     assert_enqueued(jetjobs_app, charge, order=Order(id=7, amount=19.9))
-    assert_enqueued(jetjobs_app, remind.options(delay=timedelta(days=7), key="remind-7"), "Ada")
+    assert_enqueued(jetjobs_app, remind.options(delay="7d", key="remind-7"), "Ada")
     refute_enqueued(jetjobs_app, greet)
 
 
@@ -87,15 +86,12 @@ async def test_a_broken_feed_ends_as_a_dead_letter(jetjobs_app: JetJobs) -> None
 
 async def test_a_worker_makes_thumbnails(jetjobs_app: JetJobs, jetjobs_worker: Worker) -> None:
     handle = await make_thumbnail.enqueue("cat.png", width=64)
-    assert await handle.result(timedelta(seconds=30)) == "cat.png@64"
+    assert await handle.result(30) == "cat.png@64"
 
 
 def test_the_helpers_work_in_a_plain_test(jetjobs_app: JetJobs) -> None:
-    async def order() -> None:
-        async with jetjobs_app:
-            await place_order(Order(id=7, amount=19.9), "Ada")
-
-    asyncio.run(order())
+    handle = charge.enqueue_sync(Order(id=7, amount=19.9))
     assert_enqueued(jetjobs_app, charge)
     asyncio.run(drain(jetjobs_app, retries=True))
     refute_enqueued(jetjobs_app, charge)
+    assert handle.result_sync(5) == "charged 19.90 for order 7"

@@ -9,14 +9,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jetjobs.app import JetJobs
-    from jetjobs.define.context import Context, current_job
+    from jetjobs.define.context import CallNext, Context, Middleware, current_job
     from jetjobs.define.context import ScheduledRun as ScheduledRun
     from jetjobs.define.dependencies import INJECTED, Depends
     from jetjobs.define.enqueue_report import EnqueueReport
     from jetjobs.define.enqueue_report import Entry as Entry
     from jetjobs.define.enqueue_report import Refusal as Refusal
     from jetjobs.define.handle import JobHandle
-    from jetjobs.define.middleware import CallNext, Middleware
     from jetjobs.define.options import EnqueueOptions as EnqueueOptions
     from jetjobs.define.options import ScheduleOptions as ScheduleOptions
     from jetjobs.define.options import TaskOptions as TaskOptions
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from jetjobs.define.task import JobRequest, Task
     from jetjobs.define.task import SyncTask as SyncTask
     from jetjobs.define.task import TaskCall as TaskCall
+    from jetjobs.model.durations import Duration as Duration
     from jetjobs.model.errors import (
         BrokerUnavailable,
         EnqueueError,
@@ -35,14 +35,12 @@ if TYPE_CHECKING:
         JobCancelled,
         JobFailed,
         JobNotFound,
-        Reject,
         ResultNotReady,
-        Retry,
-        Snooze,
     )
     from jetjobs.model.events import Observer
     from jetjobs.model.job import Job as Job
     from jetjobs.model.job import JobState, JobStatus
+    from jetjobs.model.outcome import Reject, Retry, Snooze
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.schedule.schedule import Schedule
     from jetjobs.model.settings import NatsSettings as NatsSettings
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from jetjobs.model.settings import Settings
     from jetjobs.model.settings import WorkerSettings as WorkerSettings
     from jetjobs.observe.metrics import Metrics as Metrics
+    from jetjobs.sync import SyncClient as SyncClient
     from jetjobs.worker.worker import Worker
 
 __all__ = [
@@ -91,18 +90,18 @@ __all__ = [
 # pydantic.
 _HOMES = {
     "jetjobs.app": "JetJobs",
-    "jetjobs.define.context": "Context current_job",
+    "jetjobs.define.context": "CallNext Context Middleware current_job",
     "jetjobs.define.dependencies": "Depends INJECTED",
     "jetjobs.define.enqueue_report": "EnqueueReport",
     "jetjobs.define.handle": "JobHandle",
-    "jetjobs.define.middleware": "CallNext Middleware",
     "jetjobs.define.router": "Router",
     "jetjobs.define.secret": "Secret",
     "jetjobs.define.task": "JobRequest Task",
     "jetjobs.model.errors": "BrokerUnavailable EnqueueError InvalidArguments JetJobsError JobCancelled JobFailed "
-    "JobNotFound Reject ResultNotReady Retry Snooze",
+    "JobNotFound ResultNotReady",
     "jetjobs.model.events": "Observer",
     "jetjobs.model.job": "JobState JobStatus",
+    "jetjobs.model.outcome": "Reject Retry Snooze",
     "jetjobs.model.retry": "RetryPolicy",
     "jetjobs.model.schedule.schedule": "Schedule",
     "jetjobs.model.settings": "Settings",
@@ -115,9 +114,11 @@ _ANNOTATION_HOMES = {
     "jetjobs.define.options": "EnqueueOptions ScheduleOptions TaskOptions",
     "jetjobs.define.router": "TaskDecorator",
     "jetjobs.define.task": "AsyncTask SyncTask TaskCall",
+    "jetjobs.model.durations": "Duration",
     "jetjobs.model.job": "Job",
     "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",
+    "jetjobs.sync": "SyncClient",
 }
 _HOME_OF = {
     name: home for homes in (_HOMES, _ANNOTATION_HOMES) for home, names in homes.items() for name in names.split()

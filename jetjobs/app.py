@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
-from jetjobs.admin.dead_letters import DeadLetters
-from jetjobs.admin.jobs import Jobs
-from jetjobs.admin.queues import Queues
-from jetjobs.admin.schedules import Schedules
-from jetjobs.admin.workers import Workers
+from jetjobs.admin.operations import HandleLookup, Operations
 from jetjobs.bulk import enqueue_many, notify_stored
 from jetjobs.config import load_for_app
+from jetjobs.define.context import Middleware
 from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
-from jetjobs.define.middleware import Middleware
-from jetjobs.define.router import Router
+from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest
 from jetjobs.doctor.finding import Finding
 from jetjobs.doctor.runner import run_checks
 from jetjobs.enqueue import Enqueuer, enqueue_failed
+from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.transport import api
-from jetjobs.jetstream.workers.control_client import EventStream
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
-from jetjobs.model.views.live_events import LiveEvent, event_subjects
-from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 from jetjobs.model.wire.validation import check_token
 from jetjobs.observe.observers import Observers
+from jetjobs.sync import SyncClient
 from jetjobs.worker.lifespan import L, Lifespan, make_lifespan
 from jetjobs.worker.options import WorkerOptions
 from jetjobs.worker.worker import Worker
@@ -53,7 +48,7 @@ class Session(NamedTuple):
 
 
 @public("jetjobs")
-class JetJobs(Router):
+class JetJobs(Operations):
     """An app: its tasks, and a connection while it is open.
 
     Creating an app reads no settings and opens no connection; `async with app:` and `await app.open()` do.
@@ -71,6 +66,9 @@ class JetJobs(Router):
         self.classifiers: dict[type[BaseException], Classifier] = {}
         """The functions registered with `classify`, by exception class."""
         self._session: Session | None = None
+        self.sync = SyncClient(self)
+        """Enqueue and manage jobs from code without an event loop."""
+        self._lookup = HandleLookup(self, self.sync.wait)
 
     # Declaring
 
@@ -88,7 +86,7 @@ class JetJobs(Router):
     def classify(self, *kinds: type[BaseException]) -> Callable[[Classifier], Classifier]:
         """Register a function that classifies errors for the whole app: `@app.classify(SomeError)`.
 
-        It returns TRANSIENT, PERMANENT, Verdict(True, after_s), or None for no opinion. The `retry_on` and
+        It returns TRANSIENT, PERMANENT, Verdict(True, after), or None for no opinion. The `retry_on` and
         `dead_on` of a task take precedence.
         """
 
@@ -116,7 +114,7 @@ class JetJobs(Router):
             self.tasks.keys(),
             getattr(sys.modules["jetjobs"], "__version__", ""),
             declared=lambda: [(task.queue, name) for name, task in tuple(self.tasks.items())],
-            connected=lambda: self._session is not None and self._session.jetstream.connection.connected,
+            connected=lambda: self.sync.connected or (self.is_open and self.jetstream.connection.connected),
             worker=worker,
         )
         self.observe(metrics.observe, *metrics.kinds)
@@ -151,6 +149,7 @@ class JetJobs(Router):
         if self._session is not None:
             raise DefinitionError("the app is open", hint="settings are read when it opens; close it first")
         before, self._settings = self._settings, settings
+        self.sync.reset()
         return before
 
     async def open(self) -> Self:
@@ -163,7 +162,7 @@ class JetJobs(Router):
         # An app without tasks is an operator's, who works on every queue.
         await jetstream.open(self.task_queues or None)
         jetstream.max_attempts = lambda task: self.tasks[task].retry.max_attempts if task in self.tasks else 0
-        self._session = Session(jetstream, Enqueuer(jetstream, jetstream.result_waiter, self.name))
+        self._session = Session(jetstream, Enqueuer(jetstream, self._lookup, self.name))
         return self
 
     async def close(self) -> None:
@@ -214,6 +213,20 @@ class JetJobs(Router):
         self._observers.notify(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
         return handle
 
+    def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        return super().send_sync(request) if self._parents else self.sync.enqueue(request)
+
+    async def enqueue(
+        self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[Any]:
+        """Store a job of a task by its name, also of one that another service declares:
+        `await app.enqueue("send_email", {"to": "ada@example.org"}, queue="mail")`.
+
+        If the app has the task, its arguments are checked and its queue is the default. Otherwise the arguments
+        are any JSON values and the default is the app's own queue.
+        """
+        return await self.send(request_by_name(self, task, args, options))
+
     async def enqueue_many(self, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
         """Store many jobs in batches of 1,000 and return a report with one entry per request.
 
@@ -227,67 +240,7 @@ class JetJobs(Router):
             notify_stored(self._observers.notify, requests, report, time.perf_counter() - started)
         return report
 
-    # Managing jobs, queues, schedules and workers
-
-    @property
-    def dead(self) -> DeadLetters:
-        """List, replay, export and delete dead letters."""
-        return DeadLetters(self.jetstream, self)
-
-    @property
-    def jobs(self) -> Jobs:
-        """Find, list, cancel and reschedule the jobs of the namespace."""
-        return Jobs(self.jetstream)
-
-    async def job(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> JobHandle[Any]:
-        """The handle of a job by its id. JobNotFound if there is none, JobAmbiguous if two jobs have the id."""
-        found_queue, found_task = await self.jobs.locate(job_id, queue, task)
-        return self._handle(job_id, found_queue, found_task)
-
-    def _handle(self, job_id: str, queue: str, task: str, run: str = "") -> JobHandle[Any]:
-        known = self.tasks.get(task)
-        handle: JobHandle[Any] = JobHandle(
-            job_id,
-            queue,
-            task,
-            run=run,
-            stores_result=known.store_result if known is not None else True,
-            duplicate=not run,
-        )
-        decode = known.signature.decode_result if known is not None else read_json
-        return handle.attach(self.jetstream.result_waiter, decode)
-
-    @property
-    def schedules(self) -> Schedules:
-        """List, put, pause, resume, delete and run schedules."""
-        return Schedules(self.jetstream, self, lambda job: self._handle(job.id, job.queue, job.task, job.run))
-
-    @property
-    def queues(self) -> Queues:
-        """List, pause, resume, purge and delete queues."""
-        return Queues(self.jetstream)
-
-    @property
-    def workers(self) -> Workers:
-        """List, quiet and stop the running workers."""
-        return Workers(self.jetstream)
-
-    def events(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        kinds: Sequence[str] | str = (),
-        begun: Callable[[int], None] = lambda workers: None,
-    ) -> AsyncGenerator[LiveEvent, None]:
-        """Events of jobs and workers from now on, without end: `async for event in app.events()`.
-
-        `kinds` are patterns such as `job.*`. With a queue or a task, only events of jobs come. Events are not
-        stored: those that occur during an outage are missed. `begun` is called once, with the number of workers
-        that publish events by then.
-        """
-        connection, names = self.jetstream.connection, self.jetstream.names
-        return EventStream(connection, names, event_subjects(names, queue, task, kinds)).events(begun)
+    # Workers, topology and health
 
     def worker(
         self,
@@ -301,8 +254,7 @@ class JetJobs(Router):
     ) -> Worker:
         """A worker for the tasks of this app, on its connection. `await worker.run()` runs until it is stopped.
 
-        With `schedules` the worker is also a candidate for leader; the leader plans the schedules. A worker with 0
-        slots takes no jobs and serves no queue.
+        With `schedules` it is a candidate for leader, which plans the schedules. With 0 slots it serves no queue.
         """
         slots = self.settings.worker.slots if slots is None else slots
         if slots == 0:

@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 from jetjobs.define.context import running_job
 from jetjobs.define.enqueue_report import Entry
-from jetjobs.define.handle import JobHandle
+from jetjobs.define.handle import JobHandle, JobLookup
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.result_waiter import ResultWaiter
 from jetjobs.jetstream.messages.batch import JobTemplate
 from jetjobs.jetstream.messages.codec import MAX_HEADERS, header_size
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT, labels_of
 from jetjobs.jetstream.messages.publisher import Outgoing, Unconfirmed, WrongLastSequence
 from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
+from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import (
     BrokerError,
     EnqueueUnconfirmed,
@@ -46,9 +46,10 @@ class Prepared(NamedTuple):
 class Enqueuer:
     """Stores jobs for one app."""
 
-    def __init__(self, jetstream: JetStreamClient, waiter: ResultWaiter, producer: str) -> None:
+    def __init__(self, jetstream: JetStreamClient, lookup: JobLookup, producer: str) -> None:
         self._jetstream = jetstream
-        self._waiter = waiter
+        self._waiter = jetstream.result_waiter
+        self._lookup = lookup
         self._headers = {h.PRODUCER: producer}
 
     async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
@@ -207,11 +208,13 @@ class Enqueuer:
             stores_result=task.store_result,
             duplicate=entry.duplicate,
         )
-        return handle.attach(self._waiter, task.signature.decode_result)
+        return handle.attach(self._lookup, task.signature.result.decode)
 
 
 def _due_at(options: EnqueueOptions, now: float) -> float:
-    return options["run_at"].timestamp() if "run_at" in options else now + options["delay"].total_seconds()
+    if "run_at" in options:
+        return options["run_at"].timestamp()
+    return now + to_duration("delay", options["delay"]).total_seconds()
 
 
 def claim_check(job: Job, token: str = "") -> Job:

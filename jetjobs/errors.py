@@ -28,15 +28,11 @@ from jetjobs.model.errors import (
     MalformedJob,
     QueueInUse,
     QueueNotFound,
-    Reject,
     ResultError,
     ResultExpired,
     ResultNotReady,
-    Retry,
     ScheduleConflict,
     ScheduleNotFound,
-    Signal,
-    Snooze,
     StorageFull,
     TopologyConflict,
     TopologyMissing,
@@ -46,6 +42,7 @@ from jetjobs.model.errors import (
     WorkerNotFound,
     WorkerSilent,
 )
+from jetjobs.model.outcome import Reject, Retry, Signal, Snooze
 
 __all__ = [
     "PERMANENT",

@@ -94,13 +94,13 @@ def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_configured: JetJobs) ->
     if _is_async(request):
         opened: JetJobs = request.getfixturevalue(f"_jetjobs_open_{_runner(request)}")
         return opened
-    from jetjobs.testing.sync_bridge import run_in_thread
+    from jetjobs.sync import run_in_background
 
     async def provision() -> None:
         async with _jetjobs_configured as app:
             await app.provision()
 
-    run_in_thread(provision())
+    run_in_background(provision())
     return _jetjobs_configured
 
 

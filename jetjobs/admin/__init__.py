@@ -6,12 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jetjobs.admin.cancel import CancelAnswer, CancelOutcome
     from jetjobs.admin.dead_letter_files import ImportReport
     from jetjobs.admin.dead_letters import DeadLetters
     from jetjobs.admin.jobs import Jobs
     from jetjobs.admin.queues import Queues
-    from jetjobs.admin.reschedule import MoveAnswer, MoveOutcome
     from jetjobs.admin.schedules import PutOptions, ScheduleInfo, Schedules
     from jetjobs.admin.workers import Workers
     from jetjobs.doctor.finding import Finding
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
         ReplayOptions,
         ReplayOutcome,
     )
+    from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
     from jetjobs.model.views.job_query import JobPage, JobQuery, ListedJob
     from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
     from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
@@ -68,12 +67,10 @@ __all__ = [
 # The module of each name. A name is loaded on first use, so that `jetjobs --help` does not wait for nats and
 # pydantic.
 _HOMES = {
-    "jetjobs.admin.cancel": "CancelAnswer CancelOutcome",
     "jetjobs.admin.dead_letter_files": "ImportReport",
     "jetjobs.admin.dead_letters": "DeadLetters",
     "jetjobs.admin.jobs": "Jobs",
     "jetjobs.admin.queues": "Queues",
-    "jetjobs.admin.reschedule": "MoveAnswer MoveOutcome",
     "jetjobs.admin.schedules": "PutOptions ScheduleInfo Schedules",
     "jetjobs.admin.workers": "Workers",
     "jetjobs.doctor.finding": "Finding",
@@ -82,6 +79,7 @@ _HOMES = {
     "jetjobs.jetstream.workers.control_client": "WorkerAnswers",
     "jetjobs.model.views.dead_letter": "DeadLetter DeadLetterFilter DeadLetterGroup "
     "ReplayAnswer ReplayOptions ReplayOutcome",
+    "jetjobs.model.views.job_changes": "CancelAnswer CancelOutcome MoveAnswer MoveOutcome",
     "jetjobs.model.views.job_query": "JobPage JobQuery ListedJob",
     "jetjobs.model.views.queue_info": "LaneState Pause QueueState",
     "jetjobs.model.views.worker_info": "QueueSlots RunningJob WorkerRecord",

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from enum import StrEnum
-from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.cancel_marks import CancelMark
@@ -21,38 +19,12 @@ from jetjobs.jetstream.messages.get import StoredMessage, delete_message
 from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
-from jetjobs.model.public import public
+from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome
 from jetjobs.model.wire.subjects import WAITING, JobSubject
 
 _HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop; its child process was killed"}
 _POLL_S = 0.05
 _ASK_AGAIN_S = 0.5
-
-
-@public("jetjobs.admin")
-class CancelOutcome(StrEnum):
-    """The result of a cancel."""
-
-    CANCELLED = "cancelled"
-    """The job was removed from its queue, or stopped. It will not run again."""
-    ENDED = "ended"
-    """The job had ended before it could be stopped. Nothing was changed."""
-    STOPPING = "stopping"
-    """The job was asked to stop and has not ended yet."""
-    NOT_STOPPABLE = "not stoppable"
-    """The job runs in a thread, which cannot be stopped. It will not run again."""
-    UNCONFIRMED = "unconfirmed"
-    """A worker that may hold the job does not answer. No other worker starts the job."""
-
-
-@public("jetjobs.admin")
-class CancelAnswer(NamedTuple):
-    """The outcome of a cancel, and the last state the job was seen in."""
-
-    job_id: str
-    outcome: CancelOutcome
-    state: JobState | None
-    detail: str = ""
 
 
 class Canceller:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import HEADER_LIMIT
 from jetjobs.jetstream.messages.codec import header_size
 from jetjobs.model.errors import DefinitionError, MalformedJob
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.views.dead_letter import DeadLetter
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.headers import check_header
@@ -24,13 +25,19 @@ _PUBLISH_HEADERS = 1024
 
 
 @public("jetjobs.admin")
-class ImportReport(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ImportReport(Record):
     """The result of an import, by lines of the file."""
 
     imported: int
     already_there: int
     problems: tuple[tuple[int, str], ...]
     """For each line that cannot be imported: its number and the reason."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the keys of the command line."""
+        problems = [{"line": number, "why": why} for number, why in self.problems]
+        return {"imported": self.imported, "already_there": self.already_there, "problems": problems}
 
 
 class ParsedLine(NamedTuple):

@@ -72,6 +72,7 @@ class DeadLetters:
             raise JobAmbiguous(
                 f"{len(places)} dead letters have the id {job_id}: " + ", ".join(f"{q}/{t}" for q, t in places),
                 places=places,
+                job_id=job_id,
                 hint="give the queue and the task",
             )
         message = await self._jetstream.dead.at(subjects[0]) if subjects else None

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, NoReturn
 
-from jetjobs.admin.cancel import CancelAnswer, Canceller
-from jetjobs.admin.reschedule import MoveAnswer, Rescheduler
-from jetjobs.define.options import check_moment
+from jetjobs.admin.cancel import Canceller
+from jetjobs.admin.reschedule import Rescheduler
+from jetjobs.define.options import check_delay, check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
 from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.jetstream.messages.scan import page, scan
 from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.queue_state import lane_states
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import (
     AccessDenied,
     ConfigError,
+    DefinitionError,
     JobAmbiguous,
     JobNotFound,
     QueueNotFound,
@@ -26,6 +29,7 @@ from jetjobs.model.errors import (
 )
 from jetjobs.model.job import FINAL, NEVER, JobState, JobStatus, running_status
 from jetjobs.model.public import public
+from jetjobs.model.views.job_changes import CancelAnswer, MoveAnswer
 from jetjobs.model.views.job_query import (
     MAX_LIMIT,
     JobPage,
@@ -38,17 +42,11 @@ from jetjobs.model.views.job_query import (
 from jetjobs.model.wire.headers import KV_OPERATION, SECRET
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.lenient_json import read_record, read_running
-from jetjobs.model.wire.subjects import PRIORITIES, kv_stream, kv_subject, last_token
+from jetjobs.model.wire.subjects import check_priority, kv_stream, kv_subject, last_token
 
 SCAN_LIMIT = 10_000
 """The most messages that are read for one page."""
 _BATCH = 256
-
-
-def check_priority(priority: str) -> None:
-    """ConfigError unless it is a priority."""
-    if priority not in PRIORITIES:
-        raise ConfigError(f"invalid priority {priority!r}: use {', '.join(PRIORITIES)}")
 
 
 @public("jetjobs.admin")
@@ -78,16 +76,18 @@ class Jobs:
             mark = await self._jetstream.cancel_marks.get(status.id, status.run)
         except AccessDenied:
             return status  # this user may read jobs, but not cancel marks
-        return status if mark is None else status._replace(cancel={"by": mark.by, "reason": mark.why})
+        return status if mark is None else replace(status, cancel={"by": mark.by, "reason": mark.why})
 
     async def locate(self, job_id: str, queue: str | None = None, task: str | None = None) -> tuple[str, str]:
         """The queue and task of the job with that id."""
         if not is_id(job_id):
-            raise JobNotFound(f"invalid job id {job_id!r}", hint="use 1 to 128 letters, digits, '-' or '_'")
+            hint = "use 1 to 128 letters, digits, '-' or '_'"
+            raise JobNotFound(f"invalid job id {job_id!r}", job_id=str(job_id), hint=hint)
         found = await look_twice(lambda: self._places(job_id, queue, task))
         if not found:
             raise JobNotFound(
                 f"no job with id {job_id}",
+                job_id=job_id,
                 hint="records of ended jobs are kept for an hour unless the task sets another time; a job"
                 " published without jetjobs may not have its id yet: `jetjobs jobs list --task TASK` shows it",
             )
@@ -95,7 +95,10 @@ class Jobs:
             places = sorted(found)
             listed = ", ".join(f"{q}/{t}" for q, t in places)
             raise JobAmbiguous(
-                f"{len(places)} jobs have the id {job_id}: {listed}", places=places, hint="add --queue and --task"
+                f"{len(places)} jobs have the id {job_id}: {listed}",
+                places=places,
+                job_id=job_id,
+                hint="add --queue and --task",
             )
         return found.pop()
 
@@ -111,9 +114,10 @@ class Jobs:
         if there is not None and there.data and KV_OPERATION not in there.headers:
             raise ResultError(
                 f"job {job_id} has a record that cannot be read",
+                job_id=job_id,
                 hint=f"`nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id}` shows the record",
             )
-        raise JobNotFound(f"no job with id {job_id}: its record has just expired or was deleted")
+        raise JobNotFound(f"no job with id {job_id}: its record has just expired or was deleted", job_id=job_id)
 
     # Changes
 
@@ -125,11 +129,11 @@ class Jobs:
         task: str | None = None,
         by: str = "",
         reason: str = "",
-        timeout: timedelta = timedelta(seconds=10),
+        timeout: Duration = "10s",
     ) -> CancelAnswer:
         """Cancel a job in any state and report the outcome. Waits up to `timeout` for a running job to end."""
+        seconds = to_duration("timeout", timeout).total_seconds()
         where = await self.locate(job_id, queue, task)
-        seconds = timeout.total_seconds()
         return await Canceller(self._jetstream).cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
 
     async def run_now(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> MoveAnswer:
@@ -137,11 +141,24 @@ class Jobs:
         return await Rescheduler(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
 
     async def reschedule(
-        self, job_id: str, run_at: datetime, *, queue: str | None = None, task: str | None = None
+        self,
+        job_id: str,
+        run_at: datetime | None = None,
+        *,
+        delay: Duration | None = None,
+        queue: str | None = None,
+        task: str | None = None,
     ) -> MoveAnswer:
-        """Change the time at which a scheduled or retrying job is due."""
-        check_moment("run_at", run_at)
+        """Change the time at which a scheduled or retrying job is due: to `run_at`, or `delay` from now."""
+        if (run_at is None) == (delay is None):
+            raise DefinitionError("reschedule takes either a time or a delay")
+        if run_at is not None:
+            check_moment("run_at", run_at)
+        else:
+            check_delay(delay)
         where = await self.locate(job_id, queue, task)
+        if run_at is None:  # a delay counts on the server's clock, which fires the job
+            run_at = await self._jetstream.server_clock.now() + to_duration("delay", delay)
         return await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
 
     async def set_priority(

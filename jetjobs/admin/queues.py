@@ -13,13 +13,14 @@ from jetjobs.jetstream.queues.purge import Purge, Purged
 from jetjobs.jetstream.queues.queue_state import lane_states, pause, queue_state, resume, server_time_of
 from jetjobs.jetstream.queues.removal import close_queue, delete_queue, jobs_in, reopen_queue
 from jetjobs.jetstream.workers.registry import list_workers
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError, QueueInUse, QueueNotFound
 from jetjobs.model.public import public
 from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire.validation import check_token
 
-RATES_S = 0.2
+RATES_OVER = timedelta(seconds=0.2)
 """Time between the two measurements that rates are computed from."""
 
 
@@ -36,23 +37,27 @@ class Queues:
         """The names of all queues."""
         return await list_queues(self._connection, self._names)
 
-    async def list(self, *, rates_s: float = RATES_S, before: Sequence[QueueState] = ()) -> list[QueueState]:
+    async def list(
+        self, *, rates_over: Duration = RATES_OVER, before: Sequence[QueueState] = ()
+    ) -> list[QueueState]:
         """The state of every queue.
 
-        Rates are measured since `before`, an earlier list; without one, over `rates_s` seconds. 0 omits them.
+        Rates are measured since `before`, an earlier list; without one, over the time `rates_over`. 0 omits them.
         """
+        rates_s = to_duration("rates_over", rates_over).total_seconds()
         if not before and rates_s:
             started = time.monotonic()
-            before = await self.list(rates_s=0)
+            before = await self.list(rates_over=0)
             await asyncio.sleep(rates_s - (time.monotonic() - started))
         queues, workers = await asyncio.gather(self.names(), list_workers(self._connection, self._names))
         earlier = {state.queue: state.lanes for state in before}
         states = (self._state(queue, workers, earlier.get(queue, ())) for queue in queues)
         return [state for state in await asyncio.gather(*states) if state is not None]
 
-    async def get(self, queue: str, *, rates_s: float = 5 * RATES_S) -> QueueState:
-        """The state of one queue. QueueNotFound when it does not exist."""
+    async def get(self, queue: str, *, rates_over: Duration = 5 * RATES_OVER) -> QueueState:
+        """The state of one queue, with its rates over a time. QueueNotFound when it does not exist."""
         check_token("queue", queue)
+        rates_s = to_duration("rates_over", rates_over).total_seconds()
         lanes: Sequence[LaneState] = ()
         if rates_s:
             lanes = await lane_states(self._connection, self._names, queue)
@@ -69,19 +74,20 @@ class Queues:
             return None  # deleted since the queues were listed
 
     async def pause(
-        self, queue: str, *, for_: timedelta | None = None, reason: str = "", by: str = ""
+        self, queue: str, *, for_: Duration | None = None, reason: str = "", by: str = ""
     ) -> QueueState:
         """Start no jobs of the queue, for a time or until `resume`. Running jobs finish.
 
         Repeating it replaces the time and the reason. QueueNotFound when the queue does not exist.
         """
         check_token("queue", queue)
-        if for_ is not None and not timedelta(0) < for_ <= timedelta(days=3650):
-            raise DefinitionError("invalid duration of a pause: use more than zero and at most ten years")
+        length = None if for_ is None else to_duration("for_", for_, of="pause: ", positive=True)
+        if length is not None and length > timedelta(days=3650):
+            raise DefinitionError(f"pause: invalid for_ {for_!r:.80}: use at most ten years")
         now = server_time_of(await lane_states(self._connection, self._names, queue))
-        wanted = Pause(now + for_.total_seconds() if for_ is not None else 0.0, reason, by, now)
+        wanted = Pause(None if length is None else now + length, reason, by, now)
         await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
-        return await self.get(queue, rates_s=0)
+        return await self.get(queue, rates_over=0)
 
     async def resume(self, queue: str) -> bool:
         """Start its jobs again. False when it was not paused; QueueNotFound when it does not exist."""
@@ -107,7 +113,7 @@ class Queues:
         QueueInUse while it holds jobs or dead letters, or workers or schedules use it. `force` deletes it anyway,
         with its jobs and dead letters. QueueNotFound when it does not exist.
         """
-        found = await self.get(queue, rates_s=0)
+        found = await self.get(queue, rates_over=0)
         if not force:
             await self._check_unused(found)
         # Nothing can be enqueued between the last look and the end of the stream.

@@ -10,8 +10,6 @@ new lane, then the original is deleted. ADR 30.
 from __future__ import annotations
 
 import json
-from enum import StrEnum
-from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
@@ -20,42 +18,13 @@ from jetjobs.jetstream.messages.get import StoredMessage, delete_message
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import Job, JobState, JobStatus
-from jetjobs.model.public import public
+from jetjobs.model.views.job_changes import MoveAnswer, MoveOutcome
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import new_run, parse_id
 from jetjobs.model.wire.subjects import PRIORITIES, WAITING, JobSubject
 
 CLOSE_S = 2.0
 """A job this close to its due time may be firing."""
-
-
-@public("jetjobs.admin")
-class MoveOutcome(StrEnum):
-    """The result of a move."""
-
-    MOVED = "moved"
-    MAY_RUN_TWICE = "may run twice"
-    """A worker took the job while it changed its lane: it may run from both lanes."""
-    UNCHANGED = "unchanged"
-    """The job was there already."""
-    TOO_LATE = "too late"
-    """The job is within two seconds of its due time, is running, or has moved since it was read.
-
-    Nothing was changed. Also the outcome for the priority of a queued job that was published without jetjobs and
-    has not moved yet.
-    """
-    ENDED = "ended"
-    """The job has ended or does not exist. Nothing was changed."""
-
-
-@public("jetjobs.admin")
-class MoveAnswer(NamedTuple):
-    """The outcome of a move, and the state the job was found in."""
-
-    job_id: str
-    outcome: MoveOutcome
-    state: JobState | None
-    detail: str = ""
 
 
 class Rescheduler:

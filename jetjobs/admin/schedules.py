@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import ScheduleOptions
@@ -17,10 +18,11 @@ from jetjobs.jetstream.leader_lock import lock_holder
 from jetjobs.jetstream.messages.publisher import Unconfirmed
 from jetjobs.jetstream.schedules.store import Definition
 from jetjobs.jetstream.schedules.ticks import tick_job
+from jetjobs.model.durations import Duration
 from jetjobs.model.errors import ConfigError, DefinitionError, ScheduleConflict, TopologyMissing
 from jetjobs.model.job import Job
 from jetjobs.model.masking import mask, read_paths
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.schedule.plan import AHEAD, Mark, Tick, last_scheduled_time
 from jetjobs.model.schedule.schedule import Schedule, time_token
 from jetjobs.model.wire import headers as h
@@ -28,7 +30,7 @@ from jetjobs.model.wire.ids import JobId, new_run
 from jetjobs.model.wire.validation import check_schedule_key, check_schedule_name
 
 _TRIES = 5
-LATE_S = 5.0
+LATE = timedelta(seconds=5)
 """A schedule is late when a scheduled time has been due and unplanned for this long."""
 
 
@@ -37,11 +39,12 @@ class PutOptions(ScheduleOptions, total=False):
     """The options of a schedule, with its rule: either `cron` or `every`."""
 
     cron: str
-    every: timedelta
+    every: Duration
 
 
 @public("jetjobs.admin")
-class ScheduleInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo(Record):
     """A schedule and its current state."""
 
     schedule: Schedule
@@ -51,8 +54,8 @@ class ScheduleInfo(NamedTuple):
     """The scheduled time of the newest tick that is due; None when there is none or it was missed."""
     next: datetime | None
     """The next scheduled time; None when the schedule is paused or has ended."""
-    late_s: float = 0.0
-    """How long a scheduled time has been due and unplanned; 0 while a leader plans."""
+    late: timedelta = timedelta(0)
+    """How long a scheduled time has been due and unplanned; zero while a leader plans."""
     missed: int = 0
     """How many scheduled times were skipped so far because they could not be planned in time."""
     planned_by: int | None = None
@@ -64,7 +67,7 @@ class ScheduleInfo(NamedTuple):
         """`late`: a scheduled time has been due and unplanned for 5 seconds."""
         if self.schedule.paused:
             return "paused"
-        if self.late_s >= LATE_S:
+        if self.late >= LATE:
             return "late"
         return "on" if self.next is not None else "ended"
 
@@ -90,8 +93,9 @@ class ScheduleInfo(NamedTuple):
             "last": self.last.isoformat() if self.last is not None else None,
             "last_job": self.last_job,
             "next": self.next.isoformat() if self.next is not None else None,
-            "late_s": round(self.late_s, 3),
+            "late_s": round(self.late.total_seconds(), 3),
             "missed": self.missed,
+            "state": self.state,
         }
 
 
@@ -257,15 +261,15 @@ class Schedules:
 def _info(definition: Definition, schedule: Schedule, mark: Mark, now: datetime) -> ScheduleInfo:
     last, planned_by = last_scheduled_time(schedule, mark, now), mark.revision or None
     if schedule.paused:
-        return ScheduleInfo(schedule, definition.revision, last, None, 0.0, mark.missed, planned_by)
+        return ScheduleInfo(schedule, definition.revision, last, None, timedelta(0), mark.missed, planned_by)
     # A schedule without a mark has not been planned yet.
     planned_until = mark.planned_until or datetime.fromtimestamp(definition.stored_at, UTC)
     planned_until = max(schedule.since, planned_until)
     first = schedule.after(planned_until)
-    late_s = max(0.0, (now - first).total_seconds()) if first is not None else 0.0
+    late = timedelta(0) if first is None else max(timedelta(0), now - first)
     # A mark further ahead than ticks are ever placed means that the clock went back or that the mark is foreign.
     upcoming = schedule.after(planned_until if planned_until - now > 2 * AHEAD else now)
-    return ScheduleInfo(schedule, definition.revision, last, upcoming, late_s, mark.missed, planned_by)
+    return ScheduleInfo(schedule, definition.revision, last, upcoming, late, mark.missed, planned_by)
 
 
 def _readable(definition: Definition) -> Schedule:

@@ -9,6 +9,7 @@ from typing import Any
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.workers.control_client import ANSWER_S, WorkerAnswers, ask_all, read_answer
 from jetjobs.jetstream.workers.registry import list_workers
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import BrokerUnavailable, WorkerNotFound, WorkerSilent
 from jetjobs.model.public import public
 from jetjobs.model.views.worker_info import WorkerRecord
@@ -44,27 +45,28 @@ class Workers:
             raise WorkerNotFound(f"several workers are named {name!r}", hint=f"use one of {keys}")
         raise WorkerNotFound(f"no running worker {name!r}", hint="list them with `jetjobs workers list`")
 
-    async def quiet(self, name: str, *, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    async def quiet(self, name: str, *, timeout: Duration = ANSWER_S) -> dict[str, Any]:
         """Make a worker take no new jobs. It finishes its running jobs and stays until it is stopped.
 
         Returns the worker's answer.
         """
-        return await self.request(name, "quiet", timeout_s=timeout_s)
+        return await self.request(name, "quiet", timeout=timeout)
 
-    async def stop(self, name: str, *, now: bool = False, timeout_s: float = ANSWER_S) -> dict[str, Any]:
+    async def stop(self, name: str, *, now: bool = False, timeout: Duration = ANSWER_S) -> dict[str, Any]:
         """Stop a worker as a signal would: gracefully, or at once with `now`.
 
         Returns the worker's answer, which it sends before it has stopped.
         """
-        return await self.request(name, "stop", {"now": now}, timeout_s=timeout_s)
+        return await self.request(name, "stop", {"now": now}, timeout=timeout)
 
     async def request(
-        self, name: str, command: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S
+        self, name: str, command: str, body: Mapping[str, Any] | None = None, *, timeout: Duration = ANSWER_S
     ) -> dict[str, Any]:
         """Send a command to one worker and return its answer.
 
         WorkerNotFound when the worker is gone, WorkerSilent when it does not answer in time.
         """
+        timeout_s = to_duration("timeout", timeout).total_seconds()
         key = (await self.get(name)).key
         request = json.dumps({**(body or {}), "do": command}).encode()
         try:
@@ -82,7 +84,8 @@ class Workers:
         return read_answer(reply) or {"worker": key, "ok": False, "error": "the answer is not a JSON object"}
 
     async def request_all(
-        self, command: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S
+        self, command: str, body: Mapping[str, Any] | None = None, *, timeout: Duration = ANSWER_S
     ) -> WorkerAnswers:
         """Send a command to every worker and collect the answers."""
+        timeout_s = to_duration("timeout", timeout).total_seconds()
         return await ask_all(self._connection, self._names, command, body or {}, timeout_s=timeout_s)

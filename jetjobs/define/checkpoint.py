@@ -1,8 +1,7 @@
-"""Check progress and results, and convert checkpoints to JSON and back to a type."""
+"""Check progress, and convert checkpoints to JSON and back to a type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -33,29 +32,6 @@ def check_progress(fraction: Any, message: Any) -> float:
         if len(message) > MAX_MESSAGE:
             raise ValueError(f"the progress message has {len(message):,} characters; the limit is {MAX_MESSAGE}")
     return value
-
-
-def result_problem(
-    adapter: TypeAdapter[Any], read: Callable[[bytes], Any], value: Any, data: bytes, *, secret: bool
-) -> str:
-    """Why a result does not fit the annotation of its task; empty if it does. `data` is its JSON, and `read` reads
-    it as a caller does."""
-    try:
-        read(data)
-    except ValidationError as error:
-        # Without inputs, as below; the message of a validator may repeat the input too.
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        problem = f"invalid ({first['type']})" if secret else first["msg"]
-        return f"{place}: {problem}" if place else problem
-    except Exception as error:
-        return f"a validator raised {type(error).__qualname__}"
-    try:
-        # Strict where reading is lenient: "7" can be read as a number.
-        adapter.serializer.to_json(value, warnings="error")
-    except PydanticSerializationError:
-        return f"{type(value).__qualname__}: a value is not of its declared type"
-    return ""
 
 
 def encode(value: Any) -> bytes:

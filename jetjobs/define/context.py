@@ -1,4 +1,4 @@
-"""The context of a running attempt, as the task sees it."""
+"""The context of a running attempt, as the task sees it, and the middleware around the attempt."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextvars import ContextVar
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeVar, overload
 
 from pydantic import TypeAdapter
 
 from jetjobs.define.checkpoint import check_progress, decode, encode
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.job import Job, lineage_of
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.wire.headers import OF_SCHEDULE, SCHEDULED_TIME
 from jetjobs.model.wire.lenient_json import as_time, read_iso_time
 
@@ -43,7 +44,8 @@ class AttemptServices(Protocol):
 
 
 @public("jetjobs")
-class ScheduledRun(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ScheduledRun(Record):
     """The schedule that a job is a tick of, and its scheduled time."""
 
     name: str
@@ -132,12 +134,12 @@ class Context:
     @property
     def deadline(self) -> datetime:
         """When this attempt times out, in UTC."""
-        return datetime.fromtimestamp(time.time() + self.remaining_s, UTC)
+        return datetime.now(UTC) + self.remaining
 
     @property
-    def remaining_s(self) -> float:
-        """Seconds until this attempt times out."""
-        return max(0.0, self._deadline - time.monotonic())
+    def remaining(self) -> timedelta:
+        """How long until this attempt times out."""
+        return timedelta(seconds=max(0.0, self._deadline - time.monotonic()))
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -258,3 +260,25 @@ def outside_jobs() -> Iterator[None]:
 def running_job() -> Context | None:
     """`current_job`, but None outside of a job: for log filters."""
     return _current.get()
+
+
+# Middleware
+
+CallNext = Callable[[], Awaitable[Any]]
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+"""`async def middleware(job, call_next)`: awaits `call_next()` once and returns its value, or raises."""
+
+
+def compose(middlewares: Sequence[Middleware], context: Context, innermost: CallNext) -> CallNext:
+    """A call that passes through every middleware to `innermost`."""
+    call = innermost
+    for middleware in reversed(middlewares):
+        call = _layer(middleware, context, call)
+    return call
+
+
+def _layer(middleware: Middleware, context: Context, inner: CallNext) -> CallNext:
+    async def layer() -> Any:
+        return await middleware(context, inner)
+
+    return layer

@@ -5,31 +5,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from jetjobs.define.context import outside_jobs
+from jetjobs.define.context import Context, current_job, outside_jobs
 from jetjobs.model.errors import DefinitionError
-from jetjobs.model.public import public
 
 INJECTED: Any = object()
 """Default value of injected arguments, so that type checkers do not require them in `enqueue`."""
 
 
-@public("jetjobs")
 @dataclass(frozen=True, slots=True)
-class Depends:
-    """Injects the result of `factory` as an argument: `db: Annotated[Db, Depends(connect)]`.
+class Dependency:
+    """What `Depends` makes: the factory of an injected argument."""
+
+    factory: Callable[..., Any]
+    scope: Literal["job", "app"] = "job"
+
+
+def Depends(factory: Callable[..., Any], scope: Literal["job", "app"] = "job") -> Any:
+    """Inject the result of `factory`: `db: Db = Depends(connect)` or `db: Annotated[Db, Depends(connect)]`.
 
     The factory is a function, an async function, or a sync or async generator that yields once; the code after
     the yield runs when the scope ends. Scope `job` (the default) creates one object per attempt, scope `app` one
     per worker. A factory may have dependencies itself.
     """
+    return Dependency(factory, scope)
 
-    factory: Callable[..., Any]
-    scope: Literal["job", "app"] = "job"
+
+def dependency_of(hint: Any, default: Any) -> Dependency | None:
+    """The dependency that an annotation or a default value declares."""
+    if isinstance(default, Dependency):
+        return default
+    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((extra for extra in extras if isinstance(extra, Dependency)), None)
+
+
+def is_context(hint: Any) -> bool:
+    """Whether the type of an argument is Context, or a union with it: it gets the context of the attempt."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return is_context(get_args(hint)[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(map(is_context, get_args(hint)))
+    return hint is Context
 
 
 class Scope:
@@ -47,7 +69,7 @@ class Scope:
     async def __aexit__(self, *error: Any) -> bool | None:
         return await self._stack.__aexit__(*error)
 
-    async def get(self, dependency: Depends) -> Any:
+    async def get(self, dependency: Dependency) -> Any:
         """The object of `dependency`, created on first use and shared within the scope."""
         if dependency.scope == "app" and self._parent is not None:
             return await self._parent.get(dependency)
@@ -71,7 +93,7 @@ class Scope:
         return await made if inspect.isawaitable(made) else made
 
 
-def needs(dependency: Depends) -> dict[str, Depends]:
+def needs(dependency: Dependency) -> dict[str, Dependency]:
     """The dependencies of a factory. DefinitionError if it needs any other argument."""
     factory = dependency.factory
     try:
@@ -81,11 +103,11 @@ def needs(dependency: Depends) -> dict[str, Depends]:
         raise DefinitionError(f"dependency {_name(factory)}: an annotation cannot be resolved: {error}") from error
     except (TypeError, ValueError):
         return {}  # a class or builtin without a signature takes no arguments
-    found: dict[str, Depends] = {}
+    found: dict[str, Dependency] = {}
     for name, parameter in parameters.items():
-        hint = hints.get(name)
-        extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-        sub = next((extra for extra in extras if isinstance(extra, Depends)), None)
+        sub = dependency_of(hints.get(name), parameter.default)
+        if sub is None and is_context(hints.get(name)):
+            sub = Dependency(current_job)
         if sub is not None:
             if dependency.scope == "app" and sub.scope == "job":
                 raise DefinitionError(f"dependency {_name(factory)} has scope app but needs one of scope job")
@@ -100,7 +122,7 @@ def needs(dependency: Depends) -> dict[str, Depends]:
     return found
 
 
-def check(dependency: Depends, seen: tuple[Callable[..., Any], ...] = ()) -> None:
+def check(dependency: Dependency, seen: tuple[Callable[..., Any], ...] = ()) -> None:
     """DefinitionError for a factory that is not callable or depends on itself."""
     if not callable(dependency.factory):
         raise DefinitionError(f"Depends({dependency.factory!r}): not callable")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.public import public
-from jetjobs.model.retry import RetryPolicy
+from jetjobs.model.retry import RetryPolicy, check_attempts
 from jetjobs.model.schedule.schedule import Misfire, Overlap
 from jetjobs.model.wire.headers import check_header
 from jetjobs.model.wire.ids import check_job_id
-from jetjobs.model.wire.subjects import check_lane
+from jetjobs.model.wire.subjects import Priority, check_priority
 from jetjobs.model.wire.validation import check_token, has_wire_form
 
 MAX_KEY_LENGTH = 1024
@@ -29,11 +30,14 @@ class TaskOptions(TypedDict, total=False):
     aliases: Sequence[str]
     """Former names of the task. Jobs that were enqueued under them run with this function."""
     queue: str
-    priority: str
-    retry: RetryPolicy
-    timeout: timedelta
+    priority: Priority
+    retry: RetryPolicy | int
+    """A number n is short for `RetryPolicy(max_attempts=n)`."""
+    max_attempts: int
+    """The same as `retry` with a number."""
+    timeout: Duration
     """How long one attempt may take."""
-    result_ttl: timedelta
+    result_ttl: Duration
     """How long the result is stored."""
     store_result: bool
     """False stores no record of success: the fastest choice if no caller needs results."""
@@ -48,8 +52,8 @@ class EnqueueOptions(TypedDict, total=False):
     """Options of one job: `task.options(...)`."""
 
     queue: str
-    priority: str
-    delay: timedelta
+    priority: Priority
+    delay: Duration
     run_at: datetime
     key: str
     """Idempotency key: no second job of this task and key is stored while one is live."""
@@ -71,12 +75,12 @@ class ScheduleOptions(TypedDict, total=False):
     args: Mapping[str, Any]
     """Arguments of the task. An argument `scheduled_time` of type datetime is filled in for each tick."""
     queue: str
-    priority: str
+    priority: Priority
     tz: str
     """IANA name of the time zone of a cron expression; UTC by default."""
     start: datetime
     end: datetime
-    jitter: timedelta
+    jitter: Duration
     """Each tick is due up to this long after its scheduled time."""
     misfire: Misfire
     """Missed scheduled times to catch up on: only the last (the default), the newest 100, or none (`skip`)."""
@@ -88,28 +92,28 @@ class ScheduleOptions(TypedDict, total=False):
 _KNOWN = frozenset(EnqueueOptions.__annotations__)
 
 
-def check_options(options: EnqueueOptions) -> None:
-    """DefinitionError for invalid options, before anything is sent."""
+def checked_options(options: EnqueueOptions) -> EnqueueOptions:
+    """The options themselves. DefinitionError for invalid ones, before anything is sent."""
     if unknown := options.keys() - _KNOWN:
         raise DefinitionError(f"unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}")
     if "queue" in options:
         check_token("queue", options["queue"])
     if "priority" in options:
-        check_lane(options["priority"])
+        check_priority(options["priority"])
     if "job_id" in options:
         check_job_id(options["job_id"])
     if "key" in options:
         _check_key(options["key"])
     if "max_attempts" in options:
-        _check_attempts(options["max_attempts"])
+        check_attempts(options["max_attempts"])
     if "retry" in options:
-        check_type("retry", options["retry"], RetryPolicy)
-        options["retry"].to_header()
+        _check_retry(options["retry"])
     if "headers" in options:
         check_type("headers", options["headers"], Mapping)
         for name, value in options["headers"].items():
             check_header(name, value)
     _check_times(options)
+    return options
 
 
 def _check_times(options: EnqueueOptions) -> None:
@@ -123,13 +127,10 @@ def _check_times(options: EnqueueOptions) -> None:
         check_moment("deadline", options["deadline"])
 
 
-def check_delay(delay: timedelta) -> None:
-    """DefinitionError for a delay that is negative or ends after the last time the server can store."""
-    check_type("delay", delay, timedelta)
-    if delay < timedelta(0):
-        raise DefinitionError("delay must not be negative")
+def check_delay(delay: object) -> None:
+    """DefinitionError for a delay that is invalid or ends after the last time the server can store."""
     try:
-        within = (datetime.now(UTC) + delay).year <= LAST_YEAR
+        within = (datetime.now(UTC) + to_duration("delay", delay)).year <= LAST_YEAR
     except OverflowError:
         within = False
     if not within:
@@ -149,10 +150,11 @@ def check_moment(name: str, moment: datetime) -> None:
         raise DefinitionError(f"{name} must be within the years 1970 to {LAST_YEAR} in UTC")
 
 
-def _check_attempts(number: int) -> None:
-    # True is an int in Python, and would become the text "True" on the wire.
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 10**9:
-        raise DefinitionError("max_attempts must be a whole number from 1 to 999,999,999")
+def _check_retry(policy: object) -> None:
+    if not isinstance(policy, RetryPolicy):
+        hint = "to change only the number of attempts of this job, use max_attempts"
+        raise DefinitionError(f"retry must be a RetryPolicy, not {type(policy).__name__}", hint=hint)
+    policy.to_header()
 
 
 def check_type(what: str, value: object, wanted: type) -> None:

@@ -10,9 +10,10 @@ from typing import Any, Protocol, TypeVar, Unpack, cast, overload
 from typing_extensions import ParamSpec
 
 from jetjobs.define.handle import JobHandle
-from jetjobs.define.options import TaskOptions
+from jetjobs.define.options import ScheduleOptions, TaskOptions
 from jetjobs.define.schedule import schedule_of
 from jetjobs.define.task import AsyncTask, JobRequest, SyncTask, Task
+from jetjobs.model.durations import Duration
 from jetjobs.model.errors import DefinitionError, UnknownTask
 from jetjobs.model.public import public
 from jetjobs.model.schedule.schedule import Schedule
@@ -20,6 +21,7 @@ from jetjobs.model.wire.validation import check_token
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Task[Any, Any])
 
 _KNOWN = frozenset(TaskOptions.__annotations__)
 
@@ -67,11 +69,36 @@ class Router:
             if not callable(function) or isinstance(function, Task):
                 raise DefinitionError(f"a task must be a function, not {function!r}")
             kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-            task = cast("Task[Any, Any]", kind(function, self.send, options, self._declare))
+            task = cast("Task[Any, Any]", kind(function, self.send, self.send_sync, options, self._declare))
             self._add(task)
             return task
 
         return register if function is None else register(function)
+
+    def cron(self, expression: str, /, **options: Unpack[ScheduleOptions]) -> Callable[[T], T]:
+        """Run a task on a cron schedule, as a decorator above `@app.task`: `@app.cron("0 9 * * 1-5", tz=...)`."""
+        return self._scheduling("cron", expression, lambda task: task.cron(expression, **options))
+
+    def every(self, interval: Duration, /, **options: Unpack[ScheduleOptions]) -> Callable[[T], T]:
+        """Run a task at a fixed interval, as a decorator above `@app.task`: `@app.every("5m")`."""
+        return self._scheduling("every", interval, lambda task: task.every(interval, **options))
+
+    def _scheduling(self, what: str, rule: object, declare: Callable[[T], T]) -> Callable[[T], T]:
+        form = f"write @app.{what}({'...' if callable(rule) else repr(rule)}) above @app.task, not below it"
+        if callable(rule):
+            raise DefinitionError(f"@app.{what} needs its rule", hint=form)
+
+        def decorate(task: T) -> T:
+            if not isinstance(task, Task):
+                name = getattr(task, "__name__", repr(task))
+                raise DefinitionError(f"@app.{what} was used on {name!r}, which is not a task yet", hint=form)
+            if self.tasks.get(task.name) is not task:
+                raise DefinitionError(
+                    f"task {task.name!r} belongs to another app or router", hint=f"use {task.name}.{what}(...)"
+                )
+            return declare(task)
+
+        return decorate
 
     def include(self, router: Router) -> None:
         """Add the tasks and schedules of `router`, all or none, including those declared on it later.
@@ -132,11 +159,18 @@ class Router:
 
     async def send(self, request: JobRequest[Any]) -> JobHandle[Any]:
         """Store one request through the app that includes this router."""
+        return await self._parent_for(request).send(request)
+
+    def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
+        """`send` for code without an event loop."""
+        return self._parent_for(request).send_sync(request)
+
+    def _parent_for(self, request: JobRequest[Any]) -> Router:
         if not self._parents:
             raise DefinitionError(
                 f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
             )
-        return await self._parents[-1].send(request)
+        return self._parents[-1]
 
 
 def _name_taken(task: Task[Any, Any], name: str, taken: Task[Any, Any]) -> DefinitionError:

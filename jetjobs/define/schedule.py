@@ -12,6 +12,7 @@ from jetjobs.define.task import Task
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.schedule.schedule import Schedule, make_schedule
 from jetjobs.model.wire.headers import SECRET
+from jetjobs.model.wire.subjects import check_priority
 
 _KNOWN = frozenset(ScheduleOptions.__annotations__) | {"cron", "every"}
 
@@ -26,6 +27,7 @@ def schedule_of(task: Task[Any, Any], name: str, options: Mapping[str, Any]) -> 
     fills_in = task.signature.takes_scheduled_time and "scheduled_time" not in args
     body = task.request({}, (), {**args, "scheduled_time": datetime.now(UTC)} if fills_in else args).body
     values = {"name": name, "queue": task.queue, "priority": task.priority, **options}
+    check_priority(values["priority"], f"schedule {values['name']!r}: ")
     return make_schedule(
         {
             **values,

@@ -1,20 +1,18 @@
-"""The signature of a task: check, encode and decode its arguments and result."""
+"""The signature of a task: check, encode and decode its arguments."""
 
 from __future__ import annotations
 
 import difflib
-import functools
 import hashlib
 import inspect
 import json
-import logging
 import math
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, NotRequired, get_args, get_origin
+from typing import Annotated, Any, NotRequired, cast, get_args, get_origin
 
 from pydantic import (
     AwareDatetime,
@@ -22,86 +20,77 @@ from pydantic import (
     FutureDatetime,
     PastDatetime,
     PydanticUserError,
-    TypeAdapter,
     ValidationError,
 )
-from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer
 from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
-from jetjobs.define.checkpoint import result_problem
-from jetjobs.define.dependencies import Depends
+from jetjobs.define.dependencies import INJECTED, Dependency, dependency_of, is_context
+from jetjobs.define.result_type import AS_JSON, ResultType, make_adapter, with_aliases
 from jetjobs.define.secret import revealing_serializer, secret_paths
 from jetjobs.model.errors import (
-    AttemptError,
     DefinitionError,
     DeliveryError,
     InvalidArguments,
     MalformedJob,
-    UnstorableValue,
 )
 
-_log = logging.getLogger("jetjobs.worker")
-
-# NaN and bytes have no native JSON form. With these settings they survive a round trip.
-_AS_JSON = CoreConfig(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
-_CONFIG = ConfigDict(extra="forbid", ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
+_CONFIG = ConfigDict(extra="forbid", **AS_JSON)
+_AS_JSON = cast("CoreConfig", AS_JSON)  # both have these keys
 
 # Signs of a number that JSON may have changed.
 _SUSPICIOUS = re.compile(rb"null|NaN|Infinity|\d{4000}")
-CHECKED_FIRST, CHECKED_EVERY = 100, 1_000
-"""Which results are compared with the annotation: the first ones of a process, then one of so many."""
-MAX_CHECKED = 64 * 1024
-"""Bytes of a result that is compared."""
 _SAFE = frozenset({"missing", "extra_forbidden"})
 # Messages of pydantic that repeat the input.
 _UNSAFE = {"union_tag_invalid": "Input tag is not one of the expected tags"}
 
 
 class Signature:
-    """Converts the arguments of a task to a JSON object and back, and its result to JSON and back."""
+    """Converts the arguments of a task to a JSON object and back. `result` does so for its result."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self.task = task
         self.parameters = _parameters(task, function)
         hints = _hints(task, function)
-        self.dependencies: dict[str, Depends] = {}
+        self.dependencies: dict[str, Dependency] = {}
+        contexts: list[str] = []
         fields: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
             if name not in hints:
                 raise DefinitionError(f"task {task!r}: argument {name!r} has no type annotation")
-            if (dependency := _dependency(hints[name])) is not None:
+            if (dependency := dependency_of(hints[name], parameter.default)) is not None:
                 self.dependencies[name] = dependency
+            elif is_context(hints[name]):
+                contexts.append(name)
             elif parameter.default is inspect.Parameter.empty:
                 fields[name] = hints[name]
             else:
                 fields[name] = NotRequired[hints[name]]
         self.names = tuple(fields)
+        self.contexts = tuple(contexts)
+        """The arguments of type Context, which get the context of the attempt."""
+        self.injected = frozenset((*self.dependencies, *contexts))
+        """The arguments that the worker fills in."""
+        self.markers = frozenset(name for name in self.injected if _is_marker(self.parameters[name].default))
+        """Those whose default value stands for the injected object and must not reach the function."""
         self.takes_scheduled_time = "scheduled_time" in fields and _is_time(hints["scheduled_time"])
         """Whether a schedule fills in the argument `scheduled_time`."""
         self._positional = [
             name for name in fields if self.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
         ]
-        self._arguments = _adapter(task, "arguments", _typed_dict(task, fields), None)
-        result = hints.get("return", Any)
-        self._result = _adapter(task, "result", result, _result_config(result))
+        self._arguments = make_adapter(task, "arguments", _typed_dict(task, fields), None)
+        self.result = ResultType(task, hints.get("return", Any))
         # For speed, the calls of every job go straight to pydantic-core.
-        self._validate = _with_aliases(self._arguments, self._arguments.validator.validate_python)
-        self._validate_json = _with_aliases(self._arguments, self._arguments.validator.validate_json)
-        self._validate_result = _with_aliases(self._result, self._result.validator.validate_json)
+        self._validate = with_aliases(self._arguments, self._arguments.validator.validate_python)
+        self._validate_json = with_aliases(self._arguments, self._arguments.validator.validate_json)
         self._loose = "'type': 'any'" in str(self._arguments.core_schema)
         """Whether an argument has type Any, so that each value must be checked for a JSON form."""
         self.secrets = secret_paths(self._arguments.core_schema)
         """The paths of the secrets in the arguments."""
-        self.result_secrets = secret_paths(self._result.core_schema)
-        """The paths of the secrets in the result."""
         # The configuration of a TypedDict reaches only the validator, so the serializer gets it explicitly.
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
-        self._result_to_json = self._result.serializer.to_json
-        self._results = 0
-        self._mismatched = False
 
     @property
     def fingerprint(self) -> str:
@@ -164,43 +153,6 @@ class Signature:
             raise self._invalid(error) from None
         except Exception as error:
             raise self._invalid(error) from None
-
-    def encode_result(self, value: Any) -> bytes:
-        """The result as JSON. UnstorableValue if it has no JSON form, AttemptError if it was not awaited. A result
-        that does not fit the annotation is logged once."""
-        try:
-            data = self._result_to_json(value, warnings=False)
-        except (PydanticSerializationError, ValueError, RecursionError) as error:
-            self.check_awaited(value)
-            raise UnstorableValue(
-                f"task {self.task!r} returned {type(value).__qualname__}, which cannot be written as JSON: {error}"
-            ) from None
-        self._results += 1
-        if self._results <= CHECKED_FIRST or not self._results % CHECKED_EVERY:
-            self._check_result(value, data)
-        return data
-
-    def check_awaited(self, value: Any) -> None:
-        """AttemptError if the task returned a coroutine, a future or another awaitable object."""
-        if value is not None and inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            kind = type(value).__qualname__
-            raise AttemptError(f"task {self.task!r} returned a {kind}: did you forget await?") from None
-
-    def _check_result(self, value: Any, data: bytes) -> None:
-        if self._mismatched or len(data) > MAX_CHECKED:
-            return
-        problem = result_problem(
-            self._result, self._validate_result, value, data, secret=bool(self.result_secrets)
-        )
-        if problem:
-            self._mismatched = True
-            extra = {"event": "job.result_mismatch", "task": self.task, "error": problem}
-            _log.warning("a result does not fit the return annotation of its task", extra=extra)
-
-    def decode_result(self, data: bytes) -> Any:
-        return self._validate_result(data)
 
     def _check_whole(self, arguments: dict[str, Any], body: bytes) -> None:
         """Reject what JSON would silently change: NaN and bytes of unknown type, and huge integers."""
@@ -303,45 +255,14 @@ def _is_time(hint: Any) -> bool:
     return hint in (datetime, AwareDatetime, FutureDatetime, PastDatetime)
 
 
-def _dependency(hint: Any) -> Depends | None:
-    if get_origin(hint) is Annotated:
-        return next((extra for extra in get_args(hint)[1:] if isinstance(extra, Depends)), None)
-    return None
+def _is_marker(default: Any) -> bool:
+    return default is INJECTED or isinstance(default, Dependency)
 
 
 def _typed_dict(task: str, fields: dict[str, Any]) -> Any:
     made = TypedDict(f"{task}_arguments", fields)  # type: ignore[misc]
     made.__pydantic_config__ = _CONFIG  # type: ignore[attr-defined]
     return made
-
-
-def _result_config(hint: Any) -> ConfigDict | None:
-    # A model, dataclass or TypedDict has its own configuration; pydantic rejects a second one.
-    has_own = isinstance(hint, type) and (
-        hasattr(hint, "__pydantic_validator__")
-        or hasattr(hint, "__dataclass_fields__")
-        or hasattr(hint, "__total__")
-    )
-    return None if has_own else ConfigDict(**{k: v for k, v in _CONFIG.items() if k != "extra"})  # type: ignore[typeddict-item]
-
-
-def _adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter(hint, config=config)
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        reason = str(error).splitlines()[0]
-        raise DefinitionError(
-            f"task {task!r}: unsupported type of the {what}: {reason}",
-            hint="use types that pydantic supports, or inject the object with Annotated[T, Depends(factory)]",
-        ) from None
-
-
-def _with_aliases(adapter: TypeAdapter[Any], validate: Callable[..., Any]) -> Callable[..., Any]:
-    """Accept fields by name and by alias: jetjobs writes names, other producers may write aliases. Without aliases
-    this costs nothing.
-    """
-    aliased = "'validation_alias'" in str(adapter.core_schema)
-    return functools.partial(validate, by_alias=True, by_name=True) if aliased else validate
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.settings import Settings
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -17,7 +17,8 @@ AREAS: tuple[Area, ...] = ("nats", "topology", "queues", "schedules", "workers",
 
 
 @public("jetjobs.admin")
-class Finding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finding(Record):
     """One line of the doctor's report. Level `skip` means that the check could not run; the text says why."""
 
     level: Level
@@ -27,7 +28,8 @@ class Finding(NamedTuple):
     check: str = ""
     """Name of the check. Names are stable between versions."""
 
-    def to_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON. A finding without a hint has `null`."""
         return {
             "level": self.level,
             "area": self.area,

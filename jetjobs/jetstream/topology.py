@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
@@ -13,7 +14,7 @@ from jetjobs.jetstream.transport.errors import NO_PEERS
 from jetjobs.jetstream.wire_version import LAYOUT, compare_layouts, layout_in
 from jetjobs.jetstream.workers.control_client import announce_lease, repeat_lease
 from jetjobs.model.errors import BrokerError, TopologyConflict, TopologyMissing
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, json_value, public
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -27,7 +28,8 @@ Action = Literal["create", "update", "none"]
 
 
 @public("jetjobs.admin")
-class TopologyItem(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TopologyItem(Record):
     """One stream, lane or bucket that the server must have, as the API expects it."""
 
     kind: Kind
@@ -40,12 +42,17 @@ class TopologyItem(NamedTuple):
 
 
 @public("jetjobs.admin")
-class TopologyChange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TopologyChange(Record):
     """What must be done to one of them. `diff` maps each key to (current, wanted)."""
 
     wanted: TopologyItem
     action: Action
     diff: dict[str, tuple[Any, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the keys of the command line."""
+        return {"what": self.wanted.label, "action": self.action, "diff": json_value(self.diff)}
 
 
 # Plan

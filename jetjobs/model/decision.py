@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 from jetjobs.model.error_classification import Verdict
 from jetjobs.model.errors import (
@@ -10,14 +10,22 @@ from jetjobs.model.errors import (
     DeliveryError,
     InvalidArguments,
     MalformedJob,
-    Reject,
-    Retry,
-    Snooze,
     UnknownTask,
     UnstorableValue,
 )
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo, Parked, Retried, Snoozed, parked_text
+from jetjobs.model.outcome import (
+    DeadLettered,
+    DeadReason,
+    ErrorInfo,
+    Parked,
+    Reject,
+    Retried,
+    Retry,
+    Snooze,
+    Snoozed,
+    parked_text,
+)
 from jetjobs.model.retry import RetryPolicy, delay_s
 from jetjobs.model.views.error_text import describe, message_of, type_name
 from jetjobs.model.wire.validation import is_token
@@ -56,7 +64,7 @@ def park(
         longest = max(PARK_S, parked_s)
     else:
         hint = f"; {error.hint}" if error.hint else ""
-        return DeadLettered(DeadReason.UNKNOWN_TASK, info._replace(text=f"{error}{hint}"))
+        return DeadLettered(DeadReason.UNKNOWN_TASK, replace(info, text=f"{error}{hint}"))
     wait = min(longest, MAX_PARK_S) * (0.5 + draw / 2)
     if not known:
         wait = min(wait, grace_s - parked_s)
@@ -77,11 +85,8 @@ def decide(
         return DeadLettered(DeadReason.PERMANENT, info)
     if job.attempt >= (job.max_attempts or policy.max_attempts):
         return DeadLettered(DeadReason.EXHAUSTED, info)
-    asked = (
-        error.after.total_seconds() if isinstance(error, Retry) and error.after is not None else verdict.after_s
-    )
-    usable = asked is not None and math.isfinite(asked)
-    wait = _bounded(asked or 0.0 if usable else delay_s(job.attempt, policy, draw))
+    asked = error.after if isinstance(error, Retry) and error.after is not None else verdict.after
+    wait = _bounded(delay_s(job.attempt, policy, draw) if asked is None else asked.total_seconds())
     too_old = policy.max_age is not None and now + wait > job.enqueued_at + policy.max_age.total_seconds()
     if too_old or (job.deadline and now + wait >= job.deadline):
         return DeadLettered(DeadReason.EXPIRED, info)

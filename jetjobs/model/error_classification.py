@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import AccessDenied, ChildRaised
 from jetjobs.model.public import public
 
@@ -14,11 +16,16 @@ TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @public("jetjobs.errors")
-class Verdict(NamedTuple):
-    """Whether an error is worth a retry. `after_s`, if set, replaces the backoff of the policy."""
+@dataclass(frozen=True, slots=True, init=False)
+class Verdict:
+    """Whether an error is worth a retry. `after`, if set, replaces the backoff of the policy."""
 
     transient: bool
-    after_s: float | None = None
+    after: timedelta | None
+
+    def __init__(self, transient: bool, after: Duration | None = None) -> None:
+        object.__setattr__(self, "transient", transient)
+        object.__setattr__(self, "after", None if after is None else to_duration("after", after, of="Verdict: "))
 
 
 TRANSIENT = Verdict(True)
@@ -32,7 +39,7 @@ def classify(error: BaseException, classifiers: Mapping[type[BaseException], Cla
     """The verdict of the app for the nearest class of the error, else by permission or HTTP status, else
     transient."""
     if isinstance(error, ChildRaised):
-        return Verdict(error.transient, error.after_s)  # classified in the child, which has the error itself
+        return Verdict(error.transient, error.after)  # classified in the child, which has the error itself
     for kind in type(error).__mro__:
         classifier = classifiers.get(kind)
         verdict = _opinion(classifier, error) if classifier is not None else None

@@ -1,4 +1,4 @@
-"""Every error and signal that jetjobs raises.
+"""Every error that jetjobs raises. The signals, with which a task controls what follows, are in `outcome`.
 
 JetJobsError
   ConfigError             invalid settings, found when they are built
@@ -26,7 +26,7 @@ JetJobsError
     ChildDied               the child process of the task died or did not start
     UnstorableValue         a result or checkpoint has no JSON form or exceeds its limit
   ResultError             the result is not available
-    ResultNotReady          the job has not ended within the timeout
+    ResultNotReady          the job has not ended within the timeout; also a TimeoutError
     ResultExpired           the job has ended, and its record has expired or was never stored
     JobFailed               the job is dead; type, text and traceback of the error as strings
     JobCancelled            the job was cancelled
@@ -38,16 +38,11 @@ JetJobsError
   ScheduleConflict        another process has changed the schedule
   WorkerNotFound          no running worker has that name
   WorkerSilent            the worker is registered, but did not answer
-
-Signal                    not an error: raised by a task to control what follows
-  Retry                     this attempt failed; try again after the given time
-  Snooze                    run again later; does not use up an attempt
-  Reject                    never run again; the job becomes a dead letter
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from jetjobs.model.public import public
@@ -205,11 +200,11 @@ class ChildDied(AttemptError):
 class ChildRaised(AttemptError):
     """Internal: the task raised in its child process, which has also classified the error."""
 
-    def __init__(self, message: str, *, child_error: object, transient: bool, after_s: float | None) -> None:
+    def __init__(self, message: str, *, child_error: object, transient: bool, after: timedelta | None) -> None:
         super().__init__(message)
         self.child_error = child_error
         self.transient = transient
-        self.after_s = after_s
+        self.after = after
 
 
 class UnstorableValue(AttemptError):
@@ -219,9 +214,13 @@ class UnstorableValue(AttemptError):
 class ResultError(JetJobsError):
     """The result of a job is not available."""
 
+    def __init__(self, message: str, *, job_id: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
 
-class ResultNotReady(ResultError):
-    """The job has not ended within the timeout."""
+
+class ResultNotReady(ResultError, TimeoutError):
+    """The job has not ended within the timeout. It is also a TimeoutError."""
 
 
 class ResultExpired(ResultError):
@@ -231,8 +230,10 @@ class ResultExpired(ResultError):
 class JobFailed(ResultError):
     """The job is dead. The error of the worker is given as text; exceptions are never sent as objects."""
 
-    def __init__(self, message: str, *, reason: str, error_type: str, text: str, traceback: str) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, *, reason: str, error_type: str, text: str, traceback: str, job_id: str = ""
+    ) -> None:
+        super().__init__(message, job_id=job_id)
         self.reason = reason
         self.error_type = error_type
         self.text = text
@@ -246,13 +247,20 @@ class JobCancelled(ResultError):
 class JobNotFound(JetJobsError):
     """No job, or no dead letter, has that id."""
 
+    def __init__(self, message: str, *, job_id: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+
 
 class JobAmbiguous(JetJobsError):
     """Several jobs have that id, in different queues or tasks. `places` lists them."""
 
-    def __init__(self, message: str, *, places: list[tuple[str, str]], hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, places: list[tuple[str, str]], job_id: str = "", hint: str | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.places = places
+        self.job_id = job_id
 
 
 class QueueInUse(JetJobsError):
@@ -279,47 +287,6 @@ class WorkerSilent(JetJobsError):
     """The worker is registered, but did not answer in time: its event loop is blocked, or it has just died."""
 
 
-class Signal(Exception):
-    """Raised by a task to control what follows. It is not an error: `except JetJobsError` does not catch it."""
-
-    child_error: object = None
-    """The signal as the child process described it, if it was raised there."""
-
-
-class Retry(Signal):
-    """This attempt failed; try again `after` this time. Without a time, the retry policy decides."""
-
-    def __init__(self, after: timedelta | None = None, reason: str = "retry requested") -> None:
-        super().__init__(reason)
-        if after is not None and after < timedelta(0):
-            raise DefinitionError("Retry(after) must not be negative")
-        self.after = after
-
-
-class Snooze(Signal):
-    """Run the job again `after` this time, or at `until`. This never uses up an attempt."""
-
-    def __init__(
-        self, after: timedelta | None = None, *, until: datetime | None = None, reason: str = "snoozed"
-    ) -> None:
-        super().__init__(reason)
-        if (after is None) == (until is None):
-            raise DefinitionError("Snooze takes either `after` or `until`")
-        if after is not None and after < timedelta(0):
-            raise DefinitionError("Snooze(after) must not be negative")
-        if until is not None and until.tzinfo is None:
-            raise DefinitionError("Snooze(until) has no time zone")
-        self.after = after
-        self.until = until
-
-
-class Reject(Signal):
-    """Do not run the job again: it becomes a dead letter with reason `permanent` and this text."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-
-
 for _kind in tuple(globals().values()):
-    if isinstance(_kind, type) and issubclass(_kind, JetJobsError | Signal):
+    if isinstance(_kind, type) and issubclass(_kind, JetJobsError):
         public("jetjobs.errors")(_kind)

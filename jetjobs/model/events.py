@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from jetjobs.model.outcome import ErrorInfo
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, made_per_job, public
 
 
 @public("jetjobs.events")
-class JobEnqueued(NamedTuple):
+@made_per_job
+@dataclass(frozen=True)
+class JobEnqueued(Record):
     """A job was stored, or already existed."""
 
     queue: str
@@ -22,7 +25,8 @@ class JobEnqueued(NamedTuple):
 
 
 @public("jetjobs.events")
-class EnqueueFailed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EnqueueFailed(Record):
     """A job could not be stored, or was not confirmed. `took_s` is as in `JobEnqueued`."""
 
     queue: str
@@ -33,7 +37,9 @@ class EnqueueFailed(NamedTuple):
 
 
 @public("jetjobs.events")
-class JobStarted(NamedTuple):
+@made_per_job
+@dataclass(frozen=True)
+class JobStarted(Record):
     """An attempt starts. `wait_s` is the time since the job was due."""
 
     queue: str
@@ -45,7 +51,9 @@ class JobStarted(NamedTuple):
 
 
 @public("jetjobs.events")
-class JobFinished(NamedTuple):
+@made_per_job
+@dataclass(frozen=True)
+class JobFinished(Record):
     """An attempt has ended, and its outcome is stored."""
 
     queue: str
@@ -69,7 +77,8 @@ class JobFinished(NamedTuple):
 
 
 @public("jetjobs.events")
-class Redelivered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Redelivered(Record):
     """A message was delivered again because its lease expired or its worker died.
 
     Released and retried jobs come as new messages, so that a redelivery is always unexpected.
@@ -82,7 +91,8 @@ class Redelivered(NamedTuple):
 
 
 @public("jetjobs.events")
-class LeaseLostEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeaseLostEvent(Record):
     """The lease of a running job expired. Nothing was changed on the server."""
 
     queue: str
@@ -91,7 +101,8 @@ class LeaseLostEvent(NamedTuple):
 
 
 @public("jetjobs.events")
-class SettleFailed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SettleFailed(Record):
     """The outcome of a job could not be stored."""
 
     queue: str
@@ -105,14 +116,16 @@ class SettleFailed(NamedTuple):
 
 
 @public("jetjobs.events")
-class ConnectionLost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ConnectionLost(Record):
     """The connection is lost; the client reconnects. Once more when a server refuses it or is refused."""
 
     error: str
 
 
 @public("jetjobs.events")
-class ConnectionRestored(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ConnectionRestored(Record):
     """The connection is restored."""
 
     outage_s: float
@@ -120,7 +133,8 @@ class ConnectionRestored(NamedTuple):
 
 
 @public("jetjobs.events")
-class PermissionDenied(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PermissionDenied(Record):
     """The server refused a message or a subscription of this process."""
 
     kind: Literal["publish", "subscribe"]
@@ -131,7 +145,8 @@ class PermissionDenied(NamedTuple):
 
 
 @public("jetjobs.events")
-class WorkerChanged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerChanged(Record):
     """The worker entered another phase: started, ready, recycling, quiet, stopped."""
 
     phase: str
@@ -139,7 +154,8 @@ class WorkerChanged(NamedTuple):
 
 
 @public("jetjobs.events")
-class LaneTrouble(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LaneTrouble(Record):
     """Workers cannot pull from a lane at the moment."""
 
     queue: str
@@ -148,7 +164,8 @@ class LaneTrouble(NamedTuple):
 
 
 @public("jetjobs.events")
-class ThreadStuck(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ThreadStuck(Record):
     """A thread still runs a task that has timed out and cannot be stopped. `stuck` counts such threads."""
 
     queue: str

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.wire.headers import OWN_PREFIXES, PARENT, ROOT
 from jetjobs.model.wire.ids import NO_KEY, is_id
 from jetjobs.model.wire.lenient_json import as_time
@@ -95,7 +96,8 @@ class Job(NamedTuple):
 
 
 @public("jetjobs")
-class JobStatus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JobStatus(Record):
     """The status of a job at one moment."""
 
     id: str
@@ -141,9 +143,6 @@ class JobStatus(NamedTuple):
     """The first job in the chain of parents."""
     traceback: str | None = None
     """The traceback of the last failed attempt of a live or dead job. Lists leave it out."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in self._asdict().items()}
 
 
 def lineage_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:

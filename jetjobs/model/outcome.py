@@ -1,11 +1,61 @@
-"""The outcomes of an attempt, and the reasons for a dead letter. Values only: `decision` chooses among them."""
+"""The signals by which a task chooses its outcome, all outcomes of an attempt, and the reasons for a dead letter.
+
+Values only: `decision` chooses among them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from jetjobs.model.public import public
+from jetjobs.model.durations import Duration, to_duration
+from jetjobs.model.errors import DefinitionError
+from jetjobs.model.public import Record, public
+
+
+@public("jetjobs.errors")
+class Signal(Exception):
+    """Raised by a task to control what follows. It is not an error: `except JetJobsError` does not catch it."""
+
+    child_error: object = None
+    """The signal as the child process described it, if it was raised there."""
+
+
+@public("jetjobs.errors")
+class Retry(Signal):
+    """This attempt failed; try again `after` this time. Without a time, the retry policy decides."""
+
+    def __init__(self, after: Duration | None = None, reason: str = "retry requested") -> None:
+        super().__init__(reason)
+        self.after = None if after is None else to_duration("after", after, of="Retry: ")
+
+
+@public("jetjobs.errors")
+class Snooze(Signal):
+    """Run the job again `after` this time, or at `until`. This never uses up an attempt."""
+
+    def __init__(
+        self, after: Duration | None = None, *, until: datetime | None = None, reason: str = "snoozed"
+    ) -> None:
+        super().__init__(reason)
+        if (after is None) == (until is None):
+            raise DefinitionError("Snooze takes either `after` or `until`")
+        if until is not None and (not isinstance(until, datetime) or until.utcoffset() is None):
+            raise DefinitionError(
+                f"Snooze: invalid until {until!r:.80}: use an aware datetime, such as datetime.now(UTC)"
+            )
+        self.after = None if after is None else to_duration("after", after, of="Snooze: ")
+        self.until = until
+
+
+@public("jetjobs.errors")
+class Reject(Signal):
+    """Do not run the job again: it becomes a dead letter with reason `permanent` and this text."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
 
 
 class DeadReason(StrEnum):
@@ -21,7 +71,8 @@ class DeadReason(StrEnum):
 
 
 @public("jetjobs.events")
-class ErrorInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ErrorInfo(Record):
     """An exception as text. It is sent between processes and never turned back into an exception."""
 
     type: str

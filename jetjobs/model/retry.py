@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Self
 
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.public import public
 from jetjobs.model.wire.lenient_json import read_json
 
-Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], timedelta]
+Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], Duration]
 """A function gets the number of the failed attempt, from 1."""
 
 _KINDS = ("exponential", "linear", "fixed")
 
 
 @public("jetjobs")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class RetryPolicy:
     """Which failures are retried, how often, and after how long.
 
@@ -29,31 +29,51 @@ class RetryPolicy:
     that and all of it: jobs that failed together are not retried together, and none is retried at once.
     """
 
-    max_attempts: int = 5
-    base: timedelta = timedelta(seconds=2)
-    cap: timedelta = timedelta(hours=1)
-    jitter: bool = True
-    backoff: Backoff = "exponential"
-    max_age: timedelta | None = None
+    max_attempts: int
+    base: timedelta
+    cap: timedelta
+    jitter: bool
+    backoff: Backoff
+    max_age: timedelta | None
     """Since the job was enqueued: no attempt starts later than this."""
-    retry_on: tuple[type[BaseException], ...] = ()
+    retry_on: tuple[type[BaseException], ...]
     """If not empty, only these exceptions are retried."""
-    dead_on: tuple[type[BaseException], ...] = ()
+    dead_on: tuple[type[BaseException], ...]
     """These exceptions are never retried; takes precedence over `retry_on`."""
 
-    def __post_init__(self) -> None:
-        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise DefinitionError("max_attempts must be a whole number of at least 1")
-        for name in ("base", "cap", "max_age"):
-            value = getattr(self, name)
-            if not isinstance(value, timedelta) and not (name == "max_age" and value is None):
-                raise DefinitionError(f"retry {name} must be a timedelta")
-        if self.base < timedelta(0) or self.cap < self.base:
-            raise DefinitionError("retry base must not be negative, nor above cap")
+    # Written out, because durations are given in several forms and kept as timedelta.
+    def __init__(
+        self,
+        max_attempts: int = 5,
+        base: Duration = timedelta(seconds=2),
+        cap: Duration = timedelta(hours=1),
+        jitter: bool = True,
+        backoff: Backoff = "exponential",
+        max_age: Duration | None = None,
+        retry_on: tuple[type[BaseException], ...] = (),
+        dead_on: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        of = "RetryPolicy: "
+        fields: dict[str, object] = {
+            "max_attempts": max_attempts,
+            "base": to_duration("base", base, of=of),
+            "cap": to_duration("cap", cap, of=of),
+            "jitter": jitter,
+            "backoff": backoff,
+            "max_age": None if max_age is None else to_duration("max_age", max_age, of=of, positive=True),
+            "retry_on": retry_on,
+            "dead_on": dead_on,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        check_attempts(self.max_attempts)
+        if self.cap < self.base:
+            raise DefinitionError("retry base must not be above cap")
         if not isinstance(self.jitter, bool):
             raise DefinitionError("retry jitter must be True or False")
-        if self.max_age is not None and self.max_age <= timedelta(0):
-            raise DefinitionError("retry max_age must be positive")
         if self.backoff not in _KINDS and not callable(self.backoff):
             raise DefinitionError(f"backoff must be a function or one of {', '.join(_KINDS)}")
         for name in ("retry_on", "dead_on"):
@@ -108,6 +128,14 @@ class RetryPolicy:
         return None if values["max_age_s"] is None else timedelta(seconds=values["max_age_s"])
 
 
+def check_attempts(number: object, of: str = "") -> int:
+    """The number itself. DefinitionError if it is not a possible number of attempts; `of` precedes its text."""
+    # True is an int in Python, and would become the text "True" on the wire.
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 10**9:
+        raise DefinitionError(f"{of}max_attempts must be a whole number from 1 to 999,999,999")
+    return number
+
+
 def _seconds(value: Any, default: timedelta) -> timedelta:
     return default if value is None else timedelta(seconds=value)
 
@@ -134,10 +162,9 @@ def backoff_s(attempt: int, policy: RetryPolicy) -> float:
 def _custom_backoff(function: Any, attempt: int, default: float) -> float:
     """The wait from the user's function. If that fails, `default` is used: the job must not get lost."""
     try:
-        wait = float(function(attempt).total_seconds())
+        return to_duration("backoff", function(attempt)).total_seconds()
     except Exception:
         return default
-    return wait if math.isfinite(wait) and wait >= 0 else default
 
 
 def delay_s(attempt: int, policy: RetryPolicy, draw: float) -> float:

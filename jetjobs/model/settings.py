@@ -17,10 +17,11 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
-from jetjobs.model.durations import parse_duration
+from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.public import public
 from jetjobs.model.wire.namespaces import check_namespace
@@ -30,17 +31,12 @@ _LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?.*@", re.DOTALL)
 _SEED = re.compile(r"S[A-Z2-7]{57}|.*\n.*", re.DOTALL)
 
 
-def _duration(value: Any) -> Any:
-    if isinstance(value, str):
-        return parse_duration(value)
-    if isinstance(value, bool):
-        raise ValueError("invalid duration: use 10s, 5m, 2h, 1d or 250ms")
-    if not isinstance(value, int | float):
-        return value
+def _duration(value: Any, info: ValidationInfo) -> timedelta:
+    # pydantic collects only ValueError; any other error would not name the setting.
     try:
-        return timedelta(seconds=value)
-    except OverflowError:
-        raise ValueError("invalid duration: too long") from None
+        return to_duration(info.field_name or "duration", value)
+    except DefinitionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _lease(value: timedelta) -> timedelta:

@@ -90,7 +90,7 @@ def log_event(event: Event) -> None:
         level = logging.WARNING if event.phase == "recycling" else logging.INFO
         _log.log(level, f"worker {event.phase}", extra={"event": f"worker.{event.phase}", "detail": event.detail})
     else:
-        _log_line(event, event._asdict())
+        _log_line(event, event.as_dict())
 
 
 def _log_line(event: Event, fields: Mapping[str, Any]) -> None:

@@ -45,8 +45,9 @@ UNKNOWN = "unknown"
 MAX_SCHEDULES = 1000
 """Series of schedules, the latest first. There may be ten thousand schedules, but only late ones matter."""
 _STATES = ("queued", "running", "scheduled", "retrying", "dead")
+_AGE = "How long the oldest queued job has been due"
 _QUEUE_GAUGES: tuple[tuple[str, str, Callable[[QueueState], float]], ...] = (
-    ("queue_oldest_job_age_seconds", "How long the oldest queued job has been due", lambda q: q.oldest_s or 0.0),
+    ("queue_oldest_job_age_seconds", _AGE, lambda q: 0.0 if q.oldest is None else q.oldest.total_seconds()),
     ("queue_paused", "Whether the queue is paused", lambda q: q.pause is not None),
     ("queue_demand", "Queued and running jobs; 0 while paused", lambda q: q.demand),
     ("queue_bytes", "Bytes of the queue's stream", lambda q: q.bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
@@ -14,7 +14,7 @@ from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.messages.scan import scan_waiting
 from jetjobs.jetstream.queues.inspection import list_queues
-from jetjobs.model.durations import parse_duration
+from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
@@ -36,18 +36,14 @@ class Clock:
     def __init__(self, app: JetJobs) -> None:
         self._app = app
 
-    def advance(self, by: timedelta | str) -> int:
+    def advance(self, by: Duration) -> int:
         """Let `by` pass for waiting jobs. Jobs that are due by then are queued on return; returns their number.
 
         All other waiting jobs become due that much earlier; deadlines and ages of waiting jobs move with them.
         Nothing else changes: not the clock of this process, not the deadline of a queued job, not the time for
         which a result is kept.
         """
-        if not isinstance(by, str | timedelta):
-            raise TypeError(f"invalid duration {by!r}: use a timedelta or text such as '90m'")
-        by_s = (parse_duration(by) if isinstance(by, str) else by).total_seconds()
-        if by_s < 0:
-            raise ValueError("the clock cannot go back")
+        by_s = to_duration("by", by, of="Clock.advance: ").total_seconds()
 
         async def advance_all(client: JetStreamClient) -> int:
             queues = await list_queues(client.connection, client.names)

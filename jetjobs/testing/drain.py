@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from jetjobs.app import JetJobs
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.jetstream.transport import api
-from jetjobs.model.durations import parse_duration, show_duration
+from jetjobs.model.durations import Duration, show_duration, to_duration
 from jetjobs.model.events import Event, JobFinished
 from jetjobs.model.public import public
 from jetjobs.model.wire import headers as h
@@ -80,7 +79,7 @@ async def drain(
     retries: bool = False,
     check: bool = True,
     slots: int | None = None,
-    timeout: timedelta | str = "60s",
+    timeout: Duration = "60s",
 ) -> Drained:
     """Run every ready job, and the jobs they enqueue, with a real worker; return when none is left.
 
@@ -91,7 +90,7 @@ async def drain(
     """
     __tracebackhide__ = True
     queues = list(app.task_queues) if queue is None else [queue] if isinstance(queue, str) else list(queue)
-    limit_s = (parse_duration(timeout) if isinstance(timeout, str) else timeout).total_seconds()
+    limit_s = to_duration("timeout", timeout, of="drain: ").total_seconds()
     drained = Drained()
 
     def watch(event: Event) -> None:

@@ -67,7 +67,7 @@ class _MemoryServices:
 
 
 class _InlineExecutor(Executor):
-    """Runs isolated tasks in a thread, and takes the dependencies in `given` as they are."""
+    """Runs isolated tasks in a thread, and takes the injected arguments in `given` as they are."""
 
     given: Mapping[str, Any] = {}
 
@@ -104,7 +104,7 @@ class Inline:
         else:
             whole, options = task, EnqueueOptions()
         app = self._app or _app_of(whole)
-        given = {name: kwargs[name] for name in whole.signature.dependencies if name in kwargs}
+        given = {name: kwargs[name] for name in whole.signature.injected if name in kwargs}
         sent = {name: value for name, value in kwargs.items() if name not in given}
         body = whole.request(options, args, sent).body
         job = self._job(whole, options, body)
@@ -131,7 +131,7 @@ class Inline:
         if isinstance(ended, BaseException):
             raise ended
         assert isinstance(ended, Succeeded)
-        return None if ended.result is None else task.signature.decode_result(ended.result)
+        return None if ended.result is None else task.signature.result.decode(ended.result)
 
     def _job(self, task: Task[Any, Any], options: EnqueueOptions, body: bytes) -> Job:
         return Job(

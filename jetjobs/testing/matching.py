@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task, TaskCall
-from jetjobs.model.durations import show_duration
+from jetjobs.model.durations import show_duration, to_duration
 from jetjobs.model.errors import DeliveryError, InvalidArguments
 from jetjobs.model.job import Job
 from jetjobs.model.masking import MASK, Path, mask
@@ -187,7 +187,7 @@ def _option_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
 
 def _time_differences(options: EnqueueOptions, job: Job) -> Iterator[str]:
     if "delay" in options:
-        wanted = options["delay"].total_seconds()
+        wanted = to_duration("delay", options["delay"]).total_seconds()
         # After a retry, the due time no longer depends on the delay the job was enqueued with.
         actual = job.due_at - job.enqueued_at if job.due_at and job.attempt == 1 else None
         if actual is None or abs(actual - wanted) > DELAY_TOLERANCE_S:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from jetjobs.define.middleware import Middleware
+from jetjobs.define.context import Middleware
 from jetjobs.model.error_classification import Classifier
 from jetjobs.worker.lifespan import Lifespan
 

@@ -12,6 +12,7 @@ from nats.aio.client import Client
 
 from jetjobs import JetJobs, JetJobsError, JobRequest
 from jetjobs.errors import EnqueueUnconfirmed
+from jetjobs.model.durations import to_duration
 from tests.chaos import clock, tasks
 from tests.chaos.asker import ASKED, HURRIED_S, POSTPONED_S, Asker
 from tests.chaos.history import CONFIRMED, DUPLICATE, REFUSED, UNCONFIRMED, History, Sent
@@ -131,7 +132,7 @@ class Producer:
         options = request.options
         sent = self._note(job, options.get("queue", request.task.queue), request.task.name)
         if "delay" in options:
-            sent.due_at = sent.at + options["delay"].total_seconds()
+            sent.due_at = sent.at + to_duration("delay", options["delay"]).total_seconds()
         elif "run_at" in options:
             sent.due_at = options["run_at"].timestamp()
         sent.deadline = options["deadline"].timestamp() if "deadline" in options else 0.0

@@ -203,6 +203,6 @@ async def test_enqueue_many_gets_something_else_than_requests(greeting: tuple[Je
             with pytest.raises(EnqueueError, match=f"enqueue_many takes requests, not {kind}") as raised:
                 await app.enqueue_many(wrong)
             assert raised.value.hint == "make a list of them with `bind`: [task.bind(...), task.bind(...)]"
-        assert (await app.queues.get("default", rates_s=0)).queued == 0
+        assert (await app.queues.get("default", rates_over=0)).queued == 0
     coroutine.close()
     await asyncio.sleep(0)

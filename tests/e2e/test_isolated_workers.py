@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobFailed, JobState, Settings
-from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin import CancelOutcome
 from jetjobs.dev_server import EmbeddedServer
 from tests.integration import isolated_tasks as tasks
 from tests.support.pids import gone, is_gone, pids_in

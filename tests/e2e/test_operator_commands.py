@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ async def test_a_worker_with_a_blocked_loop_is_shown_as_lagging_and_not_as_dead(
             await asyncio.to_thread(process.wait_for, "worker ready")
             await asyncio.to_thread(shell, "enqueue", "block", "seconds:=18")
             await asyncio.to_thread(process.wait_for, "block begins")
-            record = await record_of(app, "stuck", lambda w: w.lag_s > 4 and w.running)
+            record = await record_of(app, "stuck", lambda w: w.lag > timedelta(seconds=4) and w.running)
             assert [job.task for job in record.running] == ["block"]
             assert record.busy == 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import MoveOutcome
 from jetjobs.dev_server import EmbeddedServer
 from tests.e2e import journal_tasks
 from tests.e2e.journal import ROOT, entries, until, until_journal, worker

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from jetjobs import JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
+from jetjobs import INJECTED, Context, JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
 from jetjobs.errors import Verdict
 
 app = JetJobs("isolated")
@@ -43,6 +43,17 @@ def known(error: Known) -> Verdict:
     return Verdict("later" in str(error), 3600.0 if "later" in str(error) else None)
 
 
+@app.task
+async def leaf() -> str:
+    return str(current_job().parent_id)
+
+
+@app.task(isolation="process")
+def branch() -> list[str]:
+    handle = leaf.enqueue_sync()
+    return [current_job().id, handle.result_sync(10)]
+
+
 @app.task(isolation="process")
 def next_day(order: Order, by: timedelta) -> Order:
     return Order(number=order.number + 1, placed=order.placed + by, raw=order.raw)
@@ -52,7 +63,7 @@ def next_day(order: Order, by: timedelta) -> Order:
 async def who() -> dict[str, Any]:
     await asyncio.sleep(0)
     job = current_job()
-    near = abs((job.deadline - datetime.now(UTC)).total_seconds() - job.remaining_s) < 1
+    near = abs((job.deadline - datetime.now(UTC)).total_seconds() - job.remaining.total_seconds()) < 1
     return {
         "pid": os.getpid(),
         "parent": os.getppid(),
@@ -63,7 +74,7 @@ async def who() -> dict[str, Any]:
         "task": job.task,
         "headers": job.headers,
         "near": near,
-        "remaining_s": job.remaining_s,
+        "remaining_s": job.remaining.total_seconds(),
         "fence": job.fence,
     }
 
@@ -321,3 +332,8 @@ def never_begins(path: str, numbers: list[int]) -> None:
     """Takes its time to be read; by then it is cancelled."""
     note(path)
     time.sleep(60)
+
+
+@app.task(isolation="process")
+def who_by_type(n: int, ctx: Context = INJECTED) -> list[Any]:
+    return [ctx.id, ctx.worker, n]

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy, current_job
-from jetjobs.admin.cancel import CancelOutcome
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import CancelOutcome, MoveOutcome
 from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.model.errors import JobNotFound, ResultNotReady, TopologyMissing

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, JobState, Snooze
-from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin import CancelOutcome
 from jetjobs.dev_server import EmbeddedServer
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually, wait_until

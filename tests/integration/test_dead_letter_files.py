@@ -9,6 +9,7 @@ import json
 import pytest
 
 from jetjobs import JetJobs
+from jetjobs.admin import ImportReport
 from jetjobs.model.views.dead_letter import DeadLetterFilter
 from tests.support.letters import bury, letter_of
 from tests.support.server import Truth
@@ -26,8 +27,8 @@ async def test_letters_are_exported_and_imported_completely(app: JetJobs, truth:
         async for letter in app.dead.list():
             assert await app.dead.delete(letter)
         assert await truth.dead() == {}
-        assert await app.dead.import_from(io.StringIO(file.getvalue())) == (300, 0, ())
-        assert await app.dead.import_from(io.StringIO(file.getvalue())) == (0, 300, ())
+        assert await app.dead.import_from(io.StringIO(file.getvalue())) == ImportReport(300, 0, ())
+        assert await app.dead.import_from(io.StringIO(file.getvalue())) == ImportReport(0, 300, ())
         after = await truth.dead()
         assert set(after) == set(ids)
         for name in ("Jetjobs-Cause", "Jetjobs-Run", "Jetjobs-Source", "X-Tenant"):

@@ -112,7 +112,7 @@ async def test_the_areas_can_be_chosen(ready: JetJobs) -> None:
 async def test_without_an_app_the_server_is_checked_and_skipped_checks_are_listed(ready: JetJobs) -> None:
     found = await run_checks(ready.settings, Names("jobs"))
     assert bad(found) == [], report_of(found)
-    assert ("skip", "app", "tasks: no app was given") in [f[:3] for f in found]
+    assert ("skip", "app", "tasks: no app was given") in [(f.level, f.area, f.text) for f in found]
     assert {finding.area for finding in found} == {"nats", "topology", "queues", "schedules", "workers", "app"}
 
 

@@ -110,8 +110,6 @@ async def test_a_queue_or_lane_that_does_not_exist_is_refused_at_once(app: JetJo
                 await send.options(queue="nowhere").enqueue()
             with pytest.raises(QueueNotFound, match="nowhere"):
                 await send.options(queue="nowhere", delay=timedelta(seconds=5)).enqueue()
-            with pytest.raises(QueueNotFound, match="urgent"):
-                await send.options(priority="urgent").enqueue()
             report = await app.enqueue_many([send.options(queue="nowhere").bind(), send.bind()])
         assert [type(refusal.error) for refusal in report.refused] == [QueueNotFound]
         assert [refusal.index for refusal in report.refused] == [0]

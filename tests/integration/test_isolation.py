@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jetjobs import CallNext, Context, JetJobs, JobFailed, JobState, Settings, Task
-from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin import CancelOutcome
 from jetjobs.model.errors import ChildRaised, DefinitionError
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.outcome import ErrorInfo
@@ -66,6 +66,15 @@ async def test_arguments_and_results_keep_their_types(app: JetJobs, truth: Truth
         assert isinstance(back, tasks.Order)
     assert (await truth.done())[handle.id]["result"]["number"] == 7
     await truth.until_empty()
+
+
+async def test_a_task_in_a_child_enqueues_on_the_server_of_its_worker_and_is_the_parent(
+    app: JetJobs, truth: Truth
+) -> None:
+    async with running(app.worker()):
+        handle = await tasks.branch.enqueue()
+        assert await handle.result(SOON) == [handle.id, handle.id]
+    assert len(await truth.done()) == 2
 
 
 async def test_the_running_job_is_known_in_the_child_and_children_are_reused(app: JetJobs, truth: Truth) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs, JobState, Snooze
-from jetjobs.admin.cancel import CancelOutcome
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import CancelOutcome, MoveOutcome
 from jetjobs.jetstream.jobs.cancel_marks import CancelMark
-from jetjobs.model.errors import BrokerUnavailable, ConfigError, DefinitionError, MalformedJob
+from jetjobs.model.errors import BrokerUnavailable, DefinitionError, MalformedJob
 from jetjobs.model.events import JobStarted
 from jetjobs.model.views.job_query import JobQuery
 from jetjobs.testing import Clock
@@ -100,7 +99,7 @@ async def test_the_priority_of_a_waiting_job_can_be_changed(app: JetJobs, truth:
         assert await truth.jobs(lane="high") == [f"jobs.work.default.high.fine.-.{queued.id}"]
         assert (await app.jobs.set_priority(queued.id, "high")).outcome is MoveOutcome.UNCHANGED
         assert (await truth.consumer())["num_pending"] == 0
-        with pytest.raises(ConfigError):
+        with pytest.raises(DefinitionError, match="invalid priority 'later': use high, normal, low"):
             await app.jobs.set_priority(queued.id, "later")
         async with running(app.worker()):
             assert await queued.result(SOON) == 1

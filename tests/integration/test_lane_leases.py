@@ -111,7 +111,7 @@ async def test_the_doctor_finds_a_worker_with_a_longer_lease_than_its_lanes(
 ) -> None:
     async with provisioned(app), ready(app.worker()):
         (record,) = await app.workers.list()
-        assert record.lease_s == 30.0
+        assert record.lease == timedelta(seconds=30)
         for seconds, level in ((20.0, "warn"), (9.0, "fail")):
             await change(truth, seconds, "low")
             (found,) = [one for one in await app.doctor(only=["workers"]) if one.check == "leases"]

@@ -131,11 +131,11 @@ async def test_a_watcher_receives_the_events_of_jobs(opened: JetJobs, truth: Tru
             good, bad, later = [await work.enqueue(how) for how in ("well", "badly", "later")]
             ended = await watcher.has("job.succeeded", good.id)
             assert (ended.queue, ended.task, ended.worker, ended.attempt) == ("default", "work", "w.1", 1)
-            assert ended.run_s is not None
+            assert ended.run_time is not None
             dead = await watcher.has("job.dead_lettered", bad.id)
             assert (dead.reason, dead.error_type, dead.error) == ("exhausted", "ValueError", "it went\nbadly")
             snoozed = await watcher.has("job.snoozed", later.id)
-            assert snoozed.retry_in_s == 3600
+            assert snoozed.retry_in == timedelta(hours=1)
             retries = ["job.started", "job.retried", "job.started", "job.dead_lettered"]
             assert watcher.kinds(bad.id) == retries
             assert watcher.kinds(good.id) == ["job.started", "job.succeeded"]
@@ -293,13 +293,13 @@ async def test_rates_are_measured_since_the_previous_list(opened: JetJobs) -> No
         await eventually(shown, 40)
 
         async def one_waits() -> bool:
-            (queue,) = await opened.queues.list(rates_s=0)
+            (queue,) = await opened.queues.list(rates_over=0)
             return (queue.queued, queue.running, queue.scheduled, queue.workers) == (1, 1, 2, 1)
 
         await eventually(one_waits, 40)
-        before = await opened.queues.list(rates_s=0)
+        before = await opened.queues.list(rates_over=0)
         (again,) = await opened.queues.list(before=before)
-        assert (again.in_per_s, again.out_per_s, again.oldest_s is not None) == (0, 0, True)
+        assert (again.in_per_s, again.out_per_s, again.oldest is not None) == (0, 0, True)
         go_on.set()
         await waiting.result(SOON)
 

@@ -96,7 +96,7 @@ async def test_a_lane_that_does_not_come_back_is_reported(
             patched.setattr(app.jetstream.connection, "api", offline)
             await shut_down(truth, lane_of(worker, "default", "normal"))
             (trouble,) = await probe.wait(LaneTrouble)
-            assert trouble == ("default", "normal", "its server has stopped: stream is offline")
+            assert trouble == LaneTrouble("default", "normal", "its server has stopped: stream is offline")
             assert "lane normal of queue default: its server has stopped" in worker.problem
         assert await (await work.enqueue()).result(SOON) == "done"
         await wait_until(lambda: worker.ready)

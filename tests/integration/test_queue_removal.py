@@ -108,7 +108,7 @@ async def test_force_deletes_jobs_records_and_dead_letters_of_this_queue_only(
         assert [letter["subject"].split(".")[2] for letter in (await truth.dead()).values()] == ["default"]
         assert await app.queues.names() == ["default"]
         await app.provision()
-        assert (await app.queues.get("mail", rates_s=0)).pause is None, "a new queue is not paused"
+        assert (await app.queues.get("mail", rates_over=0)).pause is None, "a new queue is not paused"
         await mailer.hold.enqueue()
 
 

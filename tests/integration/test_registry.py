@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, JobState
-from jetjobs.admin.cancel import CancelOutcome
+from jetjobs.admin import CancelOutcome, Purged, QueueSlots
 from jetjobs.errors import WorkerNotFound, WorkerSilent
 from jetjobs.jetstream.workers.control_client import ask_all
 from jetjobs.jetstream.workers.registry import TTL_S
@@ -74,7 +74,7 @@ async def test_a_worker_is_registered_while_it_runs(app: JetJobs, truth: Truth) 
             assert re.fullmatch("web-1-[0-9a-f]{6}", record.key)
             assert (record.name, record.phase) == ("web.1", "ready")
             assert (record.host, record.pid) == (socket.gethostname(), os.getpid())
-            assert {q: tuple(slots) for q, slots in record.queues.items()} == {"mail": (1, 2), "default": (0, 4)}
+            assert record.queues == {"mail": QueueSlots(1, 2), "default": QueueSlots(0, 4)}
             assert (record.busy, record.total) == (1, 4)
             assert [(job.id, job.task, job.queue) for job in record.running] == [(handle.id, "send", "mail")]
             assert record.tasks == {
@@ -153,8 +153,8 @@ async def test_a_quiet_worker_takes_no_jobs_and_stays_until_it_is_stopped(app: J
         assert (await app.workers.quiet("w"))["phase"] == "quiet"
         await until_phase(app, "w", "quiet")
         assert not worker.ready
-        queue = await app.queues.get("default", rates_s=0)
-        assert (queue.running, queue.workers, queue.slots, queue.starts_in_s) == (1, 0, 0, None)
+        queue = await app.queues.get("default", rates_over=0)
+        assert (queue.running, queue.workers, queue.slots, queue.starts_in) == (1, 0, 0, None)
         late = await quick.enqueue()
         leave.set()
         assert await handle.result(timedelta(seconds=30)) == "held"
@@ -240,11 +240,11 @@ async def test_a_request_to_all_workers_names_those_that_do_not_answer(app: JetJ
         assert (answers.by_worker, answers.silent) == ({}, [])
         async with running(app.worker(name="a")), running(app.worker(name="b")):
             keys = {record.key for record in await registered(app, 2)}
-            answers = await app.workers.request_all("ping", timeout_s=30)
+            answers = await app.workers.request_all("ping", timeout=30)
             assert set(answers.by_worker) == keys
             assert answers.silent == []
             await truth.js.publish("$KV.jobs-workers.ghost", b'{"name": "ghost"}')
-            answers = await app.workers.request_all("ping", timeout_s=1)
+            answers = await app.workers.request_all("ping", timeout=1)
             assert set(answers.by_worker) == keys
             assert answers.silent == ["ghost"]
 
@@ -255,7 +255,7 @@ async def test_a_worker_that_does_not_answer_is_silent_not_gone(app: JetJobs, tr
         await truth.nc.subscribe("jobs.control.worker.w")
         await truth.js.publish("$KV.jobs-workers.w", b"{}")
         with pytest.raises(WorkerSilent):
-            await app.workers.quiet("w", timeout_s=0.5)
+            await app.workers.quiet("w", timeout=0.5)
 
 
 async def test_a_worker_works_without_a_registry(app: JetJobs, truth: Truth) -> None:
@@ -286,7 +286,7 @@ async def test_the_roles_of_the_example_configuration_may_do_their_work(tmp_path
             await setup.provision()
         async with app_of("operator") as operator, app_of("worker") as working, app_of("producer") as producer:
             await producer.tasks["echo"].enqueue("unwanted")
-            assert await operator.queues.purge("default") == (1, 0)
+            assert await operator.queues.purge("default") == Purged(1, 0)
             await operator.queues.pause("default", reason="why", for_=timedelta(hours=1))
             await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("a")
             await producer.tasks["echo"].enqueue("b")
@@ -296,14 +296,14 @@ async def test_the_roles_of_the_example_configuration_may_do_their_work(tmp_path
                 assert (state.queued, state.scheduled, state.workers) == (1, 1, 1)
                 assert state.pause is not None
                 assert state.pause.reason == "why"
-                assert await operator.queues.purge("default", scheduled=True) == (1, 1)
+                assert await operator.queues.purge("default", scheduled=True) == Purged(1, 1)
                 keyed, large = producer.tasks["echo"].options(key="k"), "c" * 2_000_000
                 handle = await keyed.enqueue(large)
                 assert (await keyed.enqueue(large)).duplicate
                 assert await operator.queues.resume("default")
                 assert await handle.result(timedelta(seconds=30)) == large
                 assert (await operator.workers.quiet("w"))["phase"] == "quiet"
-                assert set((await operator.workers.request_all("ping", timeout_s=30)).by_worker) == {record.key}
+                assert set((await operator.workers.request_all("ping", timeout=30)).by_worker) == {record.key}
                 job = await producer.tasks["echo"].options(delay=timedelta(hours=1)).enqueue("d")
                 assert (await operator.jobs.get(job.id)).state is JobState.SCHEDULED
                 assert (await operator.jobs.cancel(job.id)).outcome is CancelOutcome.CANCELLED

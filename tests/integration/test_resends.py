@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jetjobs import JetJobs, JobState, RetryPolicy, Snooze
-from jetjobs.admin import ReplayOutcome
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import MoveOutcome, ReplayOutcome
 from jetjobs.dev_server import EmbeddedServer
 from tests.conftest import MakeApp
 from tests.support.job_states import HOUR, StateTasks

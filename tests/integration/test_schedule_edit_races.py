@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import MoveOutcome
 from jetjobs.errors import BrokerError, ScheduleConflict
 from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from jetjobs import JetJobs, RetryPolicy
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import MoveOutcome
 from jetjobs.errors import ScheduleNotFound
 from jetjobs.model.schedule.plan import Mark, Plan, Step, Tick
 from jetjobs.model.schedule.schedule import time_of_token, time_token

@@ -154,7 +154,7 @@ async def test_after_three_days_without_a_leader(
         info = await app.schedules.get("s")
         assert info.missed == 72 - expected
         assert info.last == (newest if expected else None)
-        assert info.late_s == 0.0
+        assert info.late == timedelta(0)
 
 
 # Clock

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from jetjobs import JetJobs, JobCancelled, JobState, RetryPolicy
-from jetjobs.admin.cancel import CancelOutcome
-from jetjobs.admin.reschedule import MoveOutcome
+from jetjobs.admin import CancelOutcome, MoveOutcome
 from jetjobs.errors import JobFailed
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.job import JobStatus

@@ -87,7 +87,7 @@ class Editor:
             if kind == "delete":
                 return None
             info = None
-        if kind in ("pause", "delete") and info is not None and (info.planned_by != info.revision or info.late_s):
+        if kind in ("pause", "delete") and info is not None and (info.planned_by != info.revision or info.late):
             raise Unplanned
         if kind == "delete":
             await schedules.delete(name)

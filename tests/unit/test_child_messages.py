@@ -19,11 +19,25 @@ from jetjobs.model.error_classification import PERMANENT, TRANSIENT, Classifier,
 from jetjobs.model.errors import ChildDied, ChildRaised, UnstorableValue
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, Retried, Snoozed
+from jetjobs.model.settings import build_settings
 from jetjobs.model.views.error_text import describe
 from jetjobs.worker.isolation.channel import ProtocolError
-from jetjobs.worker.isolation.messages import context_data, context_from, error_data, error_from
+from jetjobs.worker.isolation.messages import (
+    context_data,
+    context_from,
+    error_data,
+    error_from,
+    settings_data,
+)
 
 JOB = Job("j1", "t", "default", "normal", b"{}", enqueued_at=1.0, headers={"tenant": "a"})
+
+
+def test_settings_are_the_same_in_the_child_passwords_and_durations_included() -> None:
+    nats = {"url": "nats://h:1", "user": "u", "password": "secret", "connect_timeout": "1m30s"}
+    settings = build_settings({"nats": nats, "queues": {"lease": 2.5}})
+    assert build_settings(json.loads(json.dumps(settings_data(settings)))) == settings
+    assert settings_data(None) is None
 
 
 def task_with(policy: RetryPolicy) -> Task[[], None]:
@@ -56,7 +70,7 @@ def test_a_context_crosses_whole() -> None:
     back = context_from(json.loads(json.dumps(context_data(context))), body)
     assert back.job == JOB._replace(body=body)
     assert (back.worker, back.fence, back.delivery, back.headers) == ("w", 7, 2, {"tenant": "a"})
-    assert 50 < back.remaining_s <= 60
+    assert 50 < back.remaining.total_seconds() <= 60
 
 
 def test_an_error_says_the_same_with_the_traceback_of_the_child() -> None:

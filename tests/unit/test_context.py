@@ -47,8 +47,8 @@ def test_the_context_tells_of_the_job() -> None:
 
 
 def test_the_remaining_time_is_never_negative() -> None:
-    assert 59.0 < a_context(seconds=60.0).remaining_s <= 60.0
-    assert a_context(seconds=-5.0).remaining_s == 0.0
+    assert timedelta(seconds=59) < a_context(seconds=60.0).remaining <= timedelta(minutes=1)
+    assert a_context(seconds=-5.0).remaining == timedelta(0)
 
 
 @pytest.fixture

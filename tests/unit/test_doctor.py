@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,10 @@ def test_a_line_that_does_not_fit_is_wrapped_and_nothing_is_lost(columns: int) -
 
 def test_off_a_terminal_a_finding_is_one_line() -> None:
     assert len(lines_of(LONG, None)) == 1
-    assert len(lines_of(LONG._replace(text="two\nlines"), None)) == 1
+    assert len(lines_of(replace(LONG, text="two\nlines"), None)) == 1
 
 
 def test_the_closing_line_counts() -> None:
-    counts = count([LONG, LONG._replace(level="fail"), LONG._replace(level="ok"), LONG._replace(level="warn")])
+    counts = count([LONG, replace(LONG, level="fail"), replace(LONG, level="ok"), replace(LONG, level="warn")])
     assert counts == {"failed": 1, "warnings": 2, "ok": 1, "left_out": 0}
     assert summary(counts) == "1 failed, 2 warnings, 1 ok"

@@ -84,7 +84,8 @@ def test_the_facades_of_errors_and_events_are_complete() -> None:
     errors = {name for name, value in vars(model_errors).items() if is_error(value) and name[0] != "_"} - {
         "ChildRaised"
     }
-    assert {*jetjobs.errors.__all__} == errors | {"PERMANENT", "TRANSIENT", "Classifier", "Verdict"}
+    signals = {"Reject", "Retry", "Signal", "Snooze"}
+    assert {*jetjobs.errors.__all__} == errors | signals | {"PERMANENT", "TRANSIENT", "Classifier", "Verdict"}
     events = {kind.__name__ for kind in typing.get_args(model_events.Event)}
     assert {*jetjobs.events.__all__} == events | {"ErrorInfo", "Event", "LiveEvent", "Observer"}
 

@@ -87,7 +87,7 @@ def test_an_odd_worker_record_can_be_shown(key: str, value: Any) -> None:
     record = read_worker(
         "w1", {"name": "w1", "running": [{"id": "j", "task": "t", "since": value}], key: value}, 0.0
     )
-    json.dumps(record.details(), allow_nan=False)
+    json.dumps(record.as_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,9 @@ from jetjobs.model.outcome import ErrorInfo
 from jetjobs.model.views.live_events import KINDS, LiveEvent, event_subjects, live_event, read_live
 from jetjobs.model.views.queue_info import LaneState, QueueState
 from jetjobs.model.wire.subjects import Names
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+TWO_S = timedelta(seconds=2)
 
 DEAD = JobFinished(
     "mail", "send", "j1", 3, "dead_lettered", 1.5, 0.25, "exhausted", 0.0, ErrorInfo("ValueError", "no" * 500)
@@ -76,7 +81,8 @@ def test_a_watcher_subscribes_to_what_it_wants() -> None:
 
 
 def test_a_line_for_people_is_one_line() -> None:
-    event = LiveEvent("job.retried", 1.0, "w\x1b[2J1", "mail", "send", "j1", 2, 0.1, 0.5, 3.0, "", "E", "a\nb")
+    times = timedelta(seconds=0.1), timedelta(seconds=0.5), timedelta(seconds=3)
+    event = LiveEvent("job.retried", NOW, "w\x1b[2J1", "mail", "send", "j1", 2, *times, "", "E", "a\nb")
     shown = line(event)
     assert shown.isprintable()
     for text in ("job.retried", "mail/send  j1", "attempt 2", "ran 500 ms", "again in 3.0 s", "E: a b"):
@@ -84,9 +90,9 @@ def test_a_line_for_people_is_one_line() -> None:
 
 
 def _snapshot(queues: int, jobs: int) -> Snapshot:
-    lanes = (LaneState("normal", 1.0, 5, 1, 0, 0, 0, 0.0),)
+    lanes = (LaneState("normal", NOW, 5, 1, 0, 0, 0, None),)
     states = [
-        QueueState(f"queue-{i}", 1.0, None, lanes, 3, 0, 0, 2.0, 99, 1, 1, 4, 1.0, 0.0) for i in range(queues)
+        QueueState(f"queue-{i}", NOW, None, lanes, 3, 0, 0, TWO_S, 99, 1, 1, 4, 1.0, 0.0) for i in range(queues)
     ]
     record = {"queue": "queue-0", "task": "count", "started_at": 1.0, "progress": 0.5, "message": "half\n"}
     return Snapshot(10.0, states, [running_status(f"{i:032}", record) for i in range(jobs)], [])
@@ -116,11 +122,8 @@ def test_the_filter_keeps_what_has_the_text_in_a_name() -> None:
 
 async def test_a_column_is_shown_whole_or_not_at_all() -> None:
     """The screen draws one column less than the terminal has."""
-    state = (
-        _snapshot(1, 0)
-        .queues[0]
-        ._replace(queue="q" * 13, lanes=(LaneState("normal", 1.0, 123_456, 1, 0, 0, 0, 0.0),))
-    )
+    lanes = (LaneState("normal", NOW, 123_456, 1, 0, 0, 0, None),)
+    state = replace(_snapshot(1, 0).queues[0], queue="q" * 13, lanes=lanes)
     top = Top(JetJobs("test"), 1.0)
     top._snapshot = Snapshot(1.0, [state], [], [])
     top._paused = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,6 +29,9 @@ from jetjobs.model.views.worker_info import QueueSlots
 from jetjobs.observe.metrics import ENQUEUE_BUCKETS, RUN_BUCKETS, Metrics
 
 Labels = dict[str, str]
+
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 class AWorker:
@@ -263,9 +268,9 @@ def test_counts_of_queues_are_shown_while_there_are_any() -> None:
     worker = AWorker()
     metrics = metrics_of(worker)
     assert not [name for name, _ in page(metrics) if name.startswith("jetjobs_queue_")]
-    lane = LaneState("normal", 1.0, 5, 2, 0, 0, 0, 0.0)
-    mail = QueueState("mail", 1.0, None, (lane,), 3, 1, 4, 12.5, 1000, 2, 2, 4)
-    slow = mail._replace(queue="slow", pause=Pause(9.0), lanes=(lane._replace(paused_until=9.0),), workers=0)
+    lane = LaneState("normal", NOW, 5, 2, 0, 0, 0, None)
+    mail = QueueState("mail", NOW, None, (lane,), 3, 1, 4, timedelta(seconds=12.5), 1000, 2, 2, 4)
+    slow = replace(mail, queue="slow", pause=Pause(NOW), lanes=(replace(lane, paused_until=NOW),), workers=0)
     worker.queue_states = [mail, slow]
     worker.count_errors = 3
     states = {"queued": 5, "running": 2, "scheduled": 3, "retrying": 1, "dead": 4}

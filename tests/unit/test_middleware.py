@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from jetjobs.define.context import Context
-from jetjobs.define.middleware import CallNext, Middleware, compose
+from jetjobs.define.context import CallNext, Context, Middleware, compose
 from jetjobs.model.job import Job
 
 CONTEXT = Context(Job("u1", "greet", "mail", "normal", b"{}"), "w1", fence=1, delivery=1, deadline=0.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,19 +13,23 @@ from pydantic import BaseModel
 from jetjobs import JetJobs
 from jetjobs.admin import QueueState
 from jetjobs.model.views.queue_info import LaneState, Pause
-from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord, iso, read_worker
+from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord, read_worker
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def state(queued: int = 0, busy: int = 0, slots: int = 0, **more: Any) -> QueueState:
     base: dict[str, Any] = {
         "queue": "mail",
-        "at": 1000.0,
+        "at": at(1000),
         "pause": None,
-        "lanes": (LaneState("normal", 1000.0, queued, busy, 0, 0, 0, 0.0),),
+        "lanes": (LaneState("normal", at(1000), queued, busy, 0, 0, 0, None),),
         "scheduled": 3,
         "retrying": 2,
         "dead": 0,
-        "oldest_s": None,
+        "oldest": None,
         "bytes": 0,
         "workers": 1,
         "busy": busy,
@@ -42,21 +48,21 @@ def state(queued: int = 0, busy: int = 0, slots: int = 0, **more: Any) -> QueueS
         (state(100, 2, 2, out_per_s=10.0), 10.0),
         (state(100, 2, 2, out_per_s=0.0), None),
         (state(0, 0, 2, workers=0), None),
-        (state(0, 0, 2, pause=Pause(0)), None),
-        (state(0, 0, 2, pause=Pause(1060)), 60.0),
-        (state(1, 2, 2, pause=Pause(1060)), 60.0),
-        (state(100, 0, 2, pause=Pause(1060), out_per_s=10.0), 70.0),
-        (state(100, 0, 2, pause=Pause(1060)), None),
+        (state(0, 0, 2, pause=Pause(None)), None),
+        (state(0, 0, 2, pause=Pause(at(1060))), 60.0),
+        (state(1, 2, 2, pause=Pause(at(1060))), 60.0),
+        (state(100, 0, 2, pause=Pause(at(1060)), out_per_s=10.0), 70.0),
+        (state(100, 0, 2, pause=Pause(at(1060))), None),
     ],
 )
 def test_when_a_new_job_starts(found: QueueState, starts: float | None) -> None:
-    assert found.starts_in_s == starts
+    assert found.starts_in == (None if starts is None else timedelta(seconds=starts))
 
 
 def test_a_state_is_json_and_adds_up() -> None:
-    found = state(3, 1, 2, pause=Pause(1060, "why", "ada", 990))
+    found = state(3, 1, 2, pause=Pause(at(1060), "why", "ada", at(990)))
     assert (found.queued, found.running, found.demand) == (3, 1, 4)
-    details = json.loads(json.dumps(found.details()))
+    details = json.loads(json.dumps(found.as_dict()))
     assert details["state"] == "paused"
     assert details["pause"]["reason"] == "why"
     assert details["lanes"] == [{"lane": "normal", "queued": 3, "running": 1, "waiting_pulls": 0}]
@@ -74,17 +80,17 @@ RECORD = WorkerRecord(
     tasks={"send": "abc"},
     busy=1,
     total=4,
-    running=(RunningJob("id", "send", "mail", 99.5),),
-    lag_s=0.25,
+    running=(RunningJob("id", "send", "mail", at(99.5)),),
+    lag=timedelta(seconds=0.25),
     memory_bytes=10,
-    started_at=50.0,
-    seen_at=100.0,
+    started_at=at(50),
+    seen_at=at(100),
 )
 
 
 def test_a_record_survives_the_wire() -> None:
     assert read_worker("w-1", json.loads(json.dumps(RECORD.to_wire())), 100.0) == RECORD
-    assert json.loads(json.dumps(RECORD.details()))["running"][0]["since"] == iso(99.5)
+    assert json.loads(json.dumps(RECORD.as_dict()))["running"][0]["since"] == at(99.5).isoformat()
 
 
 @pytest.mark.parametrize(
@@ -101,12 +107,12 @@ def test_a_record_survives_the_wire() -> None:
 def test_a_worker_can_run_the_tasks_it_knows_in_the_queues_it_takes(
     changes: dict[str, Any], queue: str, task: str, can: bool
 ) -> None:
-    assert RECORD._replace(**changes).can_run(queue, task) is can
+    assert replace(RECORD, **changes).can_run(queue, task) is can
 
 
 def test_what_a_record_does_not_say_has_a_default() -> None:
     bare = read_worker("w", {}, 1.0)
-    assert (bare.name, bare.pid, bare.queues, bare.running, bare.started_at) == ("w", 0, {}, (), 0.0)
+    assert (bare.name, bare.pid, bare.queues, bare.running, bare.started_at) == ("w", 0, {}, (), None)
     assert bare.summary()["started_at"] is None
 
 

@@ -22,7 +22,7 @@ BOTH = st.booleans()
 def policies(draw: st.DrawFn, jitter: st.SearchStrategy[bool] = BOTH) -> RetryPolicy:
     base = draw(st.timedeltas(timedelta(0), timedelta(days=30)))
     cap = draw(st.timedeltas(base, timedelta(days=365)))
-    return RetryPolicy(draw(st.integers(1, 10**9)), base, cap, draw(jitter))
+    return RetryPolicy(draw(st.integers(1, 10**9 - 1)), base, cap, draw(jitter))
 
 
 @given(ATTEMPTS, policies(), DRAWS)
@@ -120,7 +120,7 @@ def test_an_invalid_policy_header_is_refused(text: str) -> None:
         {"max_attempts": -1},
         {"max_attempts": True},
         {"max_attempts": "3"},
-        {"base": 5},
+        {"base": "soon"},
         {"base": timedelta(seconds=-1)},
         {"base": timedelta(hours=2)},
         {"cap": timedelta(seconds=1)},

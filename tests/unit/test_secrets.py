@@ -228,7 +228,7 @@ def test_what_is_secret_in_a_result_is_masked_under_its_alias_too() -> None:
 
     app = JetJobs("test")
     task = app.task(make)
-    kept = task.signature.encode_result(Camel.model_validate({"userName": "ada", "passWord": "hush"}))
+    kept = task.signature.result.encode(Camel.model_validate({"userName": "ada", "passWord": "hush"}))
     assert mask_result(json.loads(kept), task.secret_in_result) == {"userName": "ada", "passWord": "***"}
 
 

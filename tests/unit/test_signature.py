@@ -396,7 +396,7 @@ def results_of(hint: Any) -> Signature:
 )
 def test_a_result_comes_back_as_it_was_returned(hint: Any, value: Any) -> None:
     signature = results_of(hint)
-    came = signature.decode_result(signature.encode_result(value))
+    came = signature.result.decode(signature.result.encode(value))
     assert came == value
     assert type(came) is type(value)
 
@@ -406,13 +406,13 @@ def test_the_result_of_a_task_without_annotation_may_be_any_json() -> None:
         ...
 
     signature = Signature("work", work)
-    assert signature.decode_result(signature.encode_result({"a": [1]})) == {"a": [1]}
+    assert signature.result.decode(signature.result.encode({"a": [1]})) == {"a": [1]}
 
 
 @pytest.mark.parametrize("value", [object(), {"a": object()}, "\ud800"])
 def test_a_result_without_a_json_form_is_named_by_its_type(value: Any) -> None:
     with pytest.raises(UnstorableValue, match=rf"'work' returned {type(value).__qualname__}"):
-        results_of(Any).encode_result(value)
+        results_of(Any).result.encode(value)
 
 
 # Secrets
@@ -513,8 +513,8 @@ def test_fields_with_aliases_are_read_by_name_and_by_alias() -> None:
     by_hand = b'{"x": {"passWord": "a", "oTher": 2}, "y": {"Left": 3}}'
     assert signature.decode(by_hand) == {"x": value, "y": pair}
     assert signature.bind(({"word": "a", "other": 2}, {"left": 3}), {}) == {"x": value, "y": pair}
-    assert signature.decode_result(signature.encode_result(value)) == value
-    assert signature.decode_result(b'{"passWord": "a", "Other": 2}') == value
+    assert signature.result.decode(signature.result.encode(value)) == value
+    assert signature.result.decode(b'{"passWord": "a", "Other": 2}') == value
 
 
 # Results against the annotation
@@ -544,7 +544,7 @@ def mismatches(caplog: pytest.LogCaptureFixture) -> list[str]:
     [(int, 1), (float, 1), (str, "x"), (Place, Place(x=1)), (None, None), (int | None, None), (Any, {"a": 1})],
 )
 def test_a_result_that_fits_is_not_reported(annotation: Any, value: Any, caplog: pytest.LogCaptureFixture) -> None:
-    returning(annotation).encode_result(value)
+    returning(annotation).result.encode(value)
     assert mismatches(caplog) == []
 
 
@@ -566,22 +566,22 @@ def test_a_result_that_does_not_fit_is_encoded_and_reported_once(
     annotation: Any, value: Any, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     signature = returning(annotation)
-    assert json.loads(signature.encode_result(value)) == value
-    signature.encode_result(value)
+    assert json.loads(signature.result.encode(value)) == value
+    signature.result.encode(value)
     assert [found.startswith(problem) for found in mismatches(caplog)] == [True], mismatches(caplog)
 
 
 def test_the_first_results_are_compared_and_then_one_in_a_thousand(caplog: pytest.LogCaptureFixture) -> None:
     signature = returning(int)
     for number in range(100):
-        signature.encode_result(number)
+        signature.result.encode(number)
     for _ in range(899):
-        signature.encode_result(None)
+        signature.result.encode(None)
     assert mismatches(caplog) == []
-    signature.encode_result(None)
+    signature.result.encode(None)
     assert len(mismatches(caplog)) == 1
 
 
 def test_a_large_result_is_not_compared(caplog: pytest.LogCaptureFixture) -> None:
-    returning(int).encode_result("x" * 100_000)
+    returning(int).result.encode("x" * 100_000)
     assert mismatches(caplog) == []

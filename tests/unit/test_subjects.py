@@ -17,9 +17,8 @@ from jetjobs.model.wire.ids import NO_KEY, JobId, key_token
 from jetjobs.model.wire.namespaces import namespace_of
 from jetjobs.model.wire.subjects import (
     PRIORITIES,
-    RESERVED_LANES,
     Names,
-    check_lane,
+    check_priority,
     kv_stream,
     kv_subject,
     matches,
@@ -55,15 +54,16 @@ def test_no_accepted_token_can_split_or_widen_a_subject(token: str) -> None:
     assert token.isascii()
 
 
-@pytest.mark.parametrize("lane", sorted(RESERVED_LANES))
-def test_reserved_lanes_are_refused(lane: str) -> None:
-    with pytest.raises(DefinitionError, match="reserved"):
-        check_lane(lane)
+@pytest.mark.parametrize("priority", ["urgent", "later", "retry", "", "HIGH", None, 1, ["high"]])
+def test_an_unknown_priority_is_refused(priority: object) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        check_priority(priority, "task 'x': ")
+    assert str(caught.value) == f"task 'x': invalid priority {priority!r}: use high, normal, low"
 
 
-@pytest.mark.parametrize("lane", PRIORITIES)
-def test_priorities_are_lanes(lane: str) -> None:
-    assert check_lane(lane) == lane
+@pytest.mark.parametrize("priority", PRIORITIES)
+def test_priorities_are_lanes(priority: str) -> None:
+    assert check_priority(priority) == priority
 
 
 @pytest.mark.parametrize("name", ["Nats-Msg-Id", "nats-ttl", "NATS-X", "Jetjobs-Attempt", "JETJOBS-x"])

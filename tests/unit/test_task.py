@@ -87,10 +87,11 @@ def each(refused: dict[str, list[Any]]) -> list[dict[str, Any]]:
 REFUSED_OF_A_TASK: dict[str, list[Any]] = {
     "name": ["a.b", "", "a b", "x" * 65, "a\r\n"],
     "queue": ["a.b", "", "a\0"],
-    "priority": ["later", "mark", "a.b"],
-    "timeout": [timedelta(0), timedelta(seconds=-1), 5],
-    "result_ttl": [timedelta(milliseconds=999), 3600],
-    "retry": [3],
+    "priority": ["later", "mark", "a.b", "urgent"],
+    "timeout": [timedelta(0), timedelta(seconds=-1), 0, "soon"],
+    "result_ttl": [timedelta(milliseconds=999), 0.5, "11y"],
+    "retry": [0, True, 1.5, "3"],
+    "max_attempts": [0, True, "3"],
     "retries": [3],
 }
 
@@ -220,7 +221,7 @@ NAIVE = datetime(2027, 1, 31)
 
 REFUSED_OF_A_JOB: dict[str, list[Any]] = {
     "queue": ["a.b", "", "a\r\nb", None],
-    "priority": ["later", "returned", "a b", "a\0"],
+    "priority": ["later", "returned", "a b", "a\0", "urgent"],
     "key": ["", "x" * 1025, "a\rb", "a\nb", "a\0b", 5, "\ud800"],
     "job_id": ["", "a.b", "a\r\nb", "k" + "a" * 26 + "-mine", 5],
     "headers": [
@@ -234,7 +235,7 @@ REFUSED_OF_A_JOB: dict[str, list[Any]] = {
         {"A": "\ud800"},
         "A: x",
     ],
-    "delay": [timedelta(seconds=-1), timedelta.max, 5],
+    "delay": [timedelta(seconds=-1), timedelta.max, -5, "soon"],
     "run_at": [NAIVE, "2027-01-31T09:00:00Z"],
     "deadline": [NAIVE, 1234567890],
     "max_attempts": [0, "3"],

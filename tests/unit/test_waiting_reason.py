@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -29,7 +29,23 @@ def job(state: JobState | None, **fields: Any) -> JobStatus:
 
 def worker(phase: str = "ready", tasks: tuple[str, ...] = ("send",), queue: str = "mail") -> WorkerRecord:
     slots, known = {queue: QueueSlots(1, 1)}, dict.fromkeys(tasks, "")
-    return WorkerRecord("w-1", "w", "host", 1, "0", "3", phase, slots, known, 1, 1, (), 0.0, 0, NOW)
+    return WorkerRecord(
+        "w-1",
+        "w",
+        "host",
+        1,
+        "0",
+        "3",
+        phase,
+        slots,
+        known,
+        1,
+        1,
+        (),
+        timedelta(0),
+        0,
+        datetime.fromtimestamp(NOW, UTC),
+    )
 
 
 QUEUED = job(JobState.QUEUED)
@@ -73,13 +89,13 @@ RETRYING = job(JobState.RETRYING, attempt=2, due_at=LATER, history=(FAILED,))
         (QUEUED, AROUND, "it is queued on 'mail'", None),
         (
             QUEUED,
-            AROUND._replace(pause=Pause(NOW + 1200, "deploy", "ada@host"), workers=[]),
+            AROUND._replace(pause=Pause(LATER + timedelta(seconds=1160), "deploy", "ada@host"), workers=[]),
             "queue 'mail' is paused until 2027-01-31 09:20:00 UTC by ada@host: deploy",
             "resume it with `jetjobs queues resume mail`",
         ),
         (
             QUEUED,
-            AROUND._replace(pause=Pause(0.0)),
+            AROUND._replace(pause=Pause(None)),
             "queue 'mail' is paused: no reason given",
             "resume it with `jetjobs queues resume mail`",
         ),

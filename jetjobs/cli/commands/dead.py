@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
@@ -89,7 +90,8 @@ async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: 
     """The letter of a job id. `besides` is appended to the error if there is none."""
     letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
     if letter is None:
-        raise JobNotFound(f"no dead letter of job {job_id}{besides}", hint="list them with `jetjobs dead list`")
+        hint = "list them with `jetjobs dead list`"
+        raise JobNotFound(f"no dead letter of job {job_id}{besides}", job_id=job_id, hint=hint)
     return letter
 
 
@@ -147,7 +149,7 @@ async def _read_page(
     async for letter in app.dead.list(wanted, first):
         if len(letters) == limit:
             return letters, letter.sequence
-        letters.append(letter._replace(body=b""))
+        letters.append(replace(letter, body=b""))
     return letters, None
 
 
@@ -169,19 +171,7 @@ def _read_cursor(text: str | None) -> int:
 async def _list_groups(app: JetJobs, selection: Selection) -> None:
     groups = await or_empty(app, app.dead.groups(selection.filter()), ())
     if state.out.as_json:
-        items = [
-            {
-                "queue": x.queue,
-                "task": x.task,
-                "reason": x.reason,
-                "error_type": x.error_type,
-                "count": x.count,
-                "first": x.first,
-                "last": x.last,
-            }
-            for x in groups
-        ]
-        state.out.json({"items": items, "cursor": None})
+        state.out.json({"items": [group.as_dict() for group in groups], "cursor": None})
         return
     rows = [[str(x.count), x.queue, x.task, x.reason, one_line(x.error_type), ago(x.last)] for x in groups]
     state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3), name=None)
@@ -200,13 +190,7 @@ async def show(
     selection.filter()
     async with state.reader() as app:
         letter = await find_letter(app, job_id, selection)
-    details = {
-        **letter.summary(),
-        "traceback": letter.traceback,
-        "history": list(letter.history),
-        "headers": letter.headers,
-        "arguments": letter.arguments,
-    }
+    details = letter.as_dict()
     if state.out.as_json:
         state.out.json(details)
     else:
@@ -307,17 +291,15 @@ async def import_letters(
             except asyncio.CancelledError:
                 state.out.note("interrupted; what was imported stays. Repeat the command to continue.")
                 raise
-    problems = [{"line": number, "why": why} for number, why in report.problems]
     if state.out.as_json:
-        counts = {"imported": report.imported, "already_there": report.already_there}
-        state.out.json({**counts, "problems": problems})
+        state.out.json(report.as_dict())
     else:
         state.out.data(f"{report.imported} imported, {report.already_there} already existed")
         for number, why in report.problems[:NAMED]:
             state.out.note(f"{file}, line {number}: {why[:300]}")
-        if len(problems) > NAMED:
-            state.out.note(f"and {len(problems) - NAMED} more lines; --json prints all of them")
-    return FAILED if problems else DONE
+        if len(report.problems) > NAMED:
+            state.out.note(f"and {len(report.problems) - NAMED} more lines; --json prints all of them")
+    return FAILED if report.problems else DONE
 
 
 @contextlib.contextmanager

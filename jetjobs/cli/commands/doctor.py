@@ -53,7 +53,7 @@ async def doctor(
     found = await run_checks(settings, names, examined, only=wanted, trouble=trouble)
     counts = count(found)
     if state.out.as_json:
-        state.out.json({"items": [finding.to_json() for finding in found], **counts})
+        state.out.json({"items": [finding.as_dict() for finding in found], **counts})
     else:
         for finding in found:
             for line in lines_of(finding, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):

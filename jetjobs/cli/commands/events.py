@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -78,7 +77,7 @@ def _note(workers: int) -> None:
 def line(event: LiveEvent) -> str:
     """One event as a line for people. Texts from outside cannot break the line or control the terminal."""
     kind = state.out.paint(f"{event.kind:<17}", _COLOURS.get(event.kind, "0"))
-    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    clock = event.at.astimezone().strftime("%H:%M:%S")
     where = f"{event.queue}/{event.task}  {event.job_id}  " if event.job_id else ""
     text = "  ".join(part for part in (f"{where}{event.worker}", *_facts(event)) if part)
     return f"{clock}  {kind}  " + "".join(c if c.isprintable() else " " for c in text)
@@ -88,12 +87,12 @@ def _facts(event: LiveEvent) -> list[str]:
     facts = [event.detail, event.reason]
     if event.attempt > 1:
         facts.append(f"attempt {event.attempt}")
-    if event.kind == "job.started" and event.wait_s is not None:
-        facts.append(f"waited {show_duration(event.wait_s)}")
-    if event.run_s is not None:
-        facts.append(f"ran {show_duration(event.run_s)}")
-    if event.retry_in_s is not None:
-        facts.append(f"runs again in {show_duration(event.retry_in_s)}")
+    if event.kind == "job.started" and event.wait is not None:
+        facts.append(f"waited {show_duration(event.wait)}")
+    if event.run_time is not None:
+        facts.append(f"ran {show_duration(event.run_time)}")
+    if event.retry_in is not None:
+        facts.append(f"runs again in {show_duration(event.retry_in)}")
     if event.progress is not None:
         facts.append(f"{int(event.progress * 100)} % {event.message}".rstrip())
     if event.error_type:

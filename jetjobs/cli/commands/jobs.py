@@ -8,9 +8,6 @@ from typing import Annotated
 
 import typer
 
-from jetjobs.admin.cancel import CancelAnswer, CancelOutcome
-from jetjobs.admin.jobs import check_priority
-from jetjobs.admin.reschedule import MoveAnswer, MoveOutcome
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import priorities, states
 from jetjobs.cli.exit_codes import DONE, FAILED
@@ -32,8 +29,10 @@ from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
 from jetjobs.model.job import JobState, JobStatus
+from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
 from jetjobs.model.views.job_query import JobQuery
 from jetjobs.model.wire.ids import is_id
+from jetjobs.model.wire.subjects import check_priority
 from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
@@ -82,8 +81,7 @@ async def list_jobs(
         empty = "" if found else await next_step(app, _NO_JOBS if query == JobQuery() else _NO_MATCH)
     out = state.out
     if out.as_json:
-        listed = [{**item.status.as_dict(), "arguments": item.arguments} for item in page.items]
-        out.json({"items": listed, "cursor": page.cursor, "scanned": page.scanned})
+        out.json(page.as_dict())
     else:
         # A name with a number sign is only for reading: no command accepts it as an id.
         items = [item for item in page.items if not out.quiet or is_id(item.status.id)]
@@ -202,9 +200,9 @@ async def reschedule(
     async def move(app: JetJobs, job_id: str) -> MoveAnswer:
         if wanted is None:
             return await app.jobs.run_now(job_id, queue=queue, task=task)
-        # A delay counts on the server's clock, which fires the job.
-        run_at = wanted if isinstance(wanted, datetime) else await app.jetstream.server_clock.now() + wanted
-        return await app.jobs.reschedule(job_id, run_at, queue=queue, task=task)
+        if isinstance(wanted, datetime):
+            return await app.jobs.reschedule(job_id, wanted, queue=queue, task=task)
+        return await app.jobs.reschedule(job_id, delay=wanted, queue=queue, task=task)
 
     return await _each(ids, queue, task, move)
 
@@ -244,11 +242,7 @@ async def _each(
         answers = [await change(app, job_id) for job_id in dict.fromkeys(ids)]
     out = state.out
     if out.as_json:
-        items = [
-            {"id": one.job_id, "outcome": str(one.outcome), "state": one.state, "detail": one.detail}
-            for one in answers
-        ]
-        out.json({"items": items, "cursor": None})
+        out.json({"items": [one.as_dict() for one in answers], "cursor": None})
     for one in answers:
         line = f"{one.job_id} {one.outcome}" + (f": {one.detail}" if one.detail else "")
         if out.quiet and one.outcome in _DONE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -16,8 +17,8 @@ from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.cli.terminal.text import one_line, rate
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
+from jetjobs.model.public import json_value
 from jetjobs.model.views.queue_info import QueueState
-from jetjobs.model.views.worker_info import iso
 
 commands = typer.Typer()
 
@@ -49,15 +50,15 @@ async def show(queue: Name) -> None:
         found = await app.queues.get(queue)
     out = state.out
     if out.as_json:
-        out.json(found.details())
+        out.json(found.as_dict())
         return
     for head, cell in zip(HEAD, _row(found), strict=True):
         out.data(f"{head.lower():<11}{cell}")
-    starts = found.starts_in_s
+    starts = found.starts_in
     out.data(f"{'a new job':<11}{'starts in ' + show_duration(starts) if starts is not None else _why_not(found)}")
     if found.pause is not None:
         why = found.pause.reason or "no reason given"
-        who = f"{why} ({found.pause.by or 'unknown'}, {iso(found.pause.at) or 'unknown'})"
+        who = f"{why} ({found.pause.by or 'unknown'}, {json_value(found.pause.at) or 'unknown'})"
         out.data(f"{'paused':<11}{one_line(who, None)}")
     for lane in found.lanes:
         if lane.queued or lane.running or lane.waiting_pulls:
@@ -80,10 +81,10 @@ async def pause(
     lasting = optional(read_duration, "--for", for_)
     async with state.reader() as app:
         for name in queues:
-            await app.queues.get(name, rates_s=0)  # all must exist, otherwise none is paused
+            await app.queues.get(name, rates_over=0)  # all must exist, otherwise none is paused
         found = [await app.queues.pause(name, for_=lasting, reason=reason, by=operator()) for name in queues]
     if state.out.as_json:
-        state.out.json({"items": [queue.details() for queue in found]})
+        state.out.json({"items": [queue.as_dict() for queue in found]})
         return
     for queue in found:
         if state.out.quiet:
@@ -97,7 +98,7 @@ async def resume(queues: Names) -> None:
     """Start jobs of paused queues again."""
     async with state.reader() as app:
         for name in queues:
-            await app.queues.get(name, rates_s=0)
+            await app.queues.get(name, rates_over=0)
         resumed = {name: await app.queues.resume(name) for name in queues}
     if state.out.as_json:
         state.out.json({"items": [{"queue": name, "resumed": done} for name, done in resumed.items()]})
@@ -116,7 +117,7 @@ async def purge(
 ) -> int:
     """Permanently delete the waiting jobs of a queue. Running jobs and dead letters stay."""
     async with state.reader() as app:
-        found = await app.queues.get(queue, rates_s=0)
+        found = await app.queues.get(queue, rates_over=0)
         total = found.queued + (found.scheduled + found.retrying if scheduled else 0)
         what = f"permanently delete {many(total)} of queue {queue}"
         if not await confirmed(what, yes=yes, word=queue):
@@ -124,7 +125,7 @@ async def purge(
         with progress("deleted", found.queued) as step:
             purged = await app.queues.purge(queue, scheduled=scheduled, step=step)
     if state.out.as_json:
-        state.out.json({"queue": queue, "purged": purged.queued, "purged_scheduled": purged.scheduled})
+        state.out.json({"queue": queue, **purged.as_dict()})
     elif state.out.quiet:
         state.out.data(queue)
     else:
@@ -169,7 +170,7 @@ def _row(queue: QueueState) -> list[str]:
         f"{queue.scheduled:,}",
         f"{queue.retrying:,}",
         f"{queue.dead:,}",
-        "-" if queue.oldest_s is None else show_duration(queue.oldest_s),
+        "-" if queue.oldest is None else show_duration(queue.oldest),
         rate(queue.in_per_s),
         rate(queue.out_per_s),
         str(queue.workers),
@@ -181,7 +182,7 @@ def _state(queue: QueueState) -> str:
     if queue.pause is None:
         return "running"
     until = queue.pause.until
-    return f"paused {show_duration(max(0.0, until - queue.at))}" if until else "paused"
+    return f"paused {show_duration(max(timedelta(0), until - queue.at))}" if until else "paused"
 
 
 def _why_not(queue: QueueState) -> str:

@@ -46,9 +46,7 @@ class Tally:
         if state.out.quiet and answer.outcome is ReplayOutcome.REPLAYED:
             state.out.data(answer.letter.id)
         if answer.outcome in (ReplayOutcome.REFUSED, ReplayOutcome.ALIVE):
-            letter = answer.letter
-            entry = {"id": letter.id, "queue": letter.queue, "task": letter.task}
-            self.refused.append({**entry, "outcome": str(answer.outcome), "why": answer.why})
+            self.refused.append(answer.as_dict())
 
     def print(self, *, whole: bool) -> None:
         out = state.out

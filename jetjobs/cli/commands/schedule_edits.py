@@ -8,7 +8,7 @@ import typer
 
 from jetjobs.admin.schedules import PutOptions
 from jetjobs.app import JetJobs
-from jetjobs.cli.commands.schedules import Cron, Every, Name, as_item, until
+from jetjobs.cli.commands.schedules import Cron, Every, Name, until
 from jetjobs.cli.completion import schedule_names, task_names
 from jetjobs.cli.exit_codes import DONE, REFUSED
 from jetjobs.cli.state import state
@@ -64,7 +64,7 @@ async def _pause(names: list[str], *, paused: bool) -> None:
         await _note_no_leader(app)
         now = await app.jetstream.server_clock.now()
     if state.out.as_json:
-        state.out.json({"items": [as_item(info) for info in found]})
+        state.out.json({"items": [info.as_dict() for info in found]})
         return
     for info in found:
         name = info.schedule.name
@@ -142,7 +142,7 @@ async def _store(name: str, task: str, options: PutOptions, revision: int | None
         await _note_no_leader(app)
         now = await app.jetstream.server_clock.now()
     if state.out.as_json:
-        state.out.json(as_item(info))
+        state.out.json(info.as_dict())
     elif state.out.quiet:
         state.out.data(name)
     else:

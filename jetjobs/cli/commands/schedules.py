@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import typer
 
@@ -50,7 +50,7 @@ async def list_schedules() -> None:
         named = ", ".join(shorten(name, LONG_NAME) for name in unreadable[:5])
         state.out.note(f"{len(unreadable)} cannot be read and are not planned: {named}")
     if state.out.as_json:
-        state.out.json({"items": [as_item(info) for info in found], "cursor": None})
+        state.out.json({"items": [info.as_dict() for info in found], "cursor": None})
         return
     state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7), least=_NAME)
     if empty:
@@ -73,7 +73,7 @@ async def show(name: Name) -> None:
             "last_started_late_s": None if late_s is None else round(late_s, 3),
             "upcoming": [scheduled_time.isoformat() for scheduled_time in scheduled_times],
         }
-        out.json({**as_item(info), **more})
+        out.json({**info.as_dict(), **more})
         return
     for key, value in _facts(info, now, job, late_s).items():
         out.data(f"{key:<12}{value}")
@@ -140,8 +140,8 @@ async def next_scheduled_times(
 # Parts
 
 
-def as_item(info: ScheduleInfo) -> dict[str, Any]:
-    return {**info.as_dict(), "state": info.state}
+def _late(info: ScheduleInfo) -> str:
+    return show_duration(info.late) if info.late >= timedelta(seconds=1) else "-"
 
 
 def _row(info: ScheduleInfo, now: datetime) -> list[str]:
@@ -151,7 +151,7 @@ def _row(info: ScheduleInfo, now: datetime) -> list[str]:
         until(info.next, now),
         info.schedule.rule_text,
         ago(info.last, now),
-        show_duration(info.late_s) if info.late_s >= 1 else "-",
+        _late(info),
         f"{info.missed:,}",
         info.schedule.task,
         info.schedule.queue,
@@ -172,7 +172,7 @@ def _facts(info: ScheduleInfo, now: datetime, job: JobStatus | None, late_s: flo
         started = "" if late_s is None else f", started {show_duration(late_s)} late"
         ended = f"{job.state}{started}" if job is not None else "record expired"
         shown["last job"] = f"{info.last_job}  {ended}"
-    shown["late"] = show_duration(info.late_s) if info.late_s >= 1 else "-"
+    shown["late"] = _late(info)
     shown["missed"] = f"{info.missed:,}"
     return shown
 

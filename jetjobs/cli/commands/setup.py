@@ -113,8 +113,7 @@ async def _compare(
 def _show(changes: list[TopologyChange], *, applied: bool) -> None:
     out = state.out
     if out.as_json:
-        items = [{"what": c.wanted.label, "action": c.action, "diff": c.diff} for c in changes]
-        out.json({"applied": applied, "items": items})
+        out.json({"applied": applied, "items": [change.as_dict() for change in changes]})
         return
     for change in changes:
         if change.action == "create":

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from jetjobs.admin.queues import RATES_S
+from jetjobs.admin.queues import RATES_OVER
 from jetjobs.app import JetJobs
 from jetjobs.cli.exit_codes import DONE
 from jetjobs.cli.state import state
@@ -50,8 +50,8 @@ async def top(
 
 
 async def _once(app: JetJobs) -> int:
-    before = await app.queues.list(rates_s=0)
-    await asyncio.sleep(RATES_S)
+    before = await app.queues.list(rates_over=0)
+    await asyncio.sleep(RATES_OVER.total_seconds())
     snapshot = await take_snapshot(app, before)
     if state.out.as_json:
         state.out.json(snapshot.to_json())
@@ -64,7 +64,7 @@ async def _once(app: JetJobs) -> int:
 async def take_snapshot(app: JetJobs, before: Sequence[QueueState]) -> Snapshot:
     """A snapshot of everything. Rates cover the time since the queue counts in `before`."""
     queues, running, workers = await asyncio.gather(
-        app.queues.list(rates_s=0, before=before), app.jobs.running(), app.workers.list()
+        app.queues.list(rates_over=0, before=before), app.jobs.running(), app.workers.list()
     )
     return Snapshot(time.time(), queues, running, workers)
 

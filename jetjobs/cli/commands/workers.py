@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -66,13 +66,17 @@ def _row(record: WorkerRecord) -> list[str]:
         record.phase,
         ",".join(sorted(record.queues)),
         f"{record.busy}/{record.total}",
-        show_duration(record.lag_s),
+        show_duration(record.lag),
         _megabytes(record),
-        show_duration(max(0.0, time.time() - record.started_at)),
+        _age(record.started_at),
         record.host,
         str(record.pid),
         record.version,
     ]
+
+
+def _age(since: datetime | None) -> str:
+    return show_duration(timedelta(0) if since is None else max(timedelta(0), datetime.now(UTC) - since))
 
 
 @commands.command()
@@ -84,20 +88,19 @@ async def show(
         record = await app.workers.get(name)
     out = state.out
     if out.as_json:
-        out.json(record.details())
+        out.json(record.as_dict())
         return
-    now = time.time()
     facts = {
         "worker": record.key,
         "name": record.name,
         "phase": record.phase,
         "host": f"{record.host}, pid {record.pid}",
         "version": f"jetjobs {record.version}, Python {record.python}",
-        "up": show_duration(max(0.0, now - record.started_at)),
-        "seen": show_duration(max(0.0, now - record.seen_at)) + " ago",
+        "up": _age(record.started_at),
+        "seen": _age(record.seen_at) + " ago",
         "slots": f"{record.busy}/{record.total}",
-        "lease": show_duration(record.lease_s) if record.lease_s else "unknown",
-        "lag": show_duration(record.lag_s),
+        "lease": show_duration(record.lease) if record.lease else "unknown",
+        "lag": show_duration(record.lag),
         "memory": _megabytes(record),
     }
     for key, value in facts.items():
@@ -109,7 +112,7 @@ async def show(
     for task, digest in sorted(record.tasks.items()):
         out.data(f"{'task':<10}{one_line(f'{task} {digest}', None)}")
     for job in record.running:
-        what = f"{job.id} {job.task} for {show_duration(max(0.0, now - job.since))}"
+        what = f"{job.id} {job.task} for {_age(job.since)}"
         out.data(f"{'running':<10}{one_line(what, None)}")
     if record.busy > len(record.running) > 0:
         out.data(f"{'':<10}and {record.busy - len(record.running)} more")

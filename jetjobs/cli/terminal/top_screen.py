@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from jetjobs.cli.terminal.table import aligned, natural_widths, printable_rows, total
@@ -123,7 +124,7 @@ def _queues(snapshot: Snapshot) -> Table:
     return _QUEUES, [
         [
             q.queue, "running" if q.pause is None else "paused", f"{q.queued:,}", f"{q.running:,}",
-            rate(q.out_per_s), rate(q.in_per_s), "-" if q.oldest_s is None else show_duration(q.oldest_s),
+            rate(q.out_per_s), rate(q.in_per_s), "-" if q.oldest is None else show_duration(q.oldest),
             f"{q.scheduled + q.retrying:,}", f"{q.dead:,}", str(q.workers), f"{q.busy}/{q.slots}",
         ]
         for q in snapshot.queues
@@ -133,18 +134,20 @@ def _queues(snapshot: Snapshot) -> Table:
 def _running(snapshot: Snapshot) -> Table:
     rows = []
     for job in snapshot.running:
-        lasting = snapshot.at - job.started_at.timestamp() if job.started_at is not None else 0.0
-        rows.append(
-            [job.task, show_duration(max(0.0, lasting)), _progress(job), job.id, job.queue, job.worker or "-"]
-        )
+        lasting = _age(job.started_at, snapshot.at)
+        rows.append([job.task, lasting, _progress(job), job.id, job.queue, job.worker or "-"])
     return _JOBS, rows
+
+
+def _age(since: datetime | None, now: float) -> str:
+    return show_duration(max(0.0, now - since.timestamp()) if since is not None else 0.0)
 
 
 def _workers(snapshot: Snapshot) -> Table:
     return _WORKERS, [
         [
-            w.key, w.phase, f"{w.busy}/{w.total}", show_duration(w.lag_s), f"{w.memory_bytes / 1_000_000:.0f} MB",
-            show_duration(max(0.0, snapshot.at - w.started_at)), ",".join(sorted(w.queues)),
+            w.key, w.phase, f"{w.busy}/{w.total}", show_duration(w.lag), f"{w.memory_bytes / 1_000_000:.0f} MB",
+            _age(w.started_at, snapshot.at), ",".join(sorted(w.queues)),
         ]
         for w in snapshot.workers
     ]  # fmt: skip

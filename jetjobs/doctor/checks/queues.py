@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from jetjobs.doctor.finding import Check, CheckContext, CheckResult, many
 from jetjobs.jetstream.client import JetStreamClient
@@ -19,7 +20,7 @@ from jetjobs.model.wire import subjects as n
 from jetjobs.worker.leader.overdue_jobs import LATE_S
 from jetjobs.worker.options import Phase
 
-PAUSED_LONG_S = 3600.0
+PAUSED_LONG = timedelta(hours=1)
 MAX_WAITING = 10_000
 """Jobs read in each of the lanes `later` and `retry` of a queue."""
 MAX_BODIES = 5_000
@@ -40,11 +41,11 @@ async def paused(context: CheckContext) -> list[CheckResult]:
         pause = await pause_of(connection, names, queue, lanes)
         if pause is None:
             continue
-        for_s = server_time_of(lanes) - pause.at
-        if not pause.at:
+        lasting = timedelta(0) if pause.at is None else server_time_of(lanes) - pause.at
+        if pause.at is None:
             text = f"queue {queue} was paused without jetjobs"
-        elif for_s > PAUSED_LONG_S:
-            text = f"queue {queue} has been paused for {show_duration(for_s)}"
+        elif lasting > PAUSED_LONG:
+            text = f"queue {queue} has been paused for {show_duration(lasting)}"
         else:
             continue
         text += f" ({pause.reason})" if pause.reason else ""

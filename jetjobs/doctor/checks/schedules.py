@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from jetjobs.admin.schedules import Schedules
@@ -18,7 +19,7 @@ from jetjobs.model.errors import TopologyMissing
 from jetjobs.model.wire.subjects import kv_stream
 from jetjobs.model.wire.validation import is_schedule_name
 
-LATE_S = 60.0
+LATE = timedelta(minutes=1)
 
 
 async def readable(context: CheckContext) -> list[CheckResult]:
@@ -87,10 +88,11 @@ async def late(context: CheckContext) -> list[CheckResult]:
     if await _definitions(context) is None:
         return []
     found = await Schedules(context.jetstream, context.router or Router(), _no_handle).list()
-    behind = sorted((i for i in found if i.late_s > LATE_S and i.schedule.queue in context.queues), key=_latest)
+    behind = [info for info in found if info.late > LATE and info.schedule.queue in context.queues]
+    behind.sort(key=lambda info: info.late, reverse=True)
     if behind:
         names = [info.schedule.name for info in behind]
-        text = f"{_named(names)} {_is(names)} late by up to {show_duration(behind[0].late_s)}: no worker plans"
+        text = f"{_named(names)} {_is(names)} late by up to {show_duration(behind[0].late)}: no worker plans"
         hint = "start a worker without --no-schedules; if one is running, see `jetjobs doctor --only topology`"
         return [CheckResult("fail", text, hint)]
     return [CheckResult("ok", "no schedule is late by more than a minute")]
@@ -139,10 +141,6 @@ def _deletion(name: str, owner: str) -> str:
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _latest(info: Any) -> float:
-    return -float(info.late_s)
 
 
 def _no_handle(job: Any) -> Any:

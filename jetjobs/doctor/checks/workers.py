@@ -81,11 +81,12 @@ async def leases(context: CheckContext) -> list[CheckResult]:
             if queue not in shortest:
                 lanes = await consumers_of(connection, names.work_stream(queue))
                 waits = [lane["config"]["ack_wait"] / api.NS for lane in lanes if lane["name"] in n.PULLED]
-                shortest[queue] = min(waits, default=worker.lease_s)
-            if worker.lease_s > shortest[queue]:
-                text = f"worker {worker.key} sends heartbeats for a lease of {show_duration(worker.lease_s)}, but "
+                shortest[queue] = min(waits, default=worker.lease.total_seconds())
+            lease_s = worker.lease.total_seconds()
+            if lease_s > shortest[queue]:
+                text = f"worker {worker.key} sends heartbeats for a lease of {show_duration(lease_s)}, but "
                 text += f"a lane of queue {queue} has {show_duration(shortest[queue])}: its jobs may run twice"
-                level: Level = "fail" if worker.lease_s / 3 >= shortest[queue] else "warn"
+                level: Level = "fail" if lease_s / 3 >= shortest[queue] else "warn"
                 hint = "it reads the lease of its lanes once a minute; restart it if it does not"
                 found.append(CheckResult(level, text, hint))
     return found or [CheckResult("ok", "every worker knows the lease of its lanes")]
@@ -94,8 +95,8 @@ async def leases(context: CheckContext) -> list[CheckResult]:
 async def lag(context: CheckContext) -> list[CheckResult]:
     found = []
     for worker in await live_workers(context.jetstream.connection, context.jetstream.names):
-        if worker.lag_s >= BLOCKED_S:
-            text = f"the event loop of worker {worker.key} was blocked for {show_duration(worker.lag_s)}"
+        if worker.lag.total_seconds() >= BLOCKED_S:
+            text = f"the event loop of worker {worker.key} was blocked for {show_duration(worker.lag)}"
             hint = 'a task blocks it: declare it as a plain `def` or with isolation="process"'
             found.append(CheckResult("warn", text, hint))
     return found or [CheckResult("ok", "no event loop is blocked")]

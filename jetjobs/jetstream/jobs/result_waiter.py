@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters, read_cause
@@ -94,7 +95,7 @@ class ResultWaiter:
             return decode(result)
         except ValueError as error:
             raise ResultError(
-                f"job {handle.id}: the result does not match the task's annotation: {error}"
+                f"job {handle.id}: the result does not match the task's annotation: {error}", job_id=handle.id
             ) from error
 
     async def shown(self, handle: JobReference, timeout_s: float) -> Any:
@@ -106,13 +107,16 @@ class ResultWaiter:
         """Record and result of a job that succeeded. Raises the outcome of one that did not."""
         if not handle.stores_result:
             raise ResultExpired(
-                f"task {handle.task!r} does not store results", hint="declare it with store_result=True"
+                f"task {handle.task!r} does not store results",
+                job_id=handle.id,
+                hint="declare it with store_result=True",
             )
         give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
         if record["state"] == "cancelled":
             by = f" by {record['by']}" if record.get("by") else ""
-            raise JobCancelled(f"job {handle.id} was cancelled{by}: {record.get('reason') or 'no reason given'}")
+            why = record.get("reason") or "no reason given"
+            raise JobCancelled(f"job {handle.id} was cancelled{by}: {why}", job_id=handle.id)
         if record["state"] == "dead":
             raise JobFailed(
                 f"job {handle.id} is dead ({record.get('reason')}): {record.get('type')}: {record.get('text')}",
@@ -120,9 +124,10 @@ class ResultWaiter:
                 error_type=str(record.get("type")),
                 text=str(record.get("text")),
                 traceback=str(record.get("traceback") or ""),
+                job_id=handle.id,
             )
         if record["state"] != "succeeded" or not {"result", "result_object"} & record.keys():
-            raise ResultError(f"job {handle.id} has a record that cannot be read")
+            raise ResultError(f"job {handle.id} has a record that cannot be read", job_id=handle.id)
         return record, await self._result(handle, record, give_up)
 
     async def _result(self, handle: JobReference, record: dict[str, Any], give_up: float) -> bytes:
@@ -134,9 +139,13 @@ class ResultWaiter:
             async with asyncio.timeout(max(_FETCH_S, give_up - time.monotonic())):
                 return await self._payloads.get(str(name))
         except TimeoutError:
-            raise ResultNotReady(f"job {handle.id} has ended, but its result was not read in time") from None
+            raise ResultNotReady(
+                f"job {handle.id} has ended, but its result was not read in time", job_id=handle.id
+            ) from None
         except MalformedJob as error:
-            raise ResultExpired(f"job {handle.id} has ended and its result is gone: {error}") from error
+            raise ResultExpired(
+                f"job {handle.id} has ended and its result is gone: {error}", job_id=handle.id
+            ) from error
 
     async def _record(self, handle: JobReference, timeout_s: float) -> dict[str, Any]:
         await self._subscribe()
@@ -168,14 +177,14 @@ class ResultWaiter:
     async def _not_ready(self, handle: JobReference, timeout_s: float) -> ResultNotReady:
         text = f"job {handle.id} has not ended within {timeout_s:g} s"
         if not self._connection.connected:
-            return ResultNotReady(f"{text}: the connection to the server is lost")
+            return ResultNotReady(f"{text}: the connection to the server is lost", job_id=handle.id)
         reason = None
         with contextlib.suppress(BrokerError, QueueNotFound, TimeoutError):
             async with asyncio.timeout(_EXPLAIN_S):
                 reason = await self._explain(handle)
-        return (
-            ResultNotReady(text) if reason is None else ResultNotReady(f"{text}: {reason.text}", hint=reason.hint)
-        )
+        if reason is None:
+            return ResultNotReady(text, job_id=handle.id)
+        return ResultNotReady(f"{text}: {reason.text}", job_id=handle.id, hint=reason.hint)
 
     async def _poll(self, handle: JobReference) -> dict[str, Any] | None:
         """As `_ended`; None while the server does not answer, because the caller has time left."""
@@ -202,6 +211,7 @@ class ResultWaiter:
         if known is None:
             raise ResultExpired(
                 f"job {handle.id} has ended and its record is gone or cannot be read",
+                job_id=handle.id,
                 hint="a job published without jetjobs is not found by this id before it runs",
             )
         return known
@@ -268,7 +278,7 @@ def _is_run(record: dict[str, Any], handle: JobReference) -> bool:
 def _differs(status: JobStatus, last: JobStatus) -> bool:
     """Ignores the start of a running job, which is computed for each record and varies by a microsecond."""
     if status.started_at and last.started_at:
-        return status._replace(started_at=last.started_at) != last
+        return replace(status, started_at=last.started_at) != last
     return status != last
 
 
@@ -276,7 +286,8 @@ def _after_event(last: JobStatus, event: dict[str, Any]) -> JobStatus | None:
     """The status after an event; None if the event does not contain it."""
     if event["progress"] is None:
         return None
-    return last._replace(
+    return replace(
+        last,
         state=JobState.RUNNING,
         attempt=event["attempt"] or last.attempt,
         started_at=as_time(event["started_at"]),

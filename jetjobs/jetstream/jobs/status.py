@@ -6,6 +6,7 @@ Invalid fields are left out. Nothing is pulled or acked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from jetjobs.jetstream.jobs.dead_letters import read_cause
@@ -228,7 +229,7 @@ def _live_reader(queue: str, wanted: frozenset[JobState], running: Mapping[str, 
         except MalformedJob:
             job_id, task = f"#{message.sequence}", JobSubject.parse_any(message.subject).task
         status = live_status(message, queue, task, job_id, running.get(job_id, {}))
-        return status._replace(traceback=None) if status.state in wanted else None
+        return replace(status, traceback=None) if status.state in wanted else None
 
     return read
 
@@ -247,7 +248,7 @@ def _done_reader(queue: str, wanted: frozenset[JobState]) -> Read:
 
 def _read_letter(message: StoredMessage) -> JobStatus | None:
     _, queue, task, job_id = DeadSubject.parse(message.subject)
-    return dead_status(message, queue, task, job_id)._replace(traceback=None)
+    return replace(dead_status(message, queue, task, job_id), traceback=None)
 
 
 def read_arguments(message: StoredMessage) -> dict[str, Any] | None:

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import nats.errors
 
@@ -26,7 +27,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import from_exception
 from jetjobs.jetstream.transport.nats_client import read_status
 from jetjobs.model.errors import BrokerUnavailable, MalformedJob
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.views.queue_info import LaneState
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.subjects import Names
@@ -38,11 +39,16 @@ _PATIENCE_S = 15.0
 
 
 @public("jetjobs.admin")
-class Purged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Purged(Record):
     """How many queued and scheduled jobs were deleted."""
 
     queued: int
     scheduled: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the keys of the command line."""
+        return {"purged": self.queued, "purged_scheduled": self.scheduled}
 
 
 class _Pulled(NamedTuple):

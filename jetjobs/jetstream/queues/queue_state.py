@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jetjobs.jetstream.messages.codec import header_number
@@ -17,14 +18,14 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, QueueNotFound, TopologyMissing
-from jetjobs.model.views.queue_info import NO_END_S, LaneState, Pause, QueueState, rates
+from jetjobs.model.views.queue_info import NO_END, LaneState, Pause, QueueState, rates
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.lenient_json import as_seconds, read_json
+from jetjobs.model.wire.lenient_json import as_time, read_json
 from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
-_CENTURY_S = 100 * 365 * 86400.0
+_CENTURY = timedelta(days=36500)
 _SOON_S = 0.05
 _SETTLED_S = 10.0
 
@@ -35,9 +36,9 @@ async def lane_states(connection: Connection, names: Names, queue: str) -> list[
     return [state for state in found if state is not None]
 
 
-def server_time_of(lanes: list[LaneState]) -> float:
+def server_time_of(lanes: list[LaneState]) -> datetime:
     """The server's time of these states; this machine's time without lanes."""
-    return max((lane.at for lane in lanes), default=time.time())
+    return max((lane.at for lane in lanes), default=datetime.now(UTC))
 
 
 async def lane_state(connection: Connection, names: Names, queue: str, lane: str) -> LaneState | None:
@@ -52,15 +53,19 @@ async def lane_state(connection: Connection, names: Names, queue: str, lane: str
         return None
     return LaneState(
         lane,
-        api.parse_time(info["ts"]),
+        _time(info["ts"]),
         int(info["num_pending"]),
         int(info["num_ack_pending"]),
         int(info["delivered"]["stream_seq"]),
         int(info["delivered"]["consumer_seq"]),
         int(info["num_waiting"]),
-        api.parse_time(info["config"]["pause_until"]) if info.get("paused") else 0.0,
+        _time(info["config"]["pause_until"]) if info.get("paused") else None,
         int(info["num_ack_pending"]) >= int(info["config"].get("max_ack_pending", -1)) > 0,
     )
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromtimestamp(api.parse_time(text), UTC)
 
 
 async def stream_state(connection: Connection, stream: str) -> dict[str, Any]:
@@ -99,7 +104,7 @@ async def queue_state(
         scheduled,
         retrying,
         dead,
-        None if oldest is None else max(0.0, at - oldest),
+        None if oldest is None else timedelta(seconds=max(0.0, at.timestamp() - oldest)),
         int(stored["bytes"]),
         len(ours),
         sum(worker.queues[queue].busy for worker in ours),
@@ -142,15 +147,18 @@ async def _count_dead(connection: Connection, names: Names, queue: str) -> int:
 
 async def pause(connection: Connection, publisher: Publisher, names: Names, queue: str, wanted: Pause) -> None:
     """Start no job of the queue until `wanted.until` or `resume`. Running jobs finish."""
-    headers = {h.MSG_ID: f"{queue}.{wanted.at}"}
-    if wanted.until:
-        headers[h.TTL] = f"{max(1, round(wanted.until - wanted.at))}s"
-    record = Outgoing(pause_record(names, queue), json.dumps(wanted._asdict()).encode(), headers)
+    at = wanted.at or datetime.now(UTC)
+    headers = {h.MSG_ID: f"{queue}.{at.timestamp()}"}
+    if wanted.until is not None:
+        headers[h.TTL] = f"{max(1, round((wanted.until - at).total_seconds()))}s"
+    until_s = 0.0 if wanted.until is None else wanted.until.timestamp()
+    note = {"until": until_s, "reason": wanted.reason, "by": wanted.by, "at": at.timestamp()}
+    record = Outgoing(pause_record(names, queue), json.dumps(note).encode(), headers)
     await publisher.store(kv_stream(names.locks_bucket), record)
-    until = wanted.until or wanted.at + _CENTURY_S
+    until = wanted.until or at + _CENTURY
     for lane in n.PULLED:
-        await _set(connection, names, queue, lane, until)
-    await _settled(connection, names, queue, lambda lane: bool(lane.paused_until) or lane.at >= until)
+        await _set(connection, names, queue, lane, until.timestamp())
+    await _settled(connection, names, queue, lambda lane: lane.paused_until is not None or lane.at >= until)
 
 
 async def resume(connection: Connection, publisher: Publisher, names: Names, queue: str) -> bool:
@@ -162,9 +170,9 @@ async def resume(connection: Connection, publisher: Publisher, names: Names, que
     lanes = [lane for lane in await lane_states(connection, names, queue) if lane.paused_until]
     looked_at = time.monotonic()
     for lane in lanes:
-        soon_s = _SOON_S
+        soon_s, at = _SOON_S, lane.at.timestamp()
         # Not paused in the answer: the time had passed before the server received it.
-        while not await _set(connection, names, queue, lane.lane, lane.at + time.monotonic() - looked_at + soon_s):
+        while not await _set(connection, names, queue, lane.lane, at + time.monotonic() - looked_at + soon_s):
             soon_s *= 2
     if lanes:
         await _settled(connection, names, queue, lambda lane: not lane.paused_until)
@@ -193,14 +201,15 @@ async def _set(connection: Connection, names: Names, queue: str, lane: str, unti
 
 async def pause_of(connection: Connection, names: Names, queue: str, lanes: list[LaneState]) -> Pause | None:
     """The pause of a queue with its reason; None when its lanes are not paused."""
-    lane = max(lanes, key=lambda lane: lane.paused_until, default=None)
-    if lane is None or not lane.paused_until:
+    ends = [(lane.paused_until, lane.at) for lane in lanes if lane.paused_until is not None]
+    if not ends:
         return None
-    until = lane.paused_until if lane.paused_until - lane.at < NO_END_S else 0.0
+    last, at = max(ends)
+    until = last if last - at < NO_END else None
     try:
         message = await last_on(connection, kv_stream(names.locks_bucket), pause_record(names, queue))
         note = read_json(message.data) if message is not None and message.data else {}
-        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), as_seconds(note.get("at")))
+        return Pause(until, str(note.get("reason", "")), str(note.get("by", "")), as_time(note.get("at")))
     except (BrokerError, ValueError, TypeError, AttributeError):
         return Pause(until)  # not paused by jetjobs, or the reason is not readable
 

@@ -7,7 +7,8 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import nats.errors
 
@@ -19,7 +20,7 @@ from jetjobs.jetstream.workers.registry import list_workers, live_workers
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import BrokerError, BrokerUnavailable, WorkerSilent
 from jetjobs.model.events import PermissionDenied
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.views.live_events import ANNOUNCE_S, WATCH, LiveEvent, read_live
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
@@ -34,7 +35,8 @@ MOST_WAITING = 10_000
 
 
 @public("jetjobs.admin")
-class WorkerAnswers(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerAnswers(Record):
     """The answers of workers by their keys, and the keys of registered workers that did not answer."""
 
     by_worker: dict[str, dict[str, Any]]
@@ -167,7 +169,7 @@ class EventStream:
             sids += [await self._connection.nc.listen(subject, self._on_event) for subject in self._subjects]
             while not isinstance(event := await self._waiting.get(), BrokerError):
                 if self._dropped:
-                    event, self._dropped = event._replace(skipped=event.skipped + self._dropped), 0
+                    event, self._dropped = replace(event, skipped=event.skipped + self._dropped), 0
                 yield event
             raise event
         finally:

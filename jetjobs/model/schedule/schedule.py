@@ -16,14 +16,16 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 
-from jetjobs.model.durations import parse_duration
+from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.public import public
 from jetjobs.model.schedule.cron import Cron, zone_of
 from jetjobs.model.wire.ids import key_token
+from jetjobs.model.wire.subjects import Priority
 from jetjobs.model.wire.validation import check_schedule_name, check_token
 
 MAX_ARGUMENTS = 64 * 1024
@@ -40,13 +42,11 @@ Misfire = Literal["last", "all", "skip"]
 Overlap = Literal["allow", "skip"]
 
 
-def _duration(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("invalid duration: use a timedelta")  # pydantic would take True for one second
-    # pydantic writes durations in ISO 8601, people write the short form.
-    if isinstance(value, str) and not value.startswith(("P", "-P")):
-        return parse_duration(value)
-    return value
+def _duration(value: Any, info: ValidationInfo) -> Any:
+    # pydantic writes durations in ISO 8601.
+    if isinstance(value, str) and value.startswith(("P", "-P")):
+        return value
+    return to_duration(str(info.field_name), value, of=f"schedule {info.data.get('name', '')!r}: ")
 
 
 def _moment(value: datetime) -> datetime:
@@ -61,7 +61,7 @@ def _moment(value: datetime) -> datetime:
     return utc
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration)]
+_Span = Annotated[timedelta, BeforeValidator(_duration)]
 Moment = Annotated[datetime, AfterValidator(_moment)]
 
 
@@ -118,16 +118,16 @@ class Schedule(BaseModel):
     queue: Annotated[str, AfterValidator(lambda token: check_token("queue", token))] = "default"
     args: dict[str, Any] = Field(default={}, repr=False)
     """The arguments of the task, as JSON."""
-    priority: Literal["high", "normal", "low"] = "normal"
+    priority: Priority = "normal"
     cron: str | None = None
-    every: Duration | None = None
+    every: _Span | None = None
     tz: str = "UTC"
     """IANA name of the time zone of `cron`."""
     start: Moment | None = None
     """Scheduled times start here."""
     end: Moment | None = None
     """Scheduled times end here."""
-    jitter: Duration = timedelta(0)
+    jitter: _Span = timedelta(0)
     """Each tick is due up to this long after its scheduled time, always the same for one scheduled time."""
     misfire: Misfire = "last"
     """Missed scheduled times to catch up on: only the last, the newest 100 (`all`), or none (`skip`)."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.masking import shown_arguments
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.wire.validation import check_token
 
 MAX_REPLAYS_KEPT = 5
@@ -22,7 +22,8 @@ MAX_NOTE = 500
 
 
 @public("jetjobs.admin")
-class DeadLetter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeadLetter(Record):
     """A dead job. Only a replay runs it again."""
 
     id: str
@@ -55,8 +56,18 @@ class DeadLetter(NamedTuple):
         """The body as JSON with secrets masked. `body` has the secrets."""
         return shown_arguments(self.body, self.headers)
 
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON: the summary with traceback, history, headers and arguments; secrets are masked."""
+        return {
+            **self.summary(),
+            "traceback": self.traceback,
+            "history": list(self.history),
+            "headers": self.headers,
+            "arguments": self.arguments,
+        }
+
     def summary(self) -> dict[str, Any]:
-        """As JSON, without the body, the traceback and the headers."""
+        """The fields for lists, as JSON: without arguments, traceback, history and headers."""
         return {
             "id": self.id,
             "queue": self.queue,
@@ -76,7 +87,7 @@ class DeadLetter(NamedTuple):
 
 @public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
-class DeadLetterGroup:
+class DeadLetterGroup(Record):
     """Dead letters with the same cause: their number, and when the first and the last died."""
 
     queue: str
@@ -131,16 +142,24 @@ class ReplayOutcome(StrEnum):
 
 
 @public("jetjobs.admin")
-class ReplayAnswer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReplayAnswer(Record):
     """The outcome of one replay, with the reason if nothing was done."""
 
     letter: DeadLetter
     outcome: ReplayOutcome
     why: str = ""
 
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the id, queue and task of the letter."""
+        letter = self.letter
+        where = {"id": letter.id, "queue": letter.queue, "task": letter.task}
+        return {**where, "outcome": self.outcome.value, "why": self.why}
+
 
 @public("jetjobs.admin")
-class ReplayOptions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReplayOptions(Record):
     """How to replay: who requests it and why, and optionally another queue or other arguments."""
 
     by: str = ""

@@ -10,8 +10,8 @@ from itertools import groupby
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from jetjobs.model.errors import AttemptError, JetJobsError, Signal
-from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.errors import AttemptError, JetJobsError
+from jetjobs.model.outcome import ErrorInfo, Signal
 
 MAX_TEXT = 1_000
 """Characters of a message."""

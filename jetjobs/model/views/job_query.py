@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.masking import covers_secret, read_paths
-from jetjobs.model.public import public
+from jetjobs.model.public import Record, public
 from jetjobs.model.wire.lenient_json import read_json
 
 LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
@@ -20,15 +20,21 @@ MAX_LIMIT = 10_000
 
 
 @public("jetjobs.admin")
-class ListedJob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ListedJob(Record):
     """One job of a list: its status, and its arguments if they are in the message."""
 
     status: JobStatus
     arguments: dict[str, Any] | None
 
+    def as_dict(self) -> dict[str, Any]:
+        """The status with the arguments, as JSON."""
+        return {**self.status.as_dict(), "arguments": self.arguments}
+
 
 @public("jetjobs.admin")
-class JobPage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JobPage(Record):
     """One page of a list of jobs."""
 
     items: list[ListedJob]
@@ -40,6 +46,11 @@ class JobPage(NamedTuple):
     """Arguments in `where` that no job read for this page had."""
     secret: tuple[str, ...] = ()
     """Arguments in `where` that are secret in some of these jobs: such jobs are not compared and not listed."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the keys of the command line."""
+        items = [item.as_dict() for item in self.items]
+        return {"items": items, "cursor": self.cursor, "scanned": self.scanned}
 
 
 @public("jetjobs.admin")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import Event, JobFinished, JobStarted, LeaseLostEvent, WorkerChanged
-from jetjobs.model.public import public
-from jetjobs.model.views.worker_info import iso
-from jetjobs.model.wire.lenient_json import as_fraction, as_int, as_seconds, read_json
+from jetjobs.model.public import Record, public
+from jetjobs.model.wire.lenient_json import as_fraction, as_int, as_seconds, as_time, read_json
 from jetjobs.model.wire.subjects import PROGRESS, Names
 from jetjobs.model.wire.validation import check_token
 
@@ -27,25 +28,26 @@ WATCHED_S = 10.0
 """Workers publish events of jobs for this long after an announcement."""
 _MAX_TEXT = 300
 _TEXTS = ("worker", "queue", "task", "job_id", "reason", "error_type", "error", "message", "detail")
-_SPANS = ("wait_s", "run_s", "retry_in_s")
+_SPANS = {"wait": "wait_s", "run_time": "run_s", "retry_in": "retry_in_s"}
 
 
 @public("jetjobs.events")
-class LiveEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LiveEvent(Record):
     """Something that has just happened to a job or a worker."""
 
     kind: str
     """One of KINDS; a newer worker may publish others."""
-    at: float
+    at: datetime
     """When it happened, by the clock of the worker."""
     worker: str
     queue: str = ""
     task: str = ""
     job_id: str = ""
     attempt: int = 0
-    wait_s: float | None = None
-    run_s: float | None = None
-    retry_in_s: float | None = None
+    wait: timedelta | None = None
+    run_time: timedelta | None = field(default=None, metadata={"key": "run_s"})
+    retry_in: timedelta | None = None
     reason: str = ""
     error_type: str = ""
     error: str = ""
@@ -56,14 +58,10 @@ class LiveEvent(NamedTuple):
     """How many events of this kind and task were left out before this one, because of the rate limit."""
 
     def to_wire(self) -> bytes:
-        """As JSON, without fields that have their default and without the kind, which is in the subject."""
-        defaults = self._field_defaults
-        fields = {k: v for k, v in self._asdict().items() if k != "kind" and v != defaults.get(k, ())}
-        return json.dumps(fields).encode()
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON lines: always with all keys."""
-        return {**self._asdict(), "at": iso(self.at)}
+        """As JSON, without empty fields and without the kind, which is in the subject."""
+        fields = {key: value for key, value in self.as_dict().items() if value or isinstance(value, float)}
+        del fields["kind"]
+        return json.dumps(fields | {"at": round(self.at.timestamp(), 6)}).encode()
 
 
 def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Sequence[str] | str) -> list[str]:
@@ -87,19 +85,22 @@ def event_subjects(names: Names, queue: str | None, task: str | None, kinds: Seq
     return [*jobs, *(names.worker_event(word, "*") for of, word in words if of == "worker")]
 
 
-def live_event(event: Event, worker: str, at: float) -> LiveEvent | None:
+def live_event(event: Event, worker: str, now: float) -> LiveEvent | None:
     """The live event of an event; None if watchers do not get it."""
+    at = datetime.fromtimestamp(now, UTC)
     if isinstance(event, JobFinished):
         error = event.error
         return LiveEvent(
             f"job.{event.outcome}", at, worker, event.queue, event.task, event.job_id, event.attempt,
-            round(event.wait_s, 6), round(event.run_s, 6),
-            round(event.retry_in_s, 3) if event.outcome in ("retried", "snoozed", "parked") else None,
+            timedelta(seconds=event.wait_s), timedelta(seconds=event.run_s),
+            timedelta(seconds=round(event.retry_in_s, 3))
+            if event.outcome in ("retried", "snoozed", "parked")
+            else None,
             event.reason, error.type if error else "", error.text[:_MAX_TEXT] if error else "",
         )  # fmt: skip
     if isinstance(event, JobStarted):
         where = (event.queue, event.task, event.job_id)
-        return LiveEvent("job.started", at, worker, *where, event.attempt, round(event.wait_s, 6))
+        return LiveEvent("job.started", at, worker, *where, event.attempt, timedelta(seconds=event.wait_s))
     if isinstance(event, LeaseLostEvent):
         return LiveEvent("job.lease_lost", at, worker, event.queue, event.task, event.job_id)
     if isinstance(event, WorkerChanged):
@@ -118,7 +119,9 @@ def read_live(kind: str, data: bytes, now: float) -> LiveEvent | None:
     if kind == f"job.{PROGRESS}":
         record["job_id"] = record.get("id")
     fields: dict[str, Any] = {key: str(record[key]) for key in _TEXTS if record.get(key) is not None}
-    fields |= {key: as_seconds(record[key]) for key in _SPANS if record.get(key) is not None}
+    spans = {name: record[key] for name, key in _SPANS.items() if record.get(key) is not None}
+    fields |= {name: timedelta(seconds=as_seconds(value)) for name, value in spans.items()}
     fields["progress"] = as_fraction(record.get("progress"))
     fields |= {key: as_int(record.get(key)) for key in ("attempt", "skipped")}
-    return LiveEvent(kind, as_seconds(record.get("at")) or now, **{"worker": "", **fields})
+    at = as_time(record.get("at")) or datetime.fromtimestamp(now, UTC)
+    return LiveEvent(kind, at, **{"worker": "", **fields})

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
-from jetjobs.model.public import public
-from jetjobs.model.views.worker_info import iso
+from jetjobs.model.public import Record, public
 
-NO_END_S = 10 * 365 * 86400.0
+NO_END = timedelta(days=3650)
 """A pause that is longer than this has no end."""
 
 
 @public("jetjobs.admin")
-class Pause(NamedTuple):
-    """The pause of a queue: its end by the clock of the server (0 for none), reason, author and start."""
+@dataclass(frozen=True, slots=True)
+class Pause(Record):
+    """The pause of a queue: its end by the clock of the server (None for no end), reason, author and start."""
 
-    until: float
+    until: datetime | None
     reason: str = ""
     by: str = ""
-    at: float = 0.0
+    at: datetime | None = None
+    """None if the queue was paused without jetjobs."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, with the keys of the command line."""
+        return {"until": _iso(self.until), "reason": self.reason, "by": self.by, "since": _iso(self.at)}
 
 
 @public("jetjobs.admin")
-class LaneState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LaneState(Record):
     """The consumer of one lane at one moment, by the clock of the server."""
 
     lane: str
-    at: float
+    at: datetime
     queued: int
     running: int
     delivered: int
     """Stream sequence of the last job that was delivered for the first time."""
     deliveries: int
     waiting_pulls: int
-    paused_until: float
-    """0 if the lane is not paused."""
+    paused_until: datetime | None
+    """None if the lane is not paused."""
     full: bool = False
     """Whether the lane has reached `max_ack_pending`."""
 
@@ -51,11 +59,12 @@ class LaneState(NamedTuple):
 
 
 @public("jetjobs.admin")
-class QueueState(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueueState(Record):
     """One queue at one moment. The counts are read one after another, and jobs move in between."""
 
     queue: str
-    at: float
+    at: datetime
     """The time, by the clock of the server."""
     pause: Pause | None
     lanes: tuple[LaneState, ...]
@@ -64,7 +73,7 @@ class QueueState(NamedTuple):
     retrying: int
     """Jobs that were delivered and wait again."""
     dead: int
-    oldest_s: float | None
+    oldest: timedelta | None
     """How long the oldest queued job has been due; None if there is none."""
     bytes: int
     """Size of the work stream."""
@@ -88,20 +97,20 @@ class QueueState(NamedTuple):
         return sum(lane.queued + lane.running for lane in self.lanes if not lane.paused_until)
 
     @property
-    def starts_in_s(self) -> float | None:
+    def starts_in(self) -> timedelta | None:
         """In how long a job enqueued now is expected to start; None if unknown."""
         if not self.workers:
             return None
-        paused_s, free = 0.0, self.slots - self.busy
+        paused, free = timedelta(0), self.slots - self.busy
         if self.pause is not None:
-            if not self.pause.until:
+            if self.pause.until is None:
                 return None
             # Assume that the jobs running now will have ended by then.
-            paused_s, free = max(0.0, self.pause.until - self.at), self.slots
+            paused, free = max(timedelta(0), self.pause.until - self.at), self.slots
         if self.queued < free:
-            return paused_s
+            return paused
         if self.out_per_s:
-            return paused_s + max(1, self.queued) / self.out_per_s
+            return paused + timedelta(seconds=max(1, self.queued) / self.out_per_s)
         return None
 
     def summary(self) -> dict[str, Any]:
@@ -109,28 +118,25 @@ class QueueState(NamedTuple):
         return {
             "queue": self.queue,
             "state": "paused" if self.pause is not None else "running",
-            "paused_until": iso(self.pause.until) if self.pause is not None else None,
+            "paused_until": _iso(self.pause.until) if self.pause is not None else None,
             "queued": self.queued,
             "running": self.running,
             "scheduled": self.scheduled,
             "retrying": self.retrying,
             "dead": self.dead,
-            "oldest_s": _rounded(self.oldest_s),
+            "oldest_s": _seconds(self.oldest),
             "in_per_s": _rounded(self.in_per_s),
             "out_per_s": _rounded(self.out_per_s),
             "workers": self.workers,
             "slots": {"busy": self.busy, "total": self.slots},
         }
 
-    def details(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The summary with the lanes, the pause and the expected start of a new job."""
-        pause = self.pause
         return {
             **self.summary(),
-            "starts_in_s": _rounded(self.starts_in_s),
-            "pause": None
-            if pause is None
-            else {"until": iso(pause.until), "reason": pause.reason, "by": pause.by, "since": iso(pause.at)},
+            "starts_in_s": _seconds(self.starts_in),
+            "pause": None if self.pause is None else self.pause.as_dict(),
             "lanes": [
                 {"lane": x.lane, "queued": x.queued, "running": x.running, "waiting_pulls": x.waiting_pulls}
                 for x in self.lanes
@@ -146,8 +152,16 @@ def rates(before: Sequence[LaneState], after: Sequence[LaneState]) -> tuple[floa
         return None, None
     entered = sum(second.entered - first.entered for first, second in pairs)
     left = sum(second.left - first.left for first, second in pairs)
-    took_s = max(0.001, sum(second.at - first.at for first, second in pairs) / len(pairs))
+    took_s = max(0.001, sum((second.at - first.at).total_seconds() for first, second in pairs) / len(pairs))
     return max(0, entered) / took_s, max(0, left) / took_s
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _seconds(length: timedelta | None) -> float | None:
+    return None if length is None else round(length.total_seconds(), 3)
 
 
 def _rounded(value: float | None) -> float | None:

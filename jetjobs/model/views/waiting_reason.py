@@ -72,7 +72,7 @@ def _retrying(status: JobStatus, around: Surroundings) -> WaitingReason:
 def _queued(status: JobStatus, around: Surroundings) -> WaitingReason:
     queue, pause = status.queue, around.pause
     if pause is not None:
-        until = f" until {_moment(datetime.fromtimestamp(pause.until, UTC))}" if pause.until else ""
+        until = f" until {_moment(pause.until)}" if pause.until else ""
         by = f" by {pause.by}" if pause.by else ""
         text = f"queue {queue!r} is paused{until}{by}: {one_line(pause.reason) or 'no reason given'}"
         hint = f"resume it with `jetjobs queues resume {queue}`"

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
-from jetjobs.model.public import public
-from jetjobs.model.wire.lenient_json import as_int, as_seconds
+from jetjobs.model.public import Record, json_value, public
+from jetjobs.model.wire.lenient_json import as_int, as_seconds, as_time
 from jetjobs.model.wire.validation import is_token
 
 
 @public("jetjobs.admin")
-class RunningJob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RunningJob(Record):
     """A job that a worker runs, and since when by the clock of the worker."""
 
     id: str
     task: str
     queue: str
-    since: float
+    since: datetime | None
 
 
 @public("jetjobs.admin")
-class QueueSlots(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueueSlots(Record):
     """How many slots of a worker the jobs of a queue use, and how many they may use."""
 
     busy: int
@@ -30,7 +33,8 @@ class QueueSlots(NamedTuple):
 
 
 @public("jetjobs.admin")
-class WorkerRecord(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorkerRecord(Record):
     """One running worker, as it last described itself."""
 
     key: str
@@ -48,14 +52,14 @@ class WorkerRecord(NamedTuple):
     total: int
     running: tuple[RunningJob, ...]
     """The longest running jobs, at most 100."""
-    lag_s: float
+    lag: timedelta
     """The longest time that its event loop was blocked since the last heartbeat."""
     memory_bytes: int
-    started_at: float
-    seen_at: float = 0.0
+    started_at: datetime | None
+    seen_at: datetime | None = None
     """When the server stored this record, by its clock."""
-    lease_s: float = 0.0
-    """The lease for which it sends heartbeats; 0 if its version does not report that."""
+    lease: timedelta = timedelta(0)
+    """The lease for which it sends heartbeats; zero if its version does not report that."""
     refused: tuple[str, ...] = ()
     """Why streams do not store what it publishes, one reason for each of them."""
 
@@ -78,14 +82,14 @@ class WorkerRecord(NamedTuple):
             "version": self.version,
             "python": self.python,
             "phase": self.phase,
-            "queues": {queue: slots._asdict() for queue, slots in self.queues.items()},
+            "queues": {queue: slots.as_dict() for queue, slots in self.queues.items()},
             "tasks": dict(self.tasks),
             "slots": {"busy": self.busy, "total": self.total},
-            "running": [job._asdict() for job in self.running],
-            "lag_s": round(self.lag_s, 3),
+            "running": [{**job.as_dict(), "since": _seconds(job.since)} for job in self.running],
+            "lag_s": round(self.lag.total_seconds(), 3),
             "memory_bytes": self.memory_bytes,
-            "started_at": round(self.started_at, 3),
-            "lease_s": self.lease_s,
+            "started_at": _seconds(self.started_at),
+            "lease_s": self.lease.total_seconds(),
             "refused": list(self.refused),
         }
 
@@ -101,21 +105,21 @@ class WorkerRecord(NamedTuple):
             "phase": self.phase,
             "queues": sorted(self.queues),
             "slots": {"busy": self.busy, "total": self.total},
-            "lag_s": self.lag_s,
+            "lag_s": self.lag.total_seconds(),
             "memory_bytes": self.memory_bytes,
-            "started_at": iso(self.started_at),
-            "seen_at": iso(self.seen_at),
+            "started_at": json_value(self.started_at),
+            "seen_at": json_value(self.seen_at),
         }
 
-    def details(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The summary with the lease, refused writes, tasks, running jobs and slots per queue."""
         return {
             **self.summary(),
-            "lease_s": self.lease_s,
+            "lease_s": self.lease.total_seconds(),
             "refused": list(self.refused),
-            "queue_slots": {queue: slots._asdict() for queue, slots in sorted(self.queues.items())},
+            "queue_slots": {queue: slots.as_dict() for queue, slots in sorted(self.queues.items())},
             "tasks": dict(sorted(self.tasks.items())),
-            "running": [{**job._asdict(), "since": iso(job.since)} for job in self.running],
+            "running": [job.as_dict() for job in self.running],
         }
 
 
@@ -139,18 +143,17 @@ def read_worker(key: str, value: Mapping[str, Any], seen_at: float) -> WorkerRec
         busy=as_int(slots.get("busy")),
         total=as_int(slots.get("total")),
         running=tuple(
-            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), as_seconds(job["since"]))
+            RunningJob(str(job["id"]), str(job["task"]), str(job.get("queue", "")), as_time(job["since"]))
             for job in value.get("running") or []
         ),
-        lag_s=as_seconds(value.get("lag_s")),
+        lag=timedelta(seconds=as_seconds(value.get("lag_s"))),
         memory_bytes=as_int(value.get("memory_bytes")),
-        started_at=as_seconds(value.get("started_at")),
-        seen_at=seen_at,
-        lease_s=as_seconds(value.get("lease_s")),
+        started_at=as_time(value.get("started_at")),
+        seen_at=as_time(seen_at),
+        lease=timedelta(seconds=as_seconds(value.get("lease_s"))),
         refused=tuple(str(reason) for reason in value.get("refused") or ()),
     )
 
 
-def iso(moment: float) -> str | None:
-    """The time in ISO 8601, UTC; None for 0."""
-    return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None
+def _seconds(moment: datetime | None) -> float:
+    return 0.0 if moment is None else round(moment.timestamp(), 3)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.wire.ids import JobId
 from jetjobs.model.wire.namespaces import check_namespace
-from jetjobs.model.wire.validation import check_token, token_of
+from jetjobs.model.wire.validation import token_of
 
 WIRE_VERSION: Final = "2"
 """The layout of streams, lanes and headers. Stored in the metadata of streams."""
@@ -25,9 +25,9 @@ MARK: Final = "mark"
 RETURNED: Final = "returned"
 """Jobs that a worker released. They are served first, so that they do not wait behind the backlog. ADR 12.
 A header holds the job's own lane."""
-RESERVED_LANES: Final = frozenset({*WAITING, MARK, RETURNED, "gate", "held", "blocked"})
-"""Lanes that cannot be a priority. The last three are reserved for flows and chains."""
-PRIORITIES: Final = ("high", "normal", "low")
+Priority = Literal["high", "normal", "low"]
+PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal", "low")
+"""Each is a lane."""
 PULLED: Final = (*PRIORITIES, RETURNED)
 """Lanes that workers pull from."""
 
@@ -40,11 +40,11 @@ MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.*.*"
 """Published by the server when it stops delivering a message, for every stream and consumer of the account."""
 
 
-def check_lane(lane: str) -> str:
-    """The lane itself, or DefinitionError if it cannot be a priority."""
-    if check_token("lane", lane) in RESERVED_LANES:
-        raise DefinitionError(f"lane {lane!r} is reserved")
-    return lane
+def check_priority(priority: object, of: str = "") -> Priority:
+    """The priority itself. DefinitionError for any other text; `of` precedes its message."""
+    if priority not in PRIORITIES:
+        raise DefinitionError(f"{of}invalid priority {priority!r:.80}: use {', '.join(PRIORITIES)}")
+    return priority
 
 
 class JobSubject(NamedTuple):

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jetjobs.define.context import AttemptServices, Context, enter_job
+from jetjobs.define.context import AttemptServices, Context, Middleware, compose, enter_job
 from jetjobs.define.dependencies import Scope
-from jetjobs.define.middleware import Middleware, compose
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT
@@ -120,7 +119,7 @@ class Executor:
             return context._unawaited
         try:
             if not task.store_result:
-                task.signature.check_awaited(value)
+                task.signature.result.check_awaited(value)
                 return _WITHOUT_RESULT
             return Succeeded(encode(task, value))
         except Exception as error:
@@ -166,7 +165,7 @@ async def call(
     given: Mapping[str, Any] = {},
 ) -> Any:
     """Call the task's function on the event loop or in a thread, inside its dependencies and the middleware.
-    Dependencies in `given` are used as they are."""
+    Injected arguments in `given` are used as they are."""
 
     async def innermost() -> Any:
         if task.is_async:
@@ -174,6 +173,8 @@ async def call(
         return await threads.run(context, task, arguments)
 
     dependencies = task.signature.dependencies
+    for name in task.signature.contexts:
+        arguments[name] = given.get(name, context)
     if not dependencies:
         return await compose(middlewares, context, innermost)()
     async with Scope(worker_scope) as scope:
@@ -184,7 +185,7 @@ async def call(
 
 def encode(task: Task[Any, Any], value: Any) -> bytes:
     """A result as it is stored. UnstorableValue if it is too large or cannot be encoded."""
-    result = value.data if isinstance(value, EncodedResult) else task.signature.encode_result(value)
+    result = value.data if isinstance(value, EncodedResult) else task.signature.result.encode(value)
     if len(result) > MAX_OBJECT:
         raise UnstorableValue(
             f"task {task.name!r} returned {len(result):,} bytes, too large to store (limit {MAX_OBJECT:,})"

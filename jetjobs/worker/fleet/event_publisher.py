@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
@@ -56,7 +57,7 @@ class EventPublisher:
         live = live_event(event, self._worker, round(time.time(), 6))
         skipped = self._skipped_before(live, now) if live is not None else None
         if live is not None and skipped is not None:
-            self._publish(live._replace(skipped=skipped))
+            self._publish(replace(live, skipped=skipped))
 
     def _skipped_before(self, live: LiveEvent, now: float) -> int | None:
         """How many events of this kind and task were skipped before this one; None if it must be skipped too."""

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from importlib import metadata
 
 from jetjobs.define.router import Router
@@ -25,6 +26,7 @@ from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.workers.registry import BEAT_S, deregister, new_key, register
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
+from jetjobs.model.wire.lenient_json import as_time
 from jetjobs.model.wire.subjects import kv_stream
 from jetjobs.worker.fleet.control import Control
 from jetjobs.worker.intake.slots import Slots
@@ -169,9 +171,8 @@ class RecordWriter:
         for attempt in self._leases.held:
             job = attempt.job
             if job is not None and attempt.started_at:
-                since = round(wall - (now - attempt.started_at), 3)
-                running.append(RunningJob(job.id, job.task, job.queue, since))
-        running.sort(key=lambda job: job.since)
+                running.append((round(wall - (now - attempt.started_at), 3), job))
+        running.sort(key=lambda entry: entry[0])
         return WorkerRecord(
             key=self._key,
             name=self._name,
@@ -184,11 +185,11 @@ class RecordWriter:
             tasks=self._tasks,
             busy=self._slots.busy,
             total=self._slots.total,
-            running=tuple(running[:MAX_RUNNING]),
-            lag_s=self._monitor.lag_s,
+            running=tuple(RunningJob(j.id, j.task, j.queue, as_time(t)) for t, j in running[:MAX_RUNNING]),
+            lag=timedelta(seconds=self._monitor.lag_s),
             memory_bytes=memory_bytes(),
-            started_at=self._started_at,
-            lease_s=self._leases.lease_s,
+            started_at=as_time(self._started_at),
+            lease=timedelta(seconds=self._leases.lease_s),
             refused=tuple(self._refused.reasons()),
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from jetjobs.define.context import enter_job
 from jetjobs.define.task import Task
+from jetjobs.model.settings import build_settings
 from jetjobs.model.views.error_text import describe
 from jetjobs.worker.isolation.app_locator import AppLocation, load_app
 from jetjobs.worker.isolation.channel import Channel, Frame
@@ -74,10 +75,13 @@ class Child:
         logs.install(setup["levels"])
         try:
             app = load_app(AppLocation(**setup["location"]))
+            if setup["settings"] is not None:
+                app.configure(build_settings(setup["settings"]))  # for tasks that enqueue
             missing = [name for name in setup["tasks"] if name not in app.tasks]
         except BaseException as error:  # including sys.exit() in a module
-            kind, text, trace = describe(error)
-            channel.send(Frame({"kind": "failed", "text": f"{kind}: {text}", "traceback": trace}))
+            info = describe(error)
+            text = f"{info.type}: {info.text}"
+            channel.send(Frame({"kind": "failed", "text": text, "traceback": info.traceback}))
             return None
         logs.install(setup["levels"])  # the app's modules may have configured logging
         watch_coroutines()
@@ -124,7 +128,7 @@ class Child:
         self._services = ChildServices(self._channel)
         job = context_from(request.head["context"], request.body, self._services)
         context.run(enter_job, job)
-        arguments = task.signature.decode(request.body)
+        arguments = task.signature.decode(request.body) | dict.fromkeys(task.signature.contexts, job)
         try:
             self._stop.begin()
             value = context.run(task.function, **arguments)
@@ -135,8 +139,8 @@ class Child:
         if job._unawaited is not None:
             raise job._unawaited
         if task.store_result:
-            return task.signature.encode_result(value)
-        task.signature.check_awaited(value)
+            return task.signature.result.encode(value)
+        task.signature.result.check_awaited(value)
         return b""
 
     @contextlib.contextmanager

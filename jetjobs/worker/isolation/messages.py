@@ -1,24 +1,41 @@
-"""Encode contexts, signals and errors as plain data for the channel to a child. Nothing is pickled."""
+"""Encode settings, contexts, signals and errors as plain data for the channel to a child. Nothing is pickled."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from pydantic import SecretStr
 
 from jetjobs.define.context import AttemptServices, Context
 from jetjobs.define.task import Task
 from jetjobs.model.decision import is_retryable
 from jetjobs.model.error_classification import Classifier, classify
-from jetjobs.model.errors import ChildRaised, Reject, Retry, Signal, Snooze
+from jetjobs.model.errors import ChildRaised
 from jetjobs.model.job import Job
-from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.outcome import ErrorInfo, Reject, Retry, Signal, Snooze
+from jetjobs.model.settings import Settings
 from jetjobs.model.views.error_text import describe
 from jetjobs.worker.isolation.channel import ProtocolError
 
 CHILD_MAIN = "__mp_main__"
 """Module name of the main program in a child, as in multiprocessing: `__name__ == "__main__"` is false there."""
+
+
+def settings_data(settings: Settings | None) -> dict[str, Any] | None:
+    """The settings of the app with its passwords. The worker may have them from its command line."""
+    return None if settings is None else _plain(settings.model_dump())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def context_data(context: Context) -> dict[str, Any]:
@@ -29,7 +46,7 @@ def context_data(context: Context) -> dict[str, Any]:
         "worker": context.worker,
         "fence": context.fence,
         "delivery": context.delivery,
-        "remaining_s": context.remaining_s,
+        "remaining_s": context.remaining.total_seconds(),
     }
 
 
@@ -50,7 +67,7 @@ def error_data(
         error.add_note(limit := f"the memory_limit of task {task.name!r} is {size} MiB")
     info = describe(error)
     if limit:
-        info = info._replace(text=f"{info.text}; {limit}" if info.text else limit)
+        info = replace(info, text=f"{info.text}; {limit}" if info.text else limit)
     data: dict[str, Any] = {"type": info.type, "text": info.text, "trace": info.traceback}
     if isinstance(error, Retry):
         return {**data, "signal": "retry", "after_s": _seconds(error.after)}
@@ -60,7 +77,7 @@ def error_data(
     if isinstance(error, Reject):
         return {**data, "signal": "reject"}
     verdict = classify(error, classifiers)
-    return {**data, "transient": is_retryable(error, task.retry, verdict), "after_s": verdict.after_s}
+    return {**data, "transient": is_retryable(error, task.retry, verdict), "after_s": _seconds(verdict.after)}
 
 
 def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
@@ -73,7 +90,7 @@ def error_from(data: Mapping[str, Any]) -> ChildRaised | Signal:
                 f"{info.type}: {info.text}",
                 child_error=info,
                 transient=bool(data["transient"]),
-                after_s=data["after_s"],
+                after=_after(data),
             )
         raised = _signal(signal, info.text, data)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -86,8 +103,12 @@ def _seconds(after: timedelta | None) -> float | None:
     return None if after is None else after.total_seconds()
 
 
+def _after(data: Mapping[str, Any]) -> timedelta | None:
+    return None if data.get("after_s") is None else timedelta(seconds=data["after_s"])
+
+
 def _signal(name: str, text: str, data: Mapping[str, Any]) -> Signal:
-    after = None if data.get("after_s") is None else timedelta(seconds=data["after_s"])
+    after = _after(data)
     if name == "retry":
         return Retry(after, text)
     if name == "reject":

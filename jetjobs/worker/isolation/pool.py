@@ -19,7 +19,7 @@ from jetjobs.model.errors import ChildDied, DefinitionError
 from jetjobs.worker.isolation.app_locator import locate_app
 from jetjobs.worker.isolation.channel import Frame, ProtocolError
 from jetjobs.worker.isolation.log_forwarding import levels
-from jetjobs.worker.isolation.messages import context_data, error_from
+from jetjobs.worker.isolation.messages import context_data, error_from, settings_data
 from jetjobs.worker.isolation.process import ChildProcess, ImportFailed, RequestHandler
 
 _log = logging.getLogger("jetjobs.worker")
@@ -36,7 +36,7 @@ class EncodedResult:
         if not self.data:
             return None
         try:
-            return task.signature.decode_result(self.data)
+            return task.signature.result.decode(self.data)
         except Exception:  # a user's validator may raise anything
             return json.loads(self.data)
 
@@ -208,7 +208,11 @@ class ProcessPool:
         isolated = [task for task in self._registry.tasks.values() if task.isolated]
         if self._setup is None:
             functions = [*(task.function for task in isolated), *self._classifiers.values()]
-            self._setup = {"location": locate_app(self._registry, functions)._asdict(), "argv": sys.argv}
+            self._setup = {
+                "location": locate_app(self._registry, functions)._asdict(),
+                "argv": sys.argv,
+                "settings": settings_data(getattr(self._registry, "settings", None)),
+            }
         return {**self._setup, "levels": levels(), "tasks": [task.name for task in isolated]}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
@@ -127,7 +128,7 @@ class StrandedJobs:
             with contextlib.suppress(BrokerError):
                 await jetstream.checkpoints.forget(job.id, job.run)
             finished = JobFinished(queue, job.task, job.id, job.attempt, "dead_lettered", 0.0, 0.0, outcome.reason)
-            self._observe(finished._replace(error=outcome.error, delivery=0, sequence=sequence))
+            self._observe(replace(finished, error=outcome.error, delivery=0, sequence=sequence))
         self._check_connection()
         # An ack makes the consumer forget it too; after a delete it would still count it as redelivered.
         await jetstream.connection.ask(api.ack(stream, lane, sequence), ACK)
