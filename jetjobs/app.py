@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
@@ -161,7 +162,7 @@ class JetJobs(Operations):
         jetstream = JetStreamClient(self.settings, names, f"jetjobs-{self.name}", self._observers.notify)
         # An app without tasks is an operator's, who works on every queue.
         await jetstream.open(self.task_queues or None)
-        jetstream.max_attempts = lambda task: self.tasks[task].retry.max_attempts if task in self.tasks else 0
+        jetstream.max_attempts = _max_attempts(self)
         self._session = Session(jetstream, Enqueuer(jetstream, self._lookup, self.name))
         return self
 
@@ -303,3 +304,15 @@ class JetJobs(Operations):
         app. Changes nothing. Uses its own connection, so the app need not be open.
         """
         return await run_checks(self.settings, Names(self.namespace), self, only=only)
+
+
+def _max_attempts(app: JetJobs) -> Callable[[str], int]:
+    """The number of attempts of a task by its name; 0 for an unknown one. It does not keep the app alive: a
+    connection of `sync` is closed when the app is collected."""
+    seen = weakref.ref(app)
+
+    def of(name: str) -> int:
+        task = None if (found := seen()) is None else found.tasks.get(name)
+        return 0 if task is None else task.retry.max_attempts
+
+    return of

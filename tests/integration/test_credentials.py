@@ -121,7 +121,7 @@ async def test_the_missing_package_is_named_with_the_command_that_installs_it(
     config, login = kind(tmp_path)
     with ConfiguredServer(tmp_path, config) as server:
         monkeypatch.setitem(sys.modules, "nkeys", None)
-        with pytest.raises(ConfigError, match=f"^nats.{next(iter(login))} needs the package nkeys$") as caught:
+        with pytest.raises(ConfigError, match=f"^nats.{next(iter(login))} needs the package nkeys\\n") as caught:
             await app_for(server, login).open()
         assert caught.value.hint == 'pip install "jetjobs[nkeys]"'
 

@@ -84,6 +84,7 @@ async def test_a_replayed_job_that_dies_again_keeps_its_history_and_can_be_repla
         assert set(await truth.dead()) == {job_id}
 
 
+@pytest.mark.settings(queues={"unknown_task_grace": 0})
 async def test_a_letter_that_still_cannot_run_is_refused_without_changes(
     app: JetJobs, truth: Truth, probe: Probe
 ) -> None:

@@ -20,16 +20,18 @@ from jetjobs.jetstream.transport.nats_client import frame, read_headers, read_st
 _log = logging.getLogger("jetjobs.worker")
 
 PULL_BYTES = 16 * 1024 * 1024
-"""What all lanes together request at once, by the mean size of their jobs; also the limit of one request, for jobs
-that are larger than the ones before. The server disconnects a client for which more than 64 MB wait to be sent:
-large jobs for many slots would cut a slow link after each reconnect."""
+"""What all lanes together request at once, by the mean size of their jobs. Also the limit of one request that
+could exceed it, for jobs that are larger than the ones before. The server disconnects a client for which more than
+64 MB wait to be sent: large jobs for many slots would cut a slow link after each reconnect."""
 EXPIRES_S = 30.0
 HEARTBEAT_S = 5.0
 _PATIENCE_S = 2 * HEARTBEAT_S + 1.0
 _ENVELOPE_BYTES = 64 * 1024
 """Subjects count too. A request that no message fits into would be refused again and again."""
-_BACKLOG = b'{"batch":%%d,"expires":%d,"max_bytes":%%d}' % api.NS
-_FILLED = "Message Size Exceeds MaxBytes"
+_BACKLOG = b'{"batch":%%d,"expires":%d}' % api.NS
+_BOUNDED = b'{"batch":%%d,"expires":%d,"max_bytes":%%d}' % api.NS
+# How a bounded request ends: the next message does not fit, or all that was requested has been delivered.
+_FILLED, _COMPLETED = "Message Size Exceeds MaxBytes", "Batch Completed"
 SHUTDOWN = "409 Server Shutdown"
 """The server that leads the lane stops. The connection is lost next, or another server takes over the lane."""
 _WAIT = b'{"batch":%%d,"expires":%d,"idle_heartbeat":%d}' % (EXPIRES_S * api.NS, HEARTBEAT_S * api.NS)
@@ -135,7 +137,12 @@ class LanePuller:
             return  # `reset` requests again after the reconnect
         if not self.owed:
             self._heard_at = time.monotonic()
-        request = _BACKLOG % (count, self._max_bytes) if backlog else _WAIT % count
+        if not backlog:
+            request = _WAIT % count
+        elif count * self._connection.max_payload <= PULL_BYTES:
+            request = _BACKLOG % count  # the server sends no status at its end
+        else:
+            request = _BOUNDED % (count, self._max_bytes)
         if self._connection.post(self._next, request, self._inbox):
             self.owed += count
 
@@ -195,6 +202,8 @@ class LanePuller:
         if status == "100":
             self._on_change(self, "")
             return
+        if description == _COMPLETED:
+            return  # its last delivery has said so already
         # A request has ended, and the server reports how much of it is unfilled.
         unfilled = read_headers(headers).get("Nats-Pending-Messages", "")
         self.owed = max(0, self.owed - int(unfilled)) if unfilled.isdigit() else 0

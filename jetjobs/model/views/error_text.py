@@ -30,7 +30,7 @@ MAX_SOURCE = 160
 _MAX_RUN = 2
 """Frames of libraries in a row. Of more, only the last is shown."""
 
-_OWN = frozenset({"jetjobs", "importlib"})
+_OWN = frozenset({"jetjobs", "importlib", "contextlib"})
 """Packages whose frames are left out: they are not what failed."""
 _UNNAMED = frozenset({"builtins", "__main__", "__mp_main__"})
 """Modules that are not part of the name of a type."""
