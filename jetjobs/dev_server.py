@@ -80,6 +80,11 @@ class EmbeddedServer:
         self.stop()
         raise BrokerUnavailable(f"nats-server did not start: {log[-500:].strip() or 'no output'}")
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        return self.process is not None and self.process.poll() is not None
+
     def log(self) -> str:
         path = self._folder / "log" if self._folder else None
         return path.read_text(errors="replace") if path is not None and path.is_file() else ""

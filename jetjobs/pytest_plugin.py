@@ -98,7 +98,7 @@ def jetjobs_app(request: pytest.FixtureRequest, _jetjobs_configured: JetJobs) ->
 
     async def provision() -> None:
         async with _jetjobs_configured as app:
-            await app.provision()
+            await _prepare(app)
 
     run_in_background(provision())
     return _jetjobs_configured
@@ -130,10 +130,18 @@ def jetjobs_clock(jetjobs_app: JetJobs) -> Clock:
 # used only in the event loop that opened it.
 
 
+async def _prepare(app: JetJobs) -> None:
+    """Create the queues, and store the declared schedules as a worker does, for `app.schedules.run_now`."""
+    from jetjobs.worker.scheduling.declared import sync_declared
+
+    await app.provision()
+    await sync_declared(app.jetstream, app.name, app.declared_schedules)
+
+
 def _opener() -> Callable[..., AsyncIterator[JetJobs]]:
     async def opened(_jetjobs_configured: JetJobs) -> AsyncIterator[JetJobs]:
         async with _jetjobs_configured as app:
-            await app.provision()
+            await _prepare(app)
             yield app
 
     return opened

@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError
 
 from jetjobs.define.secret import secret_paths
 from jetjobs.model.errors import AttemptError, DefinitionError, UnstorableValue
+from jetjobs.model.outcome import Signal
 
 # NaN and bytes have no native JSON form. With these settings they survive a round trip.
 AS_JSON = ConfigDict(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64")
@@ -46,6 +47,9 @@ class ResultType:
             data = self._to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             self.check_awaited(value)
+            if isinstance(value, Signal):
+                name = type(value).__name__
+                raise UnstorableValue(f"task {self._task!r} returned {name}: raise it, do not return it") from None
             kind = type(value).__qualname__
             raise UnstorableValue(
                 f"task {self._task!r} returned {kind}, which cannot be written as JSON: {error}"

@@ -59,9 +59,11 @@ class Router:
     ) -> Any:
         """Register a function: `@app.task` or `@app.task(queue="mail", timeout=...)`."""
         options = cast("TaskOptions", given)
-        if unknown := options.keys() - _KNOWN:
+        if unknown := sorted(options.keys() - _KNOWN):
+            near = difflib.get_close_matches(unknown[0], _KNOWN, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
             raise DefinitionError(
-                f"unknown task option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}"
+                f"unknown task option {unknown[0]!r}", hint=f"{hint}known: {', '.join(sorted(_KNOWN))}"
             )
         options.setdefault("queue", self.default_queue)
 

@@ -26,7 +26,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
-from jetjobs.define.dependencies import INJECTED, Dependency, dependency_of, is_context
+from jetjobs.define.dependencies import INJECTED, Dependency, Depends, dependency_of, is_context
 from jetjobs.define.result_type import AS_JSON, ResultType, make_adapter, with_aliases
 from jetjobs.define.secret import revealing_serializer, secret_paths
 from jetjobs.model.errors import (
@@ -57,8 +57,13 @@ class Signature:
         contexts: list[str] = []
         fields: dict[str, Any] = {}
         for name, parameter in self.parameters.items():
+            if parameter.default is Depends:
+                raise DefinitionError(f"task {task!r}: argument {name!r}: write Depends(factory), not Depends")
             if name not in hints:
-                raise DefinitionError(f"task {task!r}: argument {name!r} has no type annotation")
+                raise DefinitionError(
+                    f"task {task!r}: argument {name!r} has no type annotation",
+                    hint=f"{name}: Type = Depends(factory)" if _is_marker(parameter.default) else None,
+                )
             if (dependency := dependency_of(hints[name], parameter.default)) is not None:
                 self.dependencies[name] = dependency
             elif is_context(hints[name]):

@@ -47,7 +47,7 @@ def classify(error: BaseException, classifiers: Mapping[type[BaseException], Cla
             return verdict
     if isinstance(error, AccessDenied):
         return PERMANENT  # a missing permission stays missing, and each retry would run the task once more
-    return http_verdict(error) or TRANSIENT
+    return _opinion(http_verdict, error) or TRANSIENT  # a property of the error may raise
 
 
 def _opinion(classifier: Classifier, error: BaseException) -> Verdict | None:

@@ -113,6 +113,14 @@ def _namespace(value: str) -> str:
         raise ValueError(f"{error}; {error.hint}") from None
 
 
+def _env(value: str) -> str:
+    """A near miss of `production` would silently count as development."""
+    name = value.strip().lower()
+    if name != "production" and name.startswith("prod"):
+        raise ValueError(f"invalid env {value!r}: did you mean 'production'?")
+    return name
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Positive = Annotated[Duration, Field(gt=timedelta(0))]
 FilePath = Annotated[str, AfterValidator(_path)]
@@ -222,7 +230,8 @@ class Settings(_Group):
 
     app: str | None = None
     """MODULE:NAME of the app, for the command line."""
-    env: str = "development"
+    env: Annotated[str, AfterValidator(_env)] = "development"
+    """`production` refuses `jetjobs dev` and its server."""
     nats: NatsSettings = NatsSettings()
     queues: QueueSettings = QueueSettings()
     worker: WorkerSettings = WorkerSettings()

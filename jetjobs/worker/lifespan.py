@@ -59,6 +59,10 @@ def _what_it_is(function: Any) -> str:
     return "is not an async generator function"
 
 
+_YIELDS = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded more than once"}
+"""The messages of `contextlib.asynccontextmanager`, and what they mean."""
+
+
 class _Named(contextlib.AbstractAsyncContextManager[Any]):
     """A lifespan that raises LifespanFailed for its own errors. Those of the worker pass through it."""
 
@@ -71,7 +75,7 @@ class _Named(contextlib.AbstractAsyncContextManager[Any]):
         try:
             self._manager = self._make()
             return await self._manager.__aenter__()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failed("starting", error) from error
 
     async def __aexit__(
@@ -79,11 +83,15 @@ class _Named(contextlib.AbstractAsyncContextManager[Any]):
     ) -> bool | None:
         try:
             return await self._manager.__aexit__(kind, error, trace)
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             if raised is error:
                 raise
             raise self._failed("stopping", raised) from raised
 
-    def _failed(self, doing: str, error: Exception) -> LifespanFailed:
+    def _failed(self, doing: str, error: BaseException) -> LifespanFailed:
+        if isinstance(error, RuntimeError) and str(error) in _YIELDS:
+            return LifespanFailed(
+                f"lifespan {self._name!r} {_YIELDS[str(error)]}", hint="it must yield exactly once"
+            )
         text = " ".join(f"{type(error).__qualname__}: {error}".split())
         return LifespanFailed(f"lifespan {self._name!r} failed while the worker was {doing}: {text}")

@@ -31,7 +31,7 @@ def trouble(logs: list[Path]) -> list[str]:
 
 
 def _is_trouble(line: str) -> bool:
-    """The traceback of a task that failed, as it should, is no trouble."""
+    """Whether the line shows an internal error. A task that fails on purpose has a traceback too."""
     if not any(word in line for word in NEVER):
         return False
     return not any(f'"event": "{event}"' in line for event in ("job.retried", "job.dead_lettered"))

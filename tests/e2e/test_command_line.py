@@ -73,12 +73,28 @@ def test_dev_keeps_queued_jobs_across_restarts(folder: Path) -> None:
         dev.wait_for("worker ready")
         stored = run(["enqueue", "greet", "name=Ada", "--delay", "1h", "--id", "kept-one", "--json"], folder)
         assert json.loads(stored.stdout)["duplicate"] is False
+        before = json.loads((folder / ".jetjobs" / "dev.json").read_text())["url"]
         dev.end(signal.SIGTERM)
     with Process(["dev"], folder) as dev:
         dev.wait_for("worker ready")
+        # Programs that were connected find the server again.
+        assert json.loads((folder / ".jetjobs" / "dev.json").read_text())["url"] == before
         again = run(["enqueue", "greet", "name=Ada", "--id", "kept-one", "--json"], folder)
         assert json.loads(again.stdout)["duplicate"] is True
         assert dev.end(signal.SIGINT) == 0
+
+
+def test_dev_restarts_a_killed_worker_and_ends_with_its_server(folder: Path) -> None:
+    with Process(["dev", "--store", "memory"], folder) as dev:
+        dev.wait_for("worker ready")
+        (worker,) = json.loads(run(["workers", "list", "--json"], folder).stdout)["items"]
+        os.kill(worker["pid"], signal.SIGKILL)
+        dev.wait_for("the worker was killed (SIGKILL); restarting")
+        dev.wait_for("worker ready", 2)
+        os.kill(json.loads((folder / ".jetjobs" / "dev.json").read_text())["pid"], signal.SIGKILL)
+        dev.wait_for("error: nats-server has ended")
+        assert dev.popen.wait(20) == 1
+    assert not (folder / ".jetjobs" / "dev.json").exists()
 
 
 def test_dev_refuses_production_and_a_second_start(folder: Path) -> None:

@@ -100,7 +100,7 @@ def test_no_line_is_wider_than_the_terminal(folder: Path) -> None:
         assert max(map(len, terminal.lines)) <= columns, terminal.text
         shown = " ".join(" ".join(terminal.lines).split())
         assert shown.startswith("fail nats no NATS server at nats://127.0.0.1:1 within 1 s:")
-        assert "→ start one with `jetjobs dev`, or set another with --server or NATS_URL" in shown
+        assert "→ start one with `jetjobs dev`, or set another with --server or JETJOBS_NATS__URL" in shown
         assert "1 failed, 0 warnings, 1 ok, 4 skipped" in shown
 
 

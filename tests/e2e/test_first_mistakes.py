@@ -140,7 +140,7 @@ def test_a_server_that_is_not_there(url: str, code: int, text: str, tmp_path: Pa
     assert done.returncode == code
     assert done.stderr.splitlines()[0].startswith(text)
     assert code == 2 or done.stderr.splitlines()[1:] == [
-        "hint: start one with `jetjobs dev`, or set another with --server or NATS_URL"
+        "hint: start one with `jetjobs dev`, or set another with --server or JETJOBS_NATS__URL"
     ]
 
 

@@ -171,7 +171,7 @@ async def test_doctor_names_the_namespace_that_a_renamed_app_has_left(shell_of: 
     assert found() == (
         "warn",
         "namespace shop holds 2 jobs and has no running worker: was the app renamed?",
-        "run them with `jetjobs worker --namespace shop`, "
+        "start the worker of app shop; after a rename, this app's with `--namespace shop`; "
         "or delete them with `jetjobs setup destroy --namespace shop`",
     )
     with shop.process("worker", "--namespace", "shop") as worker:
@@ -231,6 +231,10 @@ async def test_setup_destroy_removes_a_whole_namespace_and_no_other(
     for shell in (shop, other):
         shell("setup", "apply")
         shell("enqueue", "work", "-n", "3")
+    # Streams of another program, with names like those of a queue and of done records.
+    await truth.js.add_stream(name="shop-work-orders", subjects=["orders.>"])
+    await truth.js.create_key_value(bucket="shop-done-orders")
+    foreign = ["KV_shop-done-orders", "shop-work-orders"]
     before = await streams(truth)
     others = [stream for stream in before if "shop-2" in stream]
     assert "no namespace is given" in shop.error("setup", "destroy", "--yes", code=2)
@@ -254,12 +258,12 @@ async def test_setup_destroy_removes_a_whole_namespace_and_no_other(
         terminal.wait_for("Type shop to continue: ")
         terminal.press("shop\n")
         assert terminal.end() == 0
-    assert await streams(truth) == others
+    assert await streams(truth) == sorted([*others, *foreign])
     assert nowhere.json("setup", "destroy", "--namespace", "shop-2", "--yes") == {
         "namespace": "shop-2",
-        "deleted": [*(s for s in others if "-work-" in s), *(s for s in others if "-work-" not in s)],
+        "deleted": [*(s for s in others if "-work-" not in s), *(s for s in others if "-work-" in s)],
     }
-    assert await streams(truth) == []
+    assert await streams(truth) == foreign
 
 
 async def test_queues_delete_removes_an_unused_queue(shell_of: MakeShell, truth: Truth) -> None:

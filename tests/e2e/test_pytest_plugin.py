@@ -24,6 +24,8 @@ app = JetJobs("project")
 async def greet(name: str) -> str:
     return f"Hello, {name}!"
 
+greet.every("24h", name="daily", args={"name": "Eve"})
+
 @app.task(queue="mail")
 async def send(to: str) -> None:
     raise ValueError("no such address")
@@ -154,8 +156,13 @@ def test_async_fixtures_of_the_user_find_the_app_open(project: pytest.Pytester) 
         @pytest.mark.asyncio
         async def test_it(greeted):
             assert_enqueued(greeted, greet, "Ada")
+
+        @pytest.mark.asyncio
+        async def test_a_declared_schedule(jetjobs_app):
+            await jetjobs_app.schedules.run_now("daily")
+            assert_enqueued(jetjobs_app, greet, "Eve")
     """)
-    run(project).assert_outcomes(passed=1)
+    run(project).assert_outcomes(passed=2)
 
 
 def test_plain_tests_have_the_app_with_its_queues_but_not_open(project: pytest.Pytester) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,9 +11,9 @@ import pytest
 
 from jetjobs import InvalidArguments, JetJobs, JobState, RetryPolicy, Router
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.errors import EnqueueUnconfirmed, JobTooLarge, QueueNotFound
+from jetjobs.errors import BrokerUnavailable, EnqueueUnconfirmed, JobTooLarge, QueueNotFound
 from jetjobs.jetstream import client
-from jetjobs.model.events import ConnectionRestored
+from jetjobs.model.events import ConnectionLost, ConnectionRestored
 from jetjobs.model.wire.ids import key_token
 from tests.conftest import MakeApp
 from tests.support.probe import Probe, eventually
@@ -315,15 +316,38 @@ async def test_without_confirmation_the_error_says_that_the_outcome_is_unknown_a
     async def send() -> None: ...
 
     async with provisioned(app):
-        server.stop()
-        with pytest.raises(EnqueueUnconfirmed, match="may or may not be stored") as caught:
-            await send.enqueue()
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(EnqueueUnconfirmed, match="may or may not be stored") as caught:
+                await send.enqueue()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
         job_id = caught.value.job_id
         assert job_id in (caught.value.hint or "")
-        server.start()
-        await probe.wait(ConnectionRestored)
         await send.options(job_id=job_id).enqueue()  # following the hint stores one job in any case
         assert await truth.jobs() == [f"jobs.work.default.normal.send.-.{job_id}"]
+
+
+async def test_without_a_connection_the_error_says_that_nothing_was_stored(
+    make_app: MakeApp, server: EmbeddedServer, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PUBLISH_TIMEOUT_S", 0.5)
+    app = make_app()
+    probe = Probe()
+    app.observe(probe)
+
+    @app.task
+    async def send() -> None: ...
+
+    async with provisioned(app):
+        server.stop()
+        await probe.wait(ConnectionLost)
+        with pytest.raises(BrokerUnavailable, match="the connection to the server is lost; nothing was stored"):
+            await send.enqueue()
+        server.start()
+        await probe.wait(ConnectionRestored)
+        assert await truth.jobs() == []
 
 
 @pytest.mark.parametrize("options", [{}, {"key": "k"}, {"job_id": "mine"}])

@@ -111,4 +111,4 @@ def test_a_worker_does_not_start_without_a_server(tmp_path: Any) -> None:
     assert done.returncode == 3
     error, hint = done.stderr.splitlines()
     assert error.startswith("error: no NATS server at nats://127.0.0.1:9 within 0.3 s: ")
-    assert hint == "hint: start one with `jetjobs dev`, or set another with --server or NATS_URL"
+    assert hint == "hint: start one with `jetjobs dev`, or set another with --server or JETJOBS_NATS__URL"

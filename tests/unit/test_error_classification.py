@@ -81,6 +81,15 @@ def test_a_missing_permission_is_permanent_unless_the_app_says_otherwise() -> No
     assert classify(AccessDenied("publish to x"), {Exception: lambda error: TRANSIENT}) == TRANSIENT
 
 
+def test_an_error_whose_properties_raise_is_transient() -> None:
+    class Unanswered(Exception):
+        @property
+        def response(self) -> None:
+            raise RuntimeError("no response was received")
+
+    assert classify(Unanswered(), {}) == TRANSIENT
+
+
 def test_a_classifier_that_fails_or_answers_nonsense_has_no_opinion() -> None:
     def broken(error: BaseException) -> Verdict:
         raise ZeroDivisionError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 
 from jetjobs import JetJobs
 from jetjobs.errors import DefinitionError, LifespanFailed
+from jetjobs.worker.lifespan import make_lifespan
 
 FORM = "write `@app.lifespan` above `async def life(app):` with one `yield`: what precedes it runs at the start"
 
@@ -119,7 +121,7 @@ async def test_an_error_names_the_lifespan_and_when_it_was_raised(app: JetJobs) 
         (
             f"lifespan '{where}first' failed while the worker was starting: ValueError: no database",
             f"lifespan '{where}last' failed while the worker was stopping: OSError: gone",
-            f"lifespan '{where}empty' failed while the worker was starting: RuntimeError: generator didn't yield",
+            f"lifespan '{where}empty' did not yield",
         ),
         (ValueError, OSError, RuntimeError),
         strict=True,
@@ -139,3 +141,29 @@ async def test_an_error_of_the_worker_passes_through(app: JetJobs) -> None:
     with pytest.raises(KeyError, match="own"):
         async with app._lifespans[0]():
             raise KeyError("own")
+
+
+async def test_a_lifespan_that_does_not_yield_once_is_named_with_what_is_wrong(app: JetJobs) -> None:
+    async def never() -> AsyncIterator[None]:
+        if app.name == "other":
+            yield
+
+    async def twice() -> AsyncIterator[None]:
+        yield
+        yield
+
+    for function, text in ((never, "never' did not yield"), (twice, "twice' yielded more than once")):
+        with pytest.raises(LifespanFailed, match=text) as caught:
+            async with make_lifespan(function, app)():
+                pass
+        assert caught.value.hint == "it must yield exactly once"
+
+
+async def test_an_exit_in_a_lifespan_is_reported(app: JetJobs) -> None:
+    async def leave() -> AsyncIterator[None]:
+        sys.exit(3)
+        yield
+
+    with pytest.raises(LifespanFailed, match="leave' failed while the worker was starting: SystemExit: 3"):
+        async with make_lifespan(leave, app)():
+            pass

@@ -116,3 +116,13 @@ def test_secrets_do_not_show_in_the_representation() -> None:
 def test_an_empty_path_is_refused_instead_of_taken_for_none(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"nats\.{name}.* expected the path of a file, found an empty text"):
         build_settings({"nats": {name: ""}})
+
+
+@pytest.mark.parametrize(("text", "env"), [("Production ", "production"), ("staging", "staging")])
+def test_an_environment_is_compared_without_case(text: str, env: str) -> None:
+    assert build_settings({"env": text}).env == env
+
+
+def test_a_near_miss_of_production_is_refused() -> None:
+    with pytest.raises(ConfigError, match="invalid env 'prod': did you mean 'production'"):
+        build_settings({"env": "prod"})

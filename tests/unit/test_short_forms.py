@@ -308,3 +308,15 @@ async def test_arguments_as_options_are_refused_with_the_right_form(
         await app.enqueue(cast(Any, app.task(greet)), {"name": "Ada"})
     assert caught.value.hint == "call enqueue of a task itself: task.enqueue(...)"
     assert not sent
+
+
+def test_depends_without_a_call_or_an_annotation_is_refused_with_the_correct_form(app: JetJobs) -> None:
+    def no_call(db: Any = Depends) -> None: ...
+
+    def no_type(db=Depends(dict)) -> None: ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(DefinitionError, match=r"argument 'db': write Depends\(factory\), not Depends"):
+        app.task(no_call)
+    with pytest.raises(DefinitionError, match="argument 'db' has no type annotation") as caught:
+        app.task(no_type)
+    assert caught.value.hint == "db: Type = Depends(factory)"

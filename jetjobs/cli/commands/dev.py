@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
+import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,16 +21,18 @@ import typer
 from jetjobs import __version__
 from jetjobs.app import JetJobs
 from jetjobs.cli.app_discovery import find_app
-from jetjobs.cli.exit_codes import RECYCLED, REFUSED
+from jetjobs.cli.exit_codes import FAILED, RECYCLED, REFUSED
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import App, Yes
 from jetjobs.cli.terminal.prompts import confirmed
-from jetjobs.config import ENV_URL, LoadedSettings, find_dev_server
+from jetjobs.config import DEV_FILE, ENV_URL, LoadedSettings, find_dev_server
 from jetjobs.dev_server import INSTALL, EmbeddedServer, announce, die_with_parent
 from jetjobs.doctor.finding import many
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.settings import is_loopback, show_url
+
+PORT_FILE = DEV_FILE.with_name("port")
 
 commands = typer.Typer()
 
@@ -62,7 +66,7 @@ async def dev(
             what = f"create the queues of app {target.name} on {show_url(url)} and run its jobs"
             if not is_loopback(url) and not await confirmed(what, yes=yes):
                 return REFUSED
-            where = f"{show_url(url)} (from --server)"
+            where, server = f"{show_url(url)} (from --server)", None
         else:
             server = _start_server(stack, store, fresh=fresh)
             kept = "data in a temporary folder" if store == "memory" else f"data in {store} (kept)"
@@ -71,7 +75,7 @@ async def dev(
         if state.server is None and (source := loaded.sources.get("nats.url")):
             note = f"Not used: {show_url(url)} ({source}); `--server URL` uses a server that runs already"
             state.out.note(note + ("" if source != ENV_URL else ", and other commands here still use it"))
-        return await _run_worker(app or loaded.settings.app, slots, reload=reload)
+        return await _run_worker(app or loaded.settings.app, slots, server, reload=reload)
 
 
 def _check_env(loaded: LoadedSettings) -> None:
@@ -89,13 +93,27 @@ def _start_server(stack: contextlib.ExitStack, store: str, *, fresh: bool) -> Em
     folder = None if store == "memory" else Path(store)
     if fresh and folder is not None and folder.is_dir():
         shutil.rmtree(folder)
-    server = EmbeddedServer(folder)
+    server = EmbeddedServer(folder, port=_last_port())
     stack.callback(server.remove)
     server.start()
     assert server.process is not None
     announced = announce(Path.cwd(), server.url, server.process.pid)
+    PORT_FILE.write_text(server.url.rsplit(":", 1)[1])
     stack.callback(announced.unlink, missing_ok=True)
     return server
+
+
+def _last_port() -> int:
+    """The port of the last dev server in this folder, so that running programs find it again; -1 for any port if
+    that one is taken."""
+    try:
+        port = int(PORT_FILE.read_text())
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except (OSError, ValueError, OverflowError):
+        return -1
+    return port
 
 
 def _banner(app: JetJobs, server: str, slots: int, reload: str) -> None:
@@ -128,14 +146,16 @@ def _command(app: str | None, slots: int) -> tuple[list[str], dict[str, str]]:
     return command + ([app] if app else []), environment
 
 
-async def _run_worker(app: str | None, slots: int, *, reload: bool) -> int:
-    """Run a worker process, restart it when a file changes, and stop it on a signal."""
+async def _run_worker(app: str | None, slots: int, server: EmbeddedServer | None, *, reload: bool) -> int:
+    """Run a worker process, restart it when it was killed or a file changes, and stop it on a signal or when the
+    server has ended."""
     command, environment = _command(app, slots)
     stopping, changed = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in stop_signals():
         loop.add_signal_handler(number, stopping.set)
-    watching = asyncio.create_task(_watch(changed, stopping)) if reload else None
+    watching = [asyncio.create_task(_watch(changed, stopping))] if reload else []
+    watching += [asyncio.create_task(_watch_server(server, stopping))] if server is not None else []
     code = 0
     try:
         while not stopping.is_set():
@@ -150,18 +170,32 @@ async def _run_worker(app: str | None, slots: int, *, reload: bool) -> int:
             code = await ended
             if code == RECYCLED:
                 continue
+            if code < 0 and not stopping.is_set() and not changed.is_set():
+                state.out.note(f"the worker was killed ({signal.Signals(-code).name}); restarting")
+                await asyncio.sleep(1.0)  # a task that kills its worker at once must not cause a busy loop
+                continue
             if not stopping.is_set() and not changed.is_set():
                 if not reload:
                     return code
-                state.out.note("the worker exited; waiting for a file to change")
+                state.out.note(f"the worker exited with code {code}; waiting for a file to change")
                 await _first_of(None, stopping, changed)
             if changed.is_set() and not stopping.is_set():
                 state.out.note("reloading")
     finally:
-        if watching is not None:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-    return 0
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+    return FAILED if server is not None and server.ended else 0
+
+
+async def _watch_server(server: EmbeddedServer, stopping: asyncio.Event) -> None:
+    while not server.ended:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await stopping.wait()
+                return
+    state.out.error("nats-server has ended", "start `jetjobs dev` again", FAILED)
+    stopping.set()
 
 
 async def _first_of(task: asyncio.Task[int] | None, *events: asyncio.Event) -> None:

@@ -22,6 +22,8 @@ EXPLAIN_S = 1.0
 async def explaining(app: JetJobs, handle: JobHandle[Any]) -> AsyncIterator[None]:
     """While the block runs, print a line to standard error when the job has not started after a second, and again
     when the reason changes."""
+    if state.timeout_s:
+        state.out.note("--timeout limits the connection, not the wait: that is --wait-timeout")
     looking = asyncio.create_task(_explain(app, handle))
     try:
         yield

@@ -201,8 +201,11 @@ async def namespaces(context: CheckContext) -> list[CheckResult]:
         jobs = sum([await jobs_in(connection, names, queue) for queue in await list_queues(connection, names)])
         if jobs:
             text = f"namespace {namespace} holds {many(jobs)} and has no running worker: was the app renamed?"
-            hint = f"run them with `jetjobs worker --namespace {namespace}`, or delete them with "
-            found.append(CheckResult("warn", text, hint + f"`jetjobs setup destroy --namespace {namespace}`"))
+            hint = (
+                f"start the worker of app {namespace}; after a rename, this app's with `--namespace {namespace}`"
+            )
+            hint += f"; or delete them with `jetjobs setup destroy --namespace {namespace}`"
+            found.append(CheckResult("warn", text, hint))
     return found or [CheckResult("ok", "no other namespace holds jobs without a worker")]
 
 

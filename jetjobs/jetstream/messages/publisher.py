@@ -14,7 +14,7 @@ from jetjobs.jetstream.messages.refused_writes import RefusedWrites
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.connection import HEADER_ROOM, Connection
-from jetjobs.jetstream.transport.errors import WRONG_LAST_SEQUENCE, from_response, is_transient
+from jetjobs.jetstream.transport.errors import WRONG_LAST_SEQUENCE, NotSent, from_response, is_transient
 from jetjobs.model.errors import (
     AccessDenied,
     BrokerError,
@@ -147,13 +147,18 @@ class Publisher:
                 await self.refused.failed(stream, error, self._connection)
                 if not is_transient(error):
                     raise
-                unanswered |= not error.code
+                unanswered |= not error.code and not isinstance(error, NotSent)
                 unknown = ""
                 if self._connection.connected:  # always, because others may listen on the subject too
                     unknown = await self.check_stream(stream, message.subject, sent=unanswered)
                 failures += 1
                 pause_s = backoff_s(failures)
                 if time.monotonic() + pause_s >= give_up or self._connection.closed.is_set() or not owned():
+                    if isinstance(error, NotSent) and not unanswered:
+                        raise BrokerUnavailable(
+                            "the connection to the server is lost; nothing was stored",
+                            hint="the client reconnects by itself: try again later",
+                        ) from error
                     reason = self.refused.reason(stream) or f"{error}{unknown}"
                     raise Unconfirmed(reason, code=error.code) from error
             await asyncio.sleep(pause_s)

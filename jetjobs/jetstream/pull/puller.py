@@ -224,6 +224,10 @@ class LanePuller:
             await asyncio.sleep(HEARTBEAT_S / 2)
             silent_s = time.monotonic() - self._heard_at
             if self.owed and silent_s > _PATIENCE_S and self._connection.nc.is_connected:
+                try:
+                    await self._connection.nc.flush(CHECK_S)
+                except nats.errors.Error:
+                    continue  # the whole server is silent: the connection reports that, once for all lanes
                 self._on_change(self, f"no heartbeat for {silent_s:.0f} s")
                 with contextlib.suppress(nats.errors.Error):
                     await self.reset()

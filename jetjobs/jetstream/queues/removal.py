@@ -53,21 +53,21 @@ async def delete_queue(connection: Connection, names: Names, queue: str) -> None
 
 
 async def streams_of(connection: Connection, names: Names) -> list[str]:
-    """All streams of the namespace on the server, work streams first: those of queues, dead letters, key-value
-    buckets and objects."""
+    """All streams of the namespace on the server, work streams last: done records of its queues, dead letters,
+    key-value buckets, objects. A stream of another program may have a name like these, but has other subjects."""
     buckets = (
         names.running_bucket, names.locks_bucket, names.schedules_bucket, names.checkpoints_bucket,
         names.workers_bucket, names.cancelled_bucket,
     )  # fmt: skip
-    shared = {names.dead_stream, object_stream(names.payload_store), *map(kv_stream, buckets)}
-    found = sorted(await stream_names(connection))
-    work = [stream for stream in found if names.queue_of(stream)]
-    done = kv_stream(names.done_bucket(""))
-    return work + [stream for stream in found if stream in shared or stream.startswith(done)]
+    work = [stream for stream in await stream_names(connection, names.work_filter) if names.queue_of(stream)]
+    done = {kv_stream(names.done_bucket(names.queue_of(stream) or "")) for stream in work}
+    rest = {names.dead_stream, object_stream(names.payload_store), *map(kv_stream, buckets), *done}
+    return sorted(rest.intersection(await stream_names(connection))) + sorted(work)
 
 
 async def destroy(connection: Connection, names: Names) -> list[str]:
-    """Delete everything of the namespace and return the deleted streams. Safe to repeat."""
+    """Delete everything of the namespace and return the deleted streams. Safe to repeat: the work streams, by
+    which the others are found, are deleted last."""
     streams = await streams_of(connection, names)
     for stream in streams:
         await _delete(connection, stream)

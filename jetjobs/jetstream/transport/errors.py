@@ -18,6 +18,11 @@ from jetjobs.model.errors import (
     UnsupportedServer,
 )
 
+
+class NotSent(BrokerUnavailable):
+    """Not connected: the request was not sent and cannot have had an effect."""
+
+
 # Error codes of the server that jetjobs handles.
 WRONG_LAST_SEQUENCE = 10071
 CAS_IN_FLIGHT = 10164
@@ -98,6 +103,8 @@ def from_exception(error: BaseException, doing: str) -> BrokerError:
     text = str(error).strip() or type(error).__name__
     if isinstance(error, DENIED) or is_denial(text):
         return AccessDenied(f"{doing}: {text}", hint="check the credentials and permissions of this user")
+    if isinstance(error, nats.errors.ConnectionReconnectingError):
+        return NotSent(f"{doing}: {text}")
     if isinstance(error, UNAVAILABLE):
         return BrokerUnavailable(f"{doing}: {text}")
     return BrokerError(f"{doing}: {text}")

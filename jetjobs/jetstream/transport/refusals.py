@@ -32,7 +32,7 @@ class ConnectionRefused(nats.errors.Error):
 
 def no_server(settings: NatsSettings, limit_s: float, reason: str) -> BrokerUnavailable:
     """The error when no server answered in time; `reason` is that of the last try, if there was one."""
-    hint = "start one with `jetjobs dev`, or set another with --server or NATS_URL"
+    hint = "start one with `jetjobs dev`, or set another with --server or JETJOBS_NATS__URL"
     if "expecting INFO" in reason:
         reason = "it closes the connection without a greeting"
         hint = "if its tls block has handshake_first, set nats.tls_first"

@@ -199,8 +199,9 @@ class _Gap(NamedTuple):
 
 def _shown_frames(error: BaseException, layout: _Layout) -> list[_Frame | _Gap]:
     frames = list(_frames_of(error.__traceback__))
-    # An error of which all frames are of jetjobs shows them, to be reported; those of our own types say enough.
-    frames = _without_own(frames) or ([] if isinstance(error, JetJobsError) else frames)
+    # An error of which all frames are of jetjobs shows them, to be reported. Our own types say enough, and a
+    # syntax error names its place itself.
+    frames = _without_own(frames) or ([] if isinstance(error, JetJobsError | SyntaxError) else frames)
     shown: list[_Frame | _Gap] = []
     for of_app, together in groupby(frames, lambda frame: _is_of_app(frame, layout.home)):
         run = list(together)

@@ -24,6 +24,7 @@ from jetjobs.model.outcome import (
     Outcome,
     Released,
     Snoozed,
+    parked_text,
 )
 from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt
@@ -167,5 +168,9 @@ def _expired(job: Job, now: float) -> DeadLettered | None:
     late_s = now - job.deadline
     if late_s < 0:
         return None
-    error = ErrorInfo("Expired", f"not started by its deadline, {late_s:.1f} s ago")
+    text = f"not started by its deadline, {late_s:.1f} s ago"
+    since, known = read_parking(job.headers)
+    if since:
+        text += f"; it was parked: {parked_text(job.task, known)}"
+    error = ErrorInfo("Expired", text)
     return DeadLettered(DeadReason.EXPIRED, error)
