@@ -54,13 +54,16 @@ class DeadLetters:
                 yield letter
 
     async def groups(self, wanted: DeadLetterFilter = EVERYTHING) -> tuple[DeadLetterGroup, ...]:
-        """Count the letters by queue, task, reason and error type, the most frequent group first."""
+        """Count the letters by queue, task, reason and error type, the group with the newest letter first."""
         found: dict[tuple[str, str, str, str], DeadLetterGroup] = {}
         async for letter in self.list(wanted):
             key = (letter.queue, letter.task, letter.reason, letter.error_type)
             group = found.get(key) or DeadLetterGroup(*key, 0, letter.died_at, None)
-            found[key] = replace(group, count=group.count + 1, last=letter.died_at)
-        return tuple(sorted(found.values(), key=lambda group: -group.count))
+            found.pop(key, None)  # the last one of the dict is the newest
+            found[key] = replace(
+                group, count=group.count + 1, last=letter.died_at, example=letter.id, text=letter.text
+            )
+        return tuple(reversed(found.values()))
 
     async def get(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> DeadLetter | None:
         """The letter of a job, or None. JobAmbiguous when several queues or tasks have a letter with this id."""

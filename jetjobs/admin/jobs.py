@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from jetjobs.admin.cancel import Canceller
 from jetjobs.admin.reschedule import Rescheduler
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.jobs.id_search import search_ids
 from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
 from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.jetstream.messages.scan import page, scan
@@ -40,13 +42,15 @@ from jetjobs.model.views.job_query import (
     write_cursor,
 )
 from jetjobs.model.wire.headers import KV_OPERATION, SECRET
-from jetjobs.model.wire.ids import is_id
+from jetjobs.model.wire.ids import is_id, key_token
 from jetjobs.model.wire.lenient_json import read_record, read_running
 from jetjobs.model.wire.subjects import check_priority, kv_stream, kv_subject, last_token
 
 SCAN_LIMIT = 10_000
 """The most messages that are read for one page."""
 _BATCH = 256
+_AT_ONCE = 64
+"""Jobs of a key that are looked up at once."""
 
 
 @public("jetjobs.admin")
@@ -175,17 +179,20 @@ class Jobs:
         """One page of jobs, grouped by where they are stored, oldest first within each group.
 
         At most SCAN_LIMIT messages are read; then the page ends early and its cursor continues from there.
+        The jobs of a key are listed newest first.
         """
         if not 1 <= limit <= MAX_LIMIT:
             raise ConfigError(f"invalid limit {limit}: use 1 to {MAX_LIMIT:,}")
         position = read_cursor(query, cursor) if cursor else None
-        running = await self._running()
         queues = await list_queues(self._jetstream.connection, self._jetstream.names)
         if query.queue is not None and query.queue not in queues:
             raise QueueNotFound(
                 f"queue {query.queue!r} does not exist", hint="list them with `jetjobs queues list`"
             )
         wanted = queues if query.queue is None else [query.queue]
+        if query.key is not None:
+            return await self._of_key(query, wanted, limit, 0 if position is None else position.sequence)
+        running = await self._running()
         delivered = await self._delivered(wanted) if query.state is JobState.RUNNING else {}
         sources = [*listing_sources(self._jetstream.names, queues, query, running, delivered)]
         if position is not None:
@@ -194,6 +201,34 @@ class Jobs:
                 raise ConfigError("the queue of the cursor is gone", hint="start the list again without a cursor")
             sources = sources[keys.index(position.source) :]
         return await _Lister(self._jetstream, query, limit).fill(sources, position)
+
+    async def _of_key(self, query: JobQuery, queues: Sequence[str], limit: int, skipped: int) -> JobPage:
+        """The jobs with that key, newest first: their ids begin with its token, followed by a time."""
+        start = key_token(query.key or "") + "-"
+        connection, names = self._jetstream.connection, self._jetstream.names
+        search = await search_ids(
+            connection, names, queues, lambda job_id: job_id.startswith(start), task=query.task or "*"
+        )
+        if search.unsearched:
+            raise ConfigError(
+                f"too many ids to search for a key: {', '.join(search.unsearched)}",
+                hint="name another queue; `jobs list --task TASK` lists without a search",
+            )
+        items: list[ListedJob] = []
+        found = sorted(search.found, reverse=True)
+        for first in range(skipped, len(found), _AT_ONCE):
+            some = found[first : first + _AT_ONCE]
+            statuses = await asyncio.gather(
+                *(self._jetstream.locator.status(queue, task, job_id) for job_id, queue, task in some)
+            )
+            for number, status in enumerate(statuses, first):
+                if len(items) == limit:
+                    return JobPage(items, write_cursor(query, Position("key", number)), number - skipped)
+                arguments = status.arguments if isinstance(status.arguments, dict) else None
+                if status.state is not None and query.selects(status) and query.matches(arguments):
+                    brief = replace(status, traceback=None, headers=None, arguments=None)
+                    items.append(ListedJob(brief, arguments))
+        return JobPage(items, None, len(found) - skipped)
 
     async def _delivered(self, queues: Iterable[str]) -> dict[tuple[str, str], int]:
         """The last sequence that each lane has delivered, 0 for a lane without running jobs.

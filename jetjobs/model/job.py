@@ -143,6 +143,12 @@ class JobStatus(Record):
     """The first job in the chain of parents."""
     traceback: str | None = None
     """The traceback of the last failed attempt of a live or dead job. Lists leave it out."""
+    key: str | None = None
+    """The token of the job's key, a hash; its id begins with it."""
+    headers: dict[str, str] | None = None
+    """The headers that the caller set, of a live or dead job. Lists leave them out."""
+    arguments: Any = None
+    """The arguments of a live or dead job as JSON, secrets masked; text if they are stored elsewhere."""
 
 
 def lineage_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:

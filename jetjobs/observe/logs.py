@@ -44,11 +44,20 @@ _OUTCOMES = {
     "dead_lettered": (logging.ERROR, "✗"),
 }
 _OTHER = (logging.INFO, "·")
+# Their colours on a terminal.
+_CODES = {
+    "succeeded": "32", "retried": "38;5;208", "snoozed": "34", "parked": "33", "cancelled": "33",
+    "suspected": "33", "dead_lettered": "31",
+}  # fmt: skip
+_FAINT = "2"
+_SHORT_ID = 10
 # Control characters, line separators and characters that change the text direction. An error text that contains
 # them could otherwise colour or clear the terminal, or fake a log line.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 # Fields that are the same on every line and are not shown on a terminal.
 _HIDDEN = frozenset({"event", "worker", "worker_id", "app"})
+# Fields of the job that a line is about. On a terminal its task and id are shown once.
+_OF_JOB = frozenset({"job_id", "root_id", "task", "queue", "attempt"})
 JobFields = Callable[[], Mapping[str, Any]]
 # Level, event key and text of every other event. Its fields are logged with it.
 _LINES: dict[type[Event], tuple[int, str, str]] = {
@@ -169,64 +178,104 @@ def _indented(text: str) -> str:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Short lines for people, coloured on request."""
+    """Short lines for people. `colour` paints them; `short` shows only the end of ids, which commands accept."""
 
-    _COLOURS: ClassVar = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31", logging.DEBUG: "2"}
+    _LEVELS: ClassVar = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 
-    def __init__(self, colour: bool) -> None:
+    def __init__(self, colour: bool, *, short: bool = False) -> None:
         super().__init__()
         self._colour = colour
+        self._short = short
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        line = f"{clock} {self._text(record)}"
+        line = f"{self._paint(clock, _FAINT)} {self._text(record)}"
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not trace and record.name == _log.name:
             trace = getattr(record, "traceback", None)
         if trace:
-            line += "\n  " + _indented(trace).replace("\n  \n", "\n\n")
-        code = self._COLOURS.get(record.levelno)
-        return f"\x1b[{code}m{line}\x1b[0m" if self._colour and code else line
+            shown = _indented(trace).replace("\n  \n", "\n\n")
+            line += "\n" + "\n".join(self._paint(part, _FAINT) for part in f"  {shown}".split("\n"))
+        return line
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code and text else text
 
     def _text(self, record: logging.LogRecord) -> str:
         extra = {k: v for k, v in vars(record).items() if k not in _STANDARD}
         outcome = extra.get("outcome")
         if record.name == _log.name and outcome is not None:
-            return _escaped(_finished_line(outcome, extra))
-        fields = " ".join(f"{k}={v}" for k, v in extra.items() if k not in _HIDDEN and v not in ("", None))
+            return self._finished_line(outcome, extra)
+        job = self._job(extra)
+        hidden = _HIDDEN | _OF_JOB if job else _HIDDEN
+        fields = " ".join(f"{k}={v}" for k, v in extra.items() if k not in hidden and v not in ("", None))
         name = "" if record.name.startswith("jetjobs") else f"{record.name}: "
-        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return f"{level}{name}{_indented(record.getMessage())}" + (f"  {_escaped(fields)}" if fields else "")
+        code = self._LEVELS.get(record.levelno, "")
+        level = self._paint(f"{record.levelname.lower()}: ", code) if record.levelno >= logging.WARNING else ""
+        text = f"{level}{_escaped(name)}{_indented(record.getMessage())}"
+        return "  ".join(part for part in (text, _escaped(fields), self._paint(job, _FAINT)) if part)
+
+    def _id(self, extra: Mapping[str, Any]) -> str:
+        job_id = _escaped(str(extra["job_id"]))
+        return job_id[-_SHORT_ID:] if self._short else job_id
+
+    def _job(self, extra: Mapping[str, Any]) -> str:
+        """Task and id of the job that a line is about, each once, with the attempt if it is not the first."""
+        if not extra.get("job_id") or not extra.get("task"):
+            return ""
+        attempt = extra.get("attempt", 1)
+        again = f" attempt {_escaped(str(attempt))}" if attempt not in (0, 1) else ""
+        return f"{_escaped(str(extra['task']))} {self._id(extra)}{again}"
+
+    def _finished_line(self, outcome: str, extra: Mapping[str, Any]) -> str:
+        """Nothing in this line may be taken for something else: the time that an attempt took is `in` for one that
+        succeeded and `after` for any other, and the time until the next attempt says what happens then."""
+        code, run_time = _CODES.get(outcome, ""), show_duration(extra["run_s"])
+        word = {"retried": "failed"}.get(outcome, outcome.replace("_", "-"))
+        line = " ".join(
+            [
+                self._paint(_OUTCOMES.get(outcome, _OTHER)[1], code),
+                _escaped(str(extra["task"])),
+                self._paint(self._id(extra), _FAINT),
+                self._paint(_escaped(word), code),
+                f"{'in' if outcome == 'succeeded' else 'after'} {run_time}",
+            ]
+        )
+        if extra["attempt"] > 1 or outcome == "retried":
+            limit = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""
+            line += f" (attempt {extra['attempt']}{limit})"
+        if outcome in ("retried", "snoozed", "parked"):
+            line += f", {'retry' if outcome == 'retried' else 'next try'} in {show_duration(extra['retry_in_s'])}"
+        if extra.get("reason"):
+            line += _escaped(f" [{extra['reason']}]")
+        if extra.get("error_type"):
+            # The traceback below has the whole text.
+            text = extra["error"].partition("\n")[0] if "traceback" in extra else extra["error"]
+            error = f"{extra['error_type']}: {text}" if text else str(extra["error_type"])
+            line += ": " + self._paint(_escaped(error), code)
+        return line
 
 
-def _finished_line(outcome: str, extra: Mapping[str, Any]) -> str:
-    line = f"{_OUTCOMES.get(outcome, _OTHER)[1]} {extra['task']} {extra['job_id']} {outcome.replace('_', '-')}"
-    line += f" in {show_duration(extra['run_s'])}"
-    if extra["attempt"] > 1 or outcome == "retried":
-        limit = f" of {extra['max_attempts']}" if "max_attempts" in extra else ""
-        line += f" (attempt {extra['attempt']}{limit})"
-    if outcome in ("retried", "snoozed", "parked"):
-        line += f", again in {show_duration(extra['retry_in_s'])}"
-    if extra.get("reason"):
-        line += f" [{extra['reason']}]"
-    if extra.get("error_type"):
-        # The traceback below has the whole text.
-        text = extra["error"].partition("\n")[0] if "traceback" in extra else extra["error"]
-        line += f": {extra['error_type']}: {text}" if text else f": {extra['error_type']}"
-    return line
-
-
-def set_up(level: str, style: str, fields: JobFields, origin: Mapping[str, str] | None = None) -> None:
+def set_up(
+    level: str,
+    style: str,
+    fields: JobFields,
+    origin: Mapping[str, str] | None = None,
+    *,
+    colour: bool | None = None,
+) -> None:
     """Log to standard error.
 
     `fields` returns the fields of the running job for lines that user code logs. `origin` names the app and the
-    worker and is added to every line.
+    worker and is added to every line. Lines for people are coloured on a terminal, unless `colour` says otherwise.
     """
     common = dict(origin or {})
     handler = logging.StreamHandler(sys.stderr)
     terminal = sys.stderr.isatty()
     as_json = style == "json" or (style == "auto" and not terminal)
-    handler.setFormatter(JsonFormatter() if as_json else ConsoleFormatter(terminal))
+    handler.setFormatter(
+        JsonFormatter() if as_json else ConsoleFormatter(terminal if colour is None else colour, short=terminal)
+    )
 
     def add_job(record: logging.LogRecord) -> bool:
         if not hasattr(record, "job_id"):

@@ -24,6 +24,7 @@ SHARED = {
     "--error-type": "with this error type",
     "--every": "Interval",
     "--force": "Also ",
+    "--key": "dempotency key",
     "--limit": "Maximum number of rows",
     "--now": "immediately",
     "--priority": "high, normal or low",

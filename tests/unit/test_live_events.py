@@ -85,7 +85,7 @@ def test_a_line_for_people_is_one_line() -> None:
     event = LiveEvent("job.retried", NOW, "w\x1b[2J1", "mail", "send", "j1", 2, *times, "", "E", "a\nb")
     shown = line(event)
     assert shown.isprintable()
-    for text in ("job.retried", "mail/send  j1", "attempt 2", "ran 500 ms", "again in 3.0 s", "E: a b"):
+    for text in ("job.retried", "mail/send  j1", "attempt 2", "ran 500 ms", "retry in 3.0 s", "E: a b"):
         assert text in shown
 
 

@@ -245,14 +245,14 @@ def console(record: logging.LogRecord, *, colour: bool = False) -> str:
         (finished(attempt=2), "✓ greet u1 succeeded in 12 ms (attempt 2)"),
         (
             finished("retried", retry_in_s=90.0, error=ErrorInfo("ValueError", "boom")),
-            "↻ greet u1 retried in 12 ms (attempt 1), again in 1m30s: ValueError: boom",
+            "↻ greet u1 failed after 12 ms (attempt 1), retry in 1m30s: ValueError: boom",
         ),
         (
             finished("parked", retry_in_s=1.0, error=ErrorInfo("UnknownTask", "no worker knows task 'greet'")),
-            "‖ greet u1 parked in 12 ms, again in 1.0 s: UnknownTask: no worker knows task 'greet'",
+            "‖ greet u1 parked after 12 ms, next try in 1.0 s: UnknownTask: no worker knows task 'greet'",
         ),
-        (finished("released"), "↩ greet u1 released in 12 ms"),
-        (DEAD, "✗ greet u1 dead-lettered in 12 ms (attempt 5) [exhausted]: ValueError: boom\n  trace"),
+        (finished("released"), "↩ greet u1 released after 12 ms"),
+        (DEAD, "✗ greet u1 dead-lettered after 12 ms (attempt 5) [exhausted]: ValueError: boom\n  trace"),
         (WorkerChanged("ready", "3 lanes"), "worker ready  detail=3 lanes"),
         (WorkerChanged("quiet"), "worker quiet"),
         (ConnectionLost("eof"), "warning: connection lost  error=eof"),

@@ -22,4 +22,4 @@ def test_the_next_scheduled_time_is_never_in_the_past(away: timedelta | None, sh
     upcoming = NOW + away if away is not None else None
     row = _row(ScheduleInfo(schedule, 1, NOW - timedelta(minutes=1), upcoming), NOW)
     cells = dict(zip(HEAD, row, strict=True))
-    assert (cells["NEXT"], cells["LAST"], cells["RULE"]) == (shown, "1m00s ago", "every 1m")
+    assert (cells["NEXT"], cells["LAST"], cells["RULE"]) == (shown, "1 min ago", "every 1m")

@@ -14,12 +14,16 @@ from typing import IO, Annotated, Any, NamedTuple
 
 import typer
 
+from jetjobs.admin.partial_ids import complete_id
 from jetjobs.app import JetJobs
+from jetjobs.cli.commands.job_details import show_traceback
 from jetjobs.cli.completion import dead_ids, queue_names, task_names
 from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.empty import next_step, or_empty
 from jetjobs.cli.terminal.options import Cursor, Limit, read_since
+from jetjobs.cli.terminal.palette import DEAD, dead_style, faint
+from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import ago, json_line, one_line, printable
 from jetjobs.model.errors import ConfigError, JobNotFound
 from jetjobs.model.outcome import DeadReason
@@ -88,6 +92,7 @@ class Selection(NamedTuple):
 
 async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: str = "") -> DeadLetter:
     """The letter of a job id. `besides` is appended to the error if there is none."""
+    job_id = await complete_id(app.jetstream, job_id, selection.queue, selection.task, only_dead=True)
     letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
     if letter is None:
         hint = "list them with `jetjobs dead list`"
@@ -105,7 +110,10 @@ async def list_letters(
     limit: Limit = 50,
     cursor: Cursor = None,
     group: Annotated[
-        bool, typer.Option("--group", help="Count letters by queue, task, reason and error instead.")
+        bool,
+        typer.Option(
+            "--group", help="Count letters by queue, task, reason and error, with the newest letter of each."
+        ),
     ] = False,
 ) -> None:
     """List dead letters, oldest first."""
@@ -134,7 +142,8 @@ async def list_letters(
         ]
         for x in letters
     ]
-    out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3))
+    look = Look(right=(5,), ids=0, styles={3: dead_style, 5: faint})
+    out.table(["ID", "QUEUE", "TASK", "REASON", "ERROR", "DIED"], rows, shrink=(4, 2, 1, 3), look=look)
     if empty:
         out.note(empty)
     if following is not None:
@@ -173,8 +182,16 @@ async def _list_groups(app: JetJobs, selection: Selection) -> None:
     if state.out.as_json:
         state.out.json({"items": [group.as_dict() for group in groups], "cursor": None})
         return
-    rows = [[str(x.count), x.queue, x.task, x.reason, one_line(x.error_type), ago(x.last)] for x in groups]
-    state.out.table(["COUNT", "QUEUE", "TASK", "REASON", "ERROR", "LAST"], rows, shrink=(4, 2, 1, 3), name=None)
+    rows = [
+        [
+            f"{x.count:,}", x.queue, x.task, x.reason, ago(x.last), x.example,
+            f"{one_line(x.error_type)}: {one_line(x.text)}",
+        ]
+        for x in groups
+    ]  # fmt: skip
+    head = ["COUNT", "QUEUE", "TASK", "REASON", "LAST", "EXAMPLE", "ERROR"]
+    look = Look(right=(0, 4), ids=5, below=6, styles={0: dead_style, 3: dead_style, 4: faint})
+    state.out.table(head, rows, shrink=(2, 1, 3), name=None, look=look)
     if not groups:
         state.out.note(await next_step(app, _no_letters(selection)))
 
@@ -200,28 +217,30 @@ async def show(
 def _show(letter: DeadLetter, details: dict[str, Any]) -> None:
     out = state.out
     for name in ("id", "queue", "task", "lane", "reason", "error_type", "text", "attempts", "worker"):
-        out.data(f"{name:<14}{printable(str(details[name]))}")
-    out.data(f"{'enqueued_at':<14}{details['enqueued_at'] or '-'}")
-    out.data(f"{'died_at':<14}{details['died_at'] or '-'} ({ago(letter.died_at)})")
+        style = DEAD if name in ("reason", "error_type", "text") else ""
+        out.fact(name, printable(str(details[name])), style, width=14)
+    out.fact("enqueued_at", details["enqueued_at"] or "-", width=14)
+    out.fact("died_at", f"{details['died_at'] or '-'} ({ago(letter.died_at)})", width=14)
     if crashes := letter.headers.get(h.CRASHES):
-        out.data(f"{'crashes':<14}{one_line(crashes)}")
-    out.data(f"{'arguments':<14}{json_line(details['arguments'])}")
+        out.fact("crashes", crashes, width=14)
+    out.fact("arguments", json_line(details["arguments"]), width=14)
     for entry in letter.history:
         what = f"{entry.get('type')}: {one_line(str(entry.get('text')))}"
-        out.data(f"attempt {entry.get('attempt')!s:<6}{_when(entry)} on {entry.get('worker')}: {one_line(what)}")
+        when = f"{_when(entry)} on {entry.get('worker')}: {one_line(what)}"
+        out.fact(f"attempt {entry.get('attempt')!s}", when, width=14)
     for entry in letter.replays:
         by, why = entry.get("by") or "-", entry.get("why") or "-"
         had = one_line(str(entry.get("died_of")))
-        out.data(
-            f"{'replayed':<14}{_when(entry)} by {one_line(str(by))}: {one_line(str(why))} (died of {had} before)"
-        )
+        who = f"{_when(entry)} by {one_line(str(by))}: {one_line(str(why))} (died of {had} before)"
+        out.fact("replayed", who, width=14)
     if letter.replay_count > len(letter.replays):
-        out.data(f"{'replayed':<14}{letter.replay_count} times in total")
+        out.fact("replayed", f"{letter.replay_count} times in total", width=14)
     for name, value in letter.headers.items():
         if not name.lower().startswith("jetjobs-"):
-            out.data(f"{'header':<14}{one_line(name)}: {printable(value)}")
+            out.fact("header", f"{one_line(name)}: {printable(value)}", width=14)
     if letter.traceback:
-        out.data("\n" + printable(letter.traceback.rstrip()))
+        out.data("")
+        show_traceback(letter.traceback)
 
 
 def _when(entry: dict[str, Any]) -> str:

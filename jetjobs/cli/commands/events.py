@@ -10,6 +10,8 @@ import typer
 
 from jetjobs.cli.completion import event_kinds, queue_names, task_names
 from jetjobs.cli.state import state
+from jetjobs.cli.terminal.palette import BLUE, CYAN, DEAD, FAINT, GREEN, LATE, PAUSED
+from jetjobs.cli.terminal.text import short_id
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, Event
@@ -17,11 +19,15 @@ from jetjobs.model.views.live_events import LiveEvent, event_subjects
 from jetjobs.model.wire.lenient_json import write_json
 from jetjobs.model.wire.subjects import Names
 
-_COLOURS = {
-    "job.succeeded": "32", "job.retried": "33", "job.snoozed": "33", "job.parked": "33", "job.dead_lettered": "31",
-    "job.lease_lost": "31", "job.suspected": "33",
+_STYLES = {
+    "job.started": CYAN, "job.progress": FAINT, "job.succeeded": GREEN, "job.retried": LATE, "job.snoozed": BLUE,
+    "job.parked": PAUSED, "job.released": PAUSED, "job.cancelled": PAUSED, "job.suspected": PAUSED,
+    "job.dead_lettered": DEAD, "job.lease_lost": DEAD, "worker.ready": GREEN, "worker.quiet": PAUSED,
+    "worker.recycling": PAUSED,
 }  # fmt: skip
 
+
+_PROGRESS = "job.progress"
 
 commands = typer.Typer()
 
@@ -48,8 +54,12 @@ async def events(
             autocompletion=event_kinds,
         ),
     ] = None,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Also the progress of jobs, as --kind job.progress does.")
+    ] = False,
 ) -> None:
     """Follow events of jobs and workers until Ctrl-C. JSON, one object per line, when not on a terminal."""
+    kind = [*(kind or []), _PROGRESS] if kind and progress else kind
     event_subjects(Names("any"), queue, task, kind or [])  # reports an invalid filter before connecting
     as_json = state.out.as_json or not sys.stdout.isatty()
     app = await state.server_app()
@@ -59,6 +69,8 @@ async def events(
         contextlib.aclosing(app.events(queue=queue, task=task, kinds=kind or [], begun=_note)) as following,
     ):
         async for event in following:
+            if not (kind or progress) and event.kind == _PROGRESS:
+                continue  # a few a second of each job would drown the others
             print(write_json(event.as_dict()) if as_json else line(event), flush=True)
 
 
@@ -76,11 +88,21 @@ def _note(workers: int) -> None:
 
 def line(event: LiveEvent) -> str:
     """One event as a line for people. Texts from outside cannot break the line or control the terminal."""
-    kind = state.out.paint(f"{event.kind:<17}", _COLOURS.get(event.kind, "0"))
-    clock = event.at.astimezone().strftime("%H:%M:%S")
-    where = f"{event.queue}/{event.task}  {event.job_id}  " if event.job_id else ""
-    text = "  ".join(part for part in (f"{where}{event.worker}", *_facts(event)) if part)
-    return f"{clock}  {kind}  " + "".join(c if c.isprintable() else " " for c in text)
+    paint, style = state.out.paint, _STYLES.get(event.kind, "")
+    clock = paint(event.at.astimezone().strftime("%H:%M:%S"), FAINT)
+    parts = [clock, paint(_plain(f"{event.kind:<17}"), style)]
+    if event.job_id:
+        parts += [_plain(f"{event.queue}/{event.task}"), paint(_plain(short_id(event.job_id)), FAINT)]
+    parts += [paint(_plain(event.worker), FAINT), *map(_plain, _facts(event))]
+    if event.error_type:
+        parts.append(paint(_plain(f"{event.error_type}: {event.error}"), style))
+    if event.skipped:
+        parts.append(f"({event.skipped:,} earlier ones were left out)")
+    return "  ".join(part for part in parts if part)
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _facts(event: LiveEvent) -> list[str]:
@@ -92,11 +114,8 @@ def _facts(event: LiveEvent) -> list[str]:
     if event.run_time is not None:
         facts.append(f"ran {show_duration(event.run_time)}")
     if event.retry_in is not None:
-        facts.append(f"runs again in {show_duration(event.retry_in)}")
+        word = "retry" if event.kind == "job.retried" else "next try"
+        facts.append(f"{word} in {show_duration(event.retry_in)}")
     if event.progress is not None:
         facts.append(f"{int(event.progress * 100)} % {event.message}".rstrip())
-    if event.error_type:
-        facts.append(f"{event.error_type}: {event.error}")
-    if event.skipped:
-        facts.append(f"({event.skipped:,} earlier ones were left out)")
     return facts

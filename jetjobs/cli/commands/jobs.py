@@ -1,4 +1,4 @@
-"""`jetjobs jobs`: list and show jobs, wait for them, cancel or reschedule them."""
+"""`jetjobs jobs`: list jobs, wait for them, cancel or reschedule them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.admin.partial_ids import complete_id
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import priorities, states
 from jetjobs.cli.exit_codes import DONE, FAILED
@@ -23,7 +24,9 @@ from jetjobs.cli.terminal.options import (
     read_since,
     read_time,
 )
-from jetjobs.cli.terminal.text import json_line, one_line, printable
+from jetjobs.cli.terminal.palette import faint, state_style
+from jetjobs.cli.terminal.table import Look
+from jetjobs.cli.terminal.text import json_line
 from jetjobs.cli.terminal.waiting import explaining
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import show_duration
@@ -37,12 +40,8 @@ from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
 
-Id = Annotated[str, typer.Argument(help="Id of the job.")]
-Ids = Annotated[list[str], typer.Argument(help="Ids of jobs.")]
-_SHOWN = (
-    "id", "state", "queue", "task", "lane", "attempt", "crashes", "worker", "enqueued_at", "due_at", "started_at",
-    "ended_at", "reason", "how", "error", "schedule", "scheduled_time", "parent", "root",
-)  # fmt: skip
+Id = Annotated[str, typer.Argument(help="Id of the job, or its beginning or end: 6 characters or more.")]
+Ids = Annotated[list[str], typer.Argument(help="Ids of jobs, or their beginnings or ends.")]
 _NO_JOBS = "no live jobs; enqueue one with `jetjobs enqueue TASK`; --state succeeded or dead lists ended ones"
 _NO_MATCH = "no jobs match; `jetjobs jobs list` without options lists all live jobs"
 _DONE = (CancelOutcome.CANCELLED, MoveOutcome.MOVED, MoveOutcome.UNCHANGED, MoveOutcome.MAY_RUN_TWICE)
@@ -69,12 +68,16 @@ async def list_jobs(
         list[str] | None,
         typer.Option(help="Only jobs with this argument: args.user_id=7; may be repeated.", metavar="ARG=VALUE"),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Only jobs with this idempotency key, in any state, newest first.", metavar="KEY"),
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
     """List jobs by state, oldest first within each. Does not affect the jobs."""
     check_names([], queue, task)
-    query = JobQuery(_state(job_state), queue, task, read_since(since), tuple(map(_pair, where or ())))
+    query = JobQuery(_state(job_state), queue, task, read_since(since), tuple(map(_pair, where or ())), key)
     async with state.reader() as app:
         page = await app.jobs.page(query, limit=limit, cursor=cursor)
         found = page.items or page.cursor or cursor or page.unknown or page.secret
@@ -86,7 +89,9 @@ async def list_jobs(
         # A name with a number sign is only for reading: no command accepts it as an id.
         items = [item for item in page.items if not out.quiet or is_id(item.status.id)]
         rows = [_row(item.status) for item in items]
-        out.table(["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"], rows, shrink=(6, 3, 2))
+        head = ["ID", "STATE", "QUEUE", "TASK", "ATTEMPT", "AGE", "WORKER"]
+        look = Look(right=(4, 5), ids=0, styles={1: state_style, 6: faint})
+        out.table(head, rows, shrink=(6, 3, 2), look=look)
         if empty:
             out.note(empty)
     for path in page.unknown:
@@ -97,42 +102,6 @@ async def list_jobs(
         short = len(page.items) < limit
         scanned = f"scanned {page.scanned:,} messages so far; " if short else ""
         out.note(f"{scanned}more: --cursor {page.cursor}")
-
-
-@commands.command()
-async def show(job_id: Id, queue: JobQueue = None, task: JobTask = None) -> None:
-    """Show everything known about one job."""
-    check_names([job_id], queue, task)
-    async with state.reader() as app:
-        status = await app.jobs.get(job_id, queue=queue, task=task)
-    out = state.out
-    if out.as_json:
-        out.json(status.as_dict())
-        return
-    details = status.as_dict()
-    for name in _SHOWN:
-        if details[name] not in (None, "", 0):
-            out.data(f"{name:<13}{one_line(str(details[name]), None)}")
-    if status.progress is not None or status.message:
-        share = f"{status.progress:.0%}" if status.progress is not None else ""
-        shown = " ".join(filter(None, (share, status.message)))
-        out.data(f"{'progress':<13}{one_line(shown, None)}")
-    if status.priority not in (None, status.lane):
-        out.data(f"{'priority':<13}{status.priority}")
-    if status.cancel is not None:
-        requested = "" if status.state is JobState.CANCELLED else "requested "
-        why = f"{requested}by {status.cancel['by'] or '-'}: {status.cancel['reason'] or '-'}"
-        out.data(f"{'cancel':<13}{one_line(why, None)}")
-    if status.state is JobState.SUCCEEDED:
-        out.data(f"{'result':<13}{json_line(status.result)}")
-    for entry in status.history:
-        what = f"attempt {entry.get('attempt')}: {entry.get('type')}: {entry.get('text', '')}"
-        out.data(f"{'failed':<13}{one_line(what, None)}")
-    for entry in status.replays:
-        what = f"by {entry.get('by') or '-'}: {entry.get('why') or '-'}"
-        out.data(f"{'replayed':<13}{one_line(what, None)}")
-    if status.traceback is not None:
-        out.data("\n" + printable(status.traceback.rstrip()))
 
 
 @commands.command()
@@ -148,6 +117,7 @@ async def wait(
     check_names([job_id], queue, task)
     limit = read_duration("--wait-timeout", wait_timeout)
     async with state.reader() as app:
+        job_id = await complete_id(app.jetstream, job_id, queue, task)
         handle = await app.job(job_id, queue=queue, task=task)
         try:
             async with explaining(app, handle):
@@ -237,9 +207,10 @@ async def _each(
     """Change each job and print the outcome; returns the exit code."""
     check_names(ids, queue, task)
     async with state.reader() as app:
-        for job_id in dict.fromkeys(ids):
+        whole = dict.fromkeys([await complete_id(app.jetstream, job_id, queue, task) for job_id in ids])
+        for job_id in whole:
             await app.jobs.locate(job_id, queue, task)  # all must exist, otherwise nothing is changed
-        answers = [await change(app, job_id) for job_id in dict.fromkeys(ids)]
+        answers = [await change(app, job_id) for job_id in whole]
     out = state.out
     if out.as_json:
         out.json({"items": [one.as_dict() for one in answers], "cursor": None})

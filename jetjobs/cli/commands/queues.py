@@ -12,8 +12,10 @@ from jetjobs.cli.exit_codes import DONE, REFUSED
 from jetjobs.cli.state import operator, state
 from jetjobs.cli.terminal.empty import NOT_SET_UP
 from jetjobs.cli.terminal.options import Reason, Yes, optional, read_duration
+from jetjobs.cli.terminal.palette import dead_style, late_style, long_wait, state_style
 from jetjobs.cli.terminal.progress import progress
 from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import one_line, rate
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
@@ -28,6 +30,7 @@ HEAD = (
     "QUEUE", "STATE", "QUEUED", "RUNNING", "SCHEDULED", "RETRYING", "DEAD", "OLDEST", "IN/s", "OUT/s", "WORKERS",
     "SLOTS",
 )  # fmt: skip
+_LOOK = Look(right=range(2, len(HEAD)), styles={1: state_style, 5: late_style, 6: dead_style, 7: long_wait})
 
 
 @commands.command("list")
@@ -38,7 +41,7 @@ async def list_queues() -> None:
     if state.out.as_json:
         state.out.json({"items": [queue.summary() for queue in found], "cursor": None})
         return
-    state.out.table(list(HEAD), [_row(queue) for queue in found])
+    state.out.table(list(HEAD), [_row(queue) for queue in found], look=_LOOK)
     if not found:
         state.out.note(NOT_SET_UP)
 

@@ -13,6 +13,8 @@ from jetjobs.cli.completion import schedule_names
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.empty import next_step, or_empty
 from jetjobs.cli.terminal.options import optional, present, read_duration
+from jetjobs.cli.terminal.palette import late_style, state_style
+from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import LONG_NAME, ago, json_line, shorten
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound, ResultError
@@ -28,6 +30,7 @@ Every = Annotated[
     str | None, typer.Option(help="Interval instead of a cron expression: 30s, 5m, 1d.", metavar="DURATION")
 ]
 HEAD = ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
+_LOOK = Look(right=(2, 4, 5, 6), styles={1: state_style, 5: late_style, 6: late_style})
 _NAME = 20
 """Columns that a long name keeps on a terminal, so that state and next scheduled time remain."""
 _SHOWN_TIMES = 5
@@ -52,7 +55,7 @@ async def list_schedules() -> None:
     if state.out.as_json:
         state.out.json({"items": [info.as_dict() for info in found], "cursor": None})
         return
-    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7), least=_NAME)
+    state.out.table(HEAD, [_row(info, now) for info in found], shrink=(3, 7), least=_NAME, look=_LOOK)
     if empty:
         state.out.note(empty)
 

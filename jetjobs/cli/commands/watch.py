@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jetjobs.admin.partial_ids import complete_id
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.jobs import check_names
 from jetjobs.cli.commands.top import Top
@@ -49,6 +50,7 @@ async def watch(
     async with state.reader() as app:
         if not ids:
             return await _watch_running(app, queue, task, on_terminal)
+        ids = list(dict.fromkeys([await complete_id(app.jetstream, job_id, queue, task) for job_id in ids]))
         handles = [await app.job(job_id, queue=queue, task=task) for job_id in ids]
         block = Block(ids) if on_terminal else None
         ends = await asyncio.gather(*(_follow(handle, block) for handle in handles))

@@ -13,7 +13,9 @@ from jetjobs.cli.completion import queue_names, worker_names
 from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import Yes
+from jetjobs.cli.terminal.palette import state_style
 from jetjobs.cli.terminal.prompts import confirmed
+from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
@@ -54,7 +56,8 @@ async def list_workers(
     if state.out.as_json:
         state.out.json({"items": [record.summary() for record in found], "cursor": None})
         return
-    state.out.table(HEAD, [_row(record) for record in found])
+    look = Look(right=(3, 4, 5, 6, 8), styles={1: state_style})
+    state.out.table(HEAD, [_row(record) for record in found], look=look)
     if not found:
         of_queue = f" for queue {queue!r}" if queue is not None else ""
         state.out.note(f"no running workers{of_queue}; start one with `jetjobs worker`")

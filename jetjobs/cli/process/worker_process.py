@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,8 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
     settings = app.settings
     options = {**options, "name": options["name"] or default_name()}
     origin = {"app": app.name, "worker_id": options["name"]}
-    set_up(settings.observe.log_level, settings.observe.log_format, job_fields, origin)
+    colour = state.out.coloured(sys.stderr)
+    set_up(settings.observe.log_level, settings.observe.log_format, job_fields, origin, colour=colour)
     app.observe(log_event)
     async with app:
         queues = options["queues"]

@@ -10,16 +10,20 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import traceback
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 from jetjobs.cli.exit_codes import FAILED, READER_GONE
-from jetjobs.cli.terminal.table import aligned, drop, fit, natural_widths, printable_rows
-from jetjobs.cli.terminal.text import LONG_NAME, printable
+from jetjobs.cli.terminal.palette import FAINT, code_of
+from jetjobs.cli.terminal.table import Look, aligned, drawn, drop, fit, natural_widths, printable_rows
+from jetjobs.cli.terminal.text import LONG_NAME, one_line, printable, short_id
 from jetjobs.model.views.error_text import format_traceback
 from jetjobs.model.wire.lenient_json import write_json
 
+MAX_FACT = 2_000
+"""Characters of one value that a terminal gets. Elsewhere nothing is cut."""
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -32,7 +36,12 @@ class Output:
         self.as_json = as_json or lines
         self.lines = lines
         self.quiet = quiet and not self.as_json
-        self.colour = colour and _colour_wanted()
+        self._may_colour = colour
+        self.colour = self.coloured(sys.stdout)
+
+    def coloured(self, stream: TextIO) -> bool:
+        """Whether text for this stream is coloured."""
+        return self._may_colour and _colour_wanted(stream)
 
     def data(self, text: str, *, painted: bool = False) -> None:
         """`painted`: the text contains what `paint` returned and is safe to print as it is."""
@@ -47,9 +56,23 @@ class Output:
     def note(self, text: str, *, painted: bool = False) -> None:
         print(text if painted else printable(text), file=sys.stderr)
 
-    def paint(self, text: str, code: str) -> str:
+    def paint(self, text: str, style: str) -> str:
+        """The text in a style of the palette."""
         text = printable(text)
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+        return f"\x1b[{code_of(style)}m{text}\x1b[0m" if self.colour and style else text
+
+    def fact(self, label: str, value: str, style: str = "", width: int = 13) -> None:
+        """Print a label and a value on one line. On a terminal the value is wrapped, and cut if it is long."""
+        value = value if value.isprintable() else one_line(value, None)
+        if not sys.stdout.isatty():
+            self.data(self.paint(f"{label:<{width}}", FAINT) + self.paint(value, style), painted=True)
+            return
+        if len(value) > MAX_FACT:
+            value = f"{value[:MAX_FACT]}… ({len(value):,} characters; --json prints all)"
+        room = max(20, shutil.get_terminal_size().columns - width)
+        for line in textwrap.wrap(value, room, break_on_hyphens=False) or [""]:
+            self.data(self.paint(f"{label:<{width}}", FAINT) + self.paint(line, style), painted=True)
+            label = ""
 
     def table(
         self,
@@ -58,26 +81,34 @@ class Output:
         shrink: tuple[int, ...] = (),
         name: int | None = 0,
         least: int = LONG_NAME,
+        look: Look = Look(),  # noqa: B008 - a tuple
     ) -> None:
         """Print aligned columns without boxes; with `--quiet`, only the column `name`.
 
         On a terminal, lines are made to fit: first the columns of `shrink` are narrowed in this order, then the
         first column down to `least` or half of the line, then columns are dropped from the right. Elsewhere
-        nothing is cut.
+        nothing is cut, ids included.
         """
         rows = printable_rows(rows)
         if self.quiet and name is not None:
             for row in rows:
                 self.data(row[name])
             return
-        widths = natural_widths(head, rows)
-        if sys.stdout.isatty():
-            room = shutil.get_terminal_size().columns
-            widths = drop(fit(widths, head, shrink, room), room, least)
-        heading, *lines = aligned([head, *rows], widths)
-        self.data(self.paint(heading, "1"), painted=True)
-        for line in lines:
-            self.data(line, painted=True)
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        if not room and not self.colour:
+            for line in aligned([head, *rows], natural_widths(head, rows), look.right):
+                self.data(line, painted=True)
+            return
+        from rich.cells import cell_len
+
+        if room and look.ids is not None:
+            for row in rows:
+                row[look.ids] = short_id(row[look.ids])
+        shown = head[:-1] if room and look.below is not None else head
+        widths = natural_widths(shown, rows, cell_len)
+        if room:
+            widths = drop(fit(widths, shown, shrink, room), room, least)
+        self.data(drawn([head, *rows], widths, look, room, colour=self.colour), painted=True)
 
     def error(self, message: str, hint: str | None, code: int) -> None:
         if self.as_json:
@@ -124,7 +155,7 @@ def _plain(value: Any) -> str:
     return str(value.isoformat() if isinstance(value, datetime) else value)
 
 
-def _colour_wanted() -> bool:
+def _colour_wanted(stream: TextIO) -> bool:
     if os.environ.get("FORCE_COLOR"):
         return True
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()

@@ -1,10 +1,24 @@
-"""Layout of tables: column widths that fit a terminal, and aligned lines."""
+"""Layout of tables: column widths that fit a terminal, and aligned lines, with colours where they are wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from jetjobs.cli.terminal.palette import BOLD, FAINT, Style
 from jetjobs.cli.terminal.text import LONG_NAME, one_line, shorten
+
+
+class Look(NamedTuple):
+    """How columns are shown, by their index."""
+
+    right: Collection[int] = ()
+    """Aligned to the right: numbers and durations."""
+    styles: Mapping[int, Style] = {}
+    ids: int | None = None
+    """Job ids. On a terminal only the last characters of each are shown."""
+    below: int | None = None
+    """On a terminal, this column, which is the last one, is shown below its row, where it has the whole line."""
 
 
 def printable_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -12,16 +26,79 @@ def printable_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[cell if cell.isprintable() else one_line(cell, None) for cell in row] for row in rows]
 
 
-def natural_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+def natural_widths(
+    head: Sequence[str], rows: Sequence[Sequence[str]], measure: Callable[[str], int] = len
+) -> list[int]:
     """The width of each column if nothing is cut."""
-    return [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    return [max(measure(row[i]) for row in [head, *rows]) for i in range(len(head))]
 
 
-def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int], right: Collection[int] = ()) -> Iterator[str]:
     """One line for each row. Columns beyond the last width are left out."""
     for row in rows:
-        cells = zip(row, widths, strict=False)
-        yield "  ".join(shorten(cell, width).ljust(width) for cell, width in cells).rstrip()
+        cells = enumerate(zip(row, widths, strict=False))
+        yield "  ".join(
+            shorten(cell, width).rjust(width) if index in right else shorten(cell, width).ljust(width)
+            for index, (cell, width) in cells
+        ).rstrip()
+
+
+def drawn(rows: Sequence[Sequence[str]], widths: Sequence[int], look: Look, room: int, *, colour: bool) -> str:
+    """The lines of a table, drawn by rich; the first row is the heading. `room` is the width of a line, or 0.
+
+    Wide characters take two columns here.
+    """
+    from rich.cells import cell_len, set_cell_size
+    from rich.text import Text
+
+    def line(row: Sequence[str], plain: str | None) -> Text:
+        text = Text(end="\n")
+        for index, width in enumerate(widths):
+            cell = row[index]
+            if cell_len(cell) > width:
+                cell = set_cell_size(cell, width - 1).rstrip() + "…"
+            style = plain if plain is not None else look.styles[index](row[index]) if index in look.styles else ""
+            padding = " " * (width - cell_len(cell))
+            text.append(padding if index in look.right else "")
+            text.append(cell, style or None)
+            text.append(("" if index in look.right else padding) + "  ")
+        text.rstrip()
+        return text
+
+    lines = [line(rows[0], BOLD)]
+    for row in rows[1:]:
+        lines.append(line(row, None))
+        if look.below is not None and room and row[look.below]:
+            indent = min(widths[0] + 2, room // 4)
+            under = row[look.below]
+            if cell_len(under) > room - indent:
+                under = set_cell_size(under, max(1, room - indent - 1)).rstrip() + "…"
+            lines.append(Text(" " * indent).append(under, FAINT))
+    return rendered(lines, colour=colour)
+
+
+def rendered(lines: Sequence[object], *, colour: bool) -> str:
+    """Lines of rich as text, printed by the caller: rich itself would exit when a pipe is closed."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    found = Console(file=StringIO(), force_terminal=True).color_system
+    system = found or "standard"  # none for TERM=dumb, which FORCE_COLOR overrides
+    console = Console(
+        file=StringIO(),
+        force_terminal=True,
+        no_color=False,
+        color_system=system if colour else None,  # type: ignore[arg-type]  # it is one of its own names
+        width=100_000,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console.capture() as capture:
+        for line in lines:
+            console.print(line, soft_wrap=True)
+    return capture.get().rstrip("\n")
 
 
 def total(widths: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
 from jetjobs.jetstream.jobs.results import Results
-from jetjobs.jetstream.jobs.status import dead_status, done_status, live_status
+from jetjobs.jetstream.jobs.status import dead_status, done_status, live_status, with_sent
 from jetjobs.jetstream.messages.codec import header_number, identify, read_replays, run_of
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence, last_on, look_twice
 from jetjobs.jetstream.messages.payloads import Payloads
@@ -205,7 +205,7 @@ class JobLocator:
             if record is not None and record.state is not None and alive in (None, record.run):
                 return record
             if dead is not None and alive in (None, dead.headers.get(h.RUN)):
-                return dead_status(dead, queue, task, job_id)
+                return with_sent(dead_status(dead, queue, task, job_id), dead)
             if live is not None:
                 return await self._live_status(live, queue, task, job_id)
         running = await self.running_without_id(queue, task, job_id)
@@ -221,7 +221,7 @@ class JobLocator:
 
     async def _live_status(self, live: StoredMessage, queue: str, task: str, job_id: str) -> JobStatus:
         running = {} if JobSubject.parse_any(live.subject).lane in n.WAITING else await self._running(job_id)
-        return live_status(live, queue, task, job_id, running)
+        return with_sent(live_status(live, queue, task, job_id, running), live)
 
     async def _running(self, job_id: str) -> dict[str, Any]:
         bucket = self._names.running_bucket

@@ -22,11 +22,12 @@ from jetjobs.jetstream.messages.codec import (
 from jetjobs.jetstream.messages.get import StoredMessage
 from jetjobs.model.errors import MalformedJob
 from jetjobs.model.job import JobState, JobStatus, lineage_of
-from jetjobs.model.masking import mask, mask_result, read_paths
+from jetjobs.model.masking import mask, mask_result, read_paths, shown_arguments
 from jetjobs.model.outcome import parked_text
 from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.ids import NO_KEY, parse_id
 from jetjobs.model.wire.lenient_json import as_int, as_time, read_iso_time, read_json, read_record, text_or_none
 from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_tokens, kv_stream, kv_subject
 
@@ -73,6 +74,7 @@ def live_status(live: StoredMessage, queue: str, task: str, job_id: str, running
         parent=parent,
         root=root,
         traceback=read_traceback(live.headers),
+        key=_key(job_id),
     )
 
 
@@ -89,6 +91,17 @@ def _priority(headers: Mapping[str, str], lane: str) -> str | None:
     elif lane == n.RETURNED:
         lane = headers.get(h.LANE, "")
     return lane if lane in n.PRIORITIES else None
+
+
+def with_sent(status: JobStatus, message: StoredMessage) -> JobStatus:
+    """The status with what the caller has sent: headers and arguments. Lists leave them out."""
+    headers = {k: v for k, v in message.headers.items() if not k.lower().startswith(h.OWN_PREFIXES)}
+    return replace(status, headers=headers, arguments=shown_arguments(message.data, message.headers))
+
+
+def _key(job_id: str) -> str | None:
+    key = parse_id(job_id).key
+    return None if key == NO_KEY else key
 
 
 def due_time(headers: Mapping[str, str]) -> float | None:
@@ -125,6 +138,7 @@ def done_status(record: Mapping[str, Any], queue: str, task: str, job_id: str) -
         cancel=_cancel_in(record) if state is JobState.CANCELLED else None,
         parent=text_or_none(record.get("parent")),
         root=text_or_none(record.get("root")),
+        key=_key(job_id),
     )
 
 
@@ -159,6 +173,7 @@ def dead_status(letter: StoredMessage, queue: str, task: str, job_id: str) -> Jo
         parent=parent,
         root=root,
         traceback=text_or_none(cause.get("traceback")) or None,
+        key=_key(job_id),
     )
 
 

@@ -88,7 +88,7 @@ class DeadLetter(Record):
 @public("jetjobs.admin")
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup(Record):
-    """Dead letters with the same cause: their number, and when the first and the last died."""
+    """Dead letters with the same cause: their number, when the first and last died, and the last of them."""
 
     queue: str
     task: str
@@ -97,6 +97,10 @@ class DeadLetterGroup(Record):
     count: int
     first: datetime | None
     last: datetime | None
+    example: str = ""
+    """The job id of the last letter."""
+    text: str = ""
+    """The error message of the last letter."""
 
 
 @public("jetjobs.admin")

@@ -65,6 +65,8 @@ class JobQuery:
     """Only jobs whose current message was stored since then."""
     where: tuple[tuple[str, str], ...] = ()
     """Pairs of argument path and value, such as ("args.user.id", "7")."""
+    key: str | None = None
+    """Only jobs with this key, of all states unless one is given, newest first."""
 
     def __post_init__(self) -> None:
         if self.state is not None:
@@ -77,8 +79,14 @@ class JobQuery:
     @property
     def fingerprint(self) -> str:
         # Without the time itself: `--since 1h` is another time at each call.
-        text = repr((self.state, self.queue, self.task, self.since is not None, self.where))
+        text = repr((self.state, self.queue, self.task, self.since is not None, self.where, self.key))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def selects(self, status: JobStatus) -> bool:
+        """Whether the state of a job, and the time since when it has it, match."""
+        entered = status.ended_at or status.enqueued_at
+        recent = self.since is None or (entered is not None and entered >= self.since)
+        return recent and self.state in (None, status.state)
 
     def matches(self, arguments: dict[str, Any] | None) -> bool:
         """Whether the arguments match `where`, compared as JSON or else as text."""
