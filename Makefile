@@ -18,7 +18,7 @@ SECONDS ?= 60
 CLUSTER ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs constraints bench chaos soak up down clean
+.PHONY: help setup demo test check docs screenshots constraints bench chaos soak up down clean
 
 help: ## list the targets
 	@echo "jetjobs: make TARGET"
@@ -47,6 +47,9 @@ check: $(STAMP) ## check format, lint and types
 
 docs: $(STAMP) ## make docs/reference/cli.md from the code
 	$(BIN)/python -m jetjobs.cli.reference > docs/reference/cli.md
+
+screenshots: $(STAMP) ## draw the images in docs/images; some of them with ARGS="jobs-list doctor"
+	$(BIN)/python -m tests.screenshots $(ARGS)
 
 constraints: ## pin the development dependencies in constraints.txt; needs uv
 	uv pip compile --quiet --universal --generate-hashes --upgrade --no-annotate --no-header --no-emit-index-url \

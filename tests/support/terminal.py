@@ -55,7 +55,7 @@ class Terminal:
         os.close(slave)
         self.text = ""
 
-    def _read(self, timeout: float) -> bool:
+    def read(self, timeout: float) -> bool:
         """Read what is available. False at the end."""
         if not select.select([self._master], [], [], timeout)[0]:
             return True
@@ -69,7 +69,7 @@ class Terminal:
     def wait_for(self, text: str, timeout: float = 30) -> None:
         give_up = time.monotonic() + timeout
         while text not in self.text:
-            if not self._read(0.2) or time.monotonic() > give_up:
+            if not self.read(0.2) or time.monotonic() > give_up:
                 raise AssertionError(f"no {text!r} in:\n{self.text}")
 
     def press(self, keys: str) -> None:
@@ -78,7 +78,7 @@ class Terminal:
     def end(self, timeout: float = 30) -> int:
         """Read to the end and return the exit code."""
         give_up = time.monotonic() + timeout
-        while self._read(0.2):
+        while self.read(0.2):
             if time.monotonic() > give_up:
                 raise AssertionError(f"still running:\n{self.text}")
         return self.popen.wait(10)

@@ -272,9 +272,32 @@ def test_lines_of_others_say_whose_they_are() -> None:
 
 
 def test_colour_only_where_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    assert console(record_of(DEAD, caplog), colour=True).startswith("\x1b[31m")
+    dead = console(record_of(DEAD, caplog), colour=True)
+    assert "\x1b[31m✗\x1b[0m greet \x1b[2mu1\x1b[0m \x1b[31mdead-lettered\x1b[0m after 12 ms" in dead
+    assert "\x1b[32msucceeded\x1b[0m in 12 ms" in console(record_of(finished(), caplog), colour=True)
+    assert "\x1b[33mwarning: \x1b[0mconnection lost" in console(
+        record_of(ConnectionLost("x"), caplog), colour=True
+    )
     assert "\x1b" not in console(record_of(DEAD, caplog))
-    assert "\x1b" not in console(record_of(finished(), caplog), colour=True)
+
+
+def test_texts_from_outside_cannot_colour_a_coloured_line(caplog: pytest.LogCaptureFixture) -> None:
+    hostile = "\x1b[2J\x07"
+    event = JobFinished(
+        "mail", hostile, hostile, 2, "retried", 0.1, 0.1, error=ErrorInfo(hostile, hostile, hostile)
+    )
+    shown = console(record_of(event, caplog), colour=True)
+    assert "\x1b[2J" not in shown
+    assert "\x07" not in shown
+
+
+def test_a_line_names_its_job_once() -> None:
+    fields = {"job_id": "01a1e2531c847834a12f8c60fdba4d6e", "task": "pay", "queue": "mail", "attempt": 1}
+    record = a_record("paid", amount=5, root_id=fields["job_id"], **fields)
+    assert console(record) == "shop: paid  amount=5  pay 01a1e2531c847834a12f8c60fdba4d6e"
+    assert ConsoleFormatter(False, short=True).format(record).endswith("shop: paid  amount=5  pay 60fdba4d6e")
+    again = a_record("paid", root_id="another", **{**fields, "attempt": 3})
+    assert console(again) == "shop: paid  pay 01a1e2531c847834a12f8c60fdba4d6e attempt 3"
 
 
 # Set up

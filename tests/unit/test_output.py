@@ -7,9 +7,11 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
+from rich.cells import cell_len
 
 from jetjobs.cli.terminal.output import Output
-from jetjobs.cli.terminal.table import drop, fit
+from jetjobs.cli.terminal.palette import dead_style, state_style
+from jetjobs.cli.terminal.table import Look, drop, fit
 from jetjobs.cli.terminal.text import json_line, one_line, printable, shorten
 
 
@@ -162,3 +164,51 @@ def test_a_value_for_people_is_json_still(capsys: pytest.CaptureFixture[str]) ->
     assert all(c.isprintable() or c == "\n" for c in printed)
     assert "é" in printed
     assert json.loads(printed) == value
+
+
+def test_a_table_on_a_terminal_has_short_ids_numbers_to_the_right_and_colours(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, 80)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    head, rows = ["ID", "STATE", "DEAD"], [["a" * 22 + "0123456789", "paused 5m", "7"], ["b", "late", "1,234"]]
+    look = Look(right=(2,), ids=0, styles={1: state_style, 2: dead_style})
+    Output().table(head, rows, look=look)
+    assert capsys.readouterr().out.splitlines() == [
+        "ID          STATE       DEAD",
+        "0123456789  paused 5m      7",
+        "b           late       1,234",
+    ]
+    monkeypatch.delenv("NO_COLOR")
+    Output().table(head, rows, look=look)
+    shown = capsys.readouterr().out
+    assert "\x1b[33mpaused 5m\x1b[0m" in shown
+    assert "\x1b[38;5;208mlate\x1b[0m" in shown
+    assert "\x1b[31m1,234\x1b[0m" in shown
+
+
+def test_a_wide_character_takes_two_columns_and_a_hostile_one_is_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, 20)
+    Output().table(["NAME", "N"], [["進捗進捗進捗進捗進捗進捗", "1"], [ESCAPE, "2"]], look=Look(right=(1,)))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(cell_len(line) <= 20 for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("columns", [1, 10, 40, 80])
+def test_a_fact_is_wrapped_to_the_terminal_and_cut_if_it_is_huge(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch, columns)
+    Output().fact("arguments", "x" * 1_000_000)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= max(33, columns)
+    whole = "".join(line[13:].replace(" ", "") for line in lines)
+    assert whole.endswith("…(1,000,000characters;--jsonprintsall)")
+
+
+def test_a_fact_in_a_pipe_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().fact("arguments", "a  b" * 100_000)
+    assert capsys.readouterr().out == "arguments    " + "a  b" * 100_000 + "\n"

@@ -46,7 +46,10 @@ async def show(job_id: Id, queue: JobQueue = None, task: JobTask = None) -> None
         state.out.fact("priority", str(status.priority))
     _show_times(status, details)
     _show_progress(status)
-    _named(details, ("reason", "how", "error"), {"error": DEAD, "reason": LATE})
+    _named(details, ("reason", "how"), {"reason": DEAD if status.state is JobState.DEAD else LATE})
+    last = status.history[-1] if status.history else {}
+    if status.error != f"{last.get('type')}: {last.get('text')}" or not sys.stdout.isatty():  # it follows below
+        _named(details, ("error",), {"error": DEAD})
     _named(details, _ORIGIN)
     _show_sent(status)
     if status.cancel is not None:
