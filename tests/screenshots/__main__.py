@@ -202,7 +202,7 @@ def stage() -> Iterator[Stage]:
 
 def draw(name: str, columns: int, typed: str, shown: str) -> None:
     """Write what a terminal shows as an image."""
-    text = shown.replace("\r\n", "\n").rstrip()
+    text = re.sub(r"\r+\n", "\n", shown).rstrip()
     console = Console(record=True, width=columns, file=StringIO(), force_terminal=True, highlight=False)
     console.print(Text.assemble(("$ ", "green"), (typed, "bold")))
     for line in text.split("\n"):

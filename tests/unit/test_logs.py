@@ -292,7 +292,12 @@ def test_texts_from_outside_cannot_colour_a_coloured_line(caplog: pytest.LogCapt
 
 
 def test_a_line_names_its_job_once() -> None:
-    fields = {"job_id": "01a1e2531c847834a12f8c60fdba4d6e", "task": "pay", "queue": "mail", "attempt": 1}
+    fields: dict[str, Any] = {
+        "job_id": "01a1e2531c847834a12f8c60fdba4d6e",
+        "task": "pay",
+        "queue": "mail",
+        "attempt": 1,
+    }
     record = a_record("paid", amount=5, root_id=fields["job_id"], **fields)
     assert console(record) == "shop: paid  amount=5  pay 01a1e2531c847834a12f8c60fdba4d6e"
     assert ConsoleFormatter(False, short=True).format(record).endswith("shop: paid  amount=5  pay 60fdba4d6e")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TextIO
 
+from jetjobs.cli.state import state
 from jetjobs.cli.terminal.screen import terminal_size
 from jetjobs.cli.terminal.text import cut
 from jetjobs.define.handle import JobHandle
@@ -57,20 +58,14 @@ def line(status: JobStatus, columns: int) -> str:
 @contextlib.contextmanager
 def progress(word: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar that counts things done. Call the yielded function with each number done. Needs a terminal."""
-    done = drawn = 0
-    shown = total > 1 and sys.stderr.isatty()
+    if total <= 1 or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    def step(count: int = 1) -> None:
-        nonlocal done, drawn
-        done += count
-        if shown and (done - drawn >= 20 or done >= total):
-            drawn = done
-            filled = min(WIDTH, WIDTH * done // total)
-            bar = "█" * filled + "·" * (WIDTH - filled)
-            print(f"\r{bar} {done}/{total} {word}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield step
-    finally:
-        if shown:
-            print(file=sys.stderr)
+    console = Console(stderr=True, no_color=not state.out.coloured(sys.stderr))
+    columns = (BarColumn(WIDTH), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(word, total=total)
+        yield lambda count: bar.advance(task, count)
