@@ -98,7 +98,7 @@ async def test_a_schedule_from_put_to_delete(shell: Shell, schedules: Shell, tru
     table = schedules("list").stdout.splitlines()
     assert table[0].split() == ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEUE"]
     assert re.fullmatch(
-        r"mornings  on +in \S+( s)? +0 9 \* \* 1-5 Europe/Berlin  - +- +0 +greet  default", table[1]
+        r"mornings  on +in \S+( s)? +0 9 \* \* 1-5 Europe/Berlin +- +- +0 +greet  default", table[1]
     ), table[1]
     assert schedules("list", "--quiet").stdout == "mornings\n"
 

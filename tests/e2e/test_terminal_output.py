@@ -137,7 +137,9 @@ async def test_a_job_is_shown_with_what_was_sent_and_every_failure(app: JetJobs,
         shown = on_terminal(shell, "jobs", "show", sent, columns=columns)
         assert fits(shown.partition("Traceback")[0], columns)
     plain = ANSI.sub("", shown)
-    assert re.search(r"^enqueued_at  (just now|\d+ s ago) +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC$", plain, re.MULTILINE)
+    assert re.search(
+        r"^enqueued_at  (just now|\d+ s ago) +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC$", plain, re.MULTILINE
+    )
     assert re.search(r"^due_at       in (59 min|1 h) ", plain, re.MULTILINE)
     assert 'arguments    {"name": "Ada", "card": "***"}' in plain
     assert "header       Trace-Id: b7ad" in plain

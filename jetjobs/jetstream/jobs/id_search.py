@@ -22,8 +22,8 @@ from jetjobs.model.wire.subjects import (
 )
 
 SEARCH_LIMIT = 100_000
-"""Subjects of a stream that the server lists for one search: the most that one answer contains, about 0.2 s of its
-time. A stream with more is not searched."""
+"""Subjects of a stream that the server lists for one search: the most that one answer contains, which takes half
+a second. A stream with more is not searched."""
 _SEQUENCE = re.compile(r"-([1-9][0-9]{0,18})$", re.ASCII)
 
 
