@@ -17,7 +17,7 @@ from jetjobs.cli.state import state
 from jetjobs.cli.terminal.options import JobQueue, JobTask
 from jetjobs.cli.terminal.progress import line as bar_line
 from jetjobs.cli.terminal.screen import terminal_size
-from jetjobs.cli.terminal.text import cut, shorten
+from jetjobs.cli.terminal.text import cut, short_id
 from jetjobs.define.handle import JobHandle
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError
@@ -91,7 +91,7 @@ class Block:
 
     def show(self, status: JobStatus) -> None:
         columns, rows = terminal_size(sys.stdout)
-        name = shorten(status.id, max(8, columns // 2))
+        name = short_id(status.id)
         text = f"{name}  {describe(status, columns - len(name) - 2)}"
         self._lines[status.id] = text
         if len(self._lines) >= rows:
