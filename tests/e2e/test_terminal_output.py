@@ -228,3 +228,21 @@ def test_progress_events_come_only_on_request(shell: Shell, app: JetJobs) -> Non
         assert "job.progress" not in quiet.text
         shown = next(line for line in quiet.lines if "job.retried" in line)
         assert re.search(r"ran \d+ ms  retry in 1h00m  ValueError: first", shown)
+
+
+def test_no_color_also_holds_for_the_logs_of_a_worker_and_of_dev(shell: Shell) -> None:
+    folder = shell.folder
+    for arguments, env, coloured in (
+        (["worker", "--burst"], COLOURED, True),
+        (["worker", "--burst", "--no-color"], COLOURED, False),
+        (["worker", "--burst"], {**COLOURED, "NO_COLOR": "1"}, False),
+    ):
+        with Terminal(arguments, folder, {**shell.env, **env}) as terminal:
+            assert terminal.end(60) == 0, terminal.text
+        assert "worker ready" in terminal.text
+        assert ("\x1b[2m" in terminal.text) is coloured
+    with Terminal(["dev", "--store", "memory", "--no-reload", "--no-color"], folder, COLOURED) as terminal:
+        terminal.wait_for("worker ready", 60)
+        terminal.press("\x03")
+        terminal.end(60)
+    assert "\x1b" not in terminal.text

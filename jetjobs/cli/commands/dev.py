@@ -142,6 +142,7 @@ def _command(app: str | None, slots: int) -> tuple[list[str], dict[str, str]]:
     for flag, value in options:
         command += [flag, str(value)] if value else []
     command += ["--timeout", f"{state.timeout_s}s"] if state.timeout_s else []
+    command += [] if state.out.may_colour else ["--no-color"]
     command += ["worker", "--slots", str(slots), "--log-format", "console"]
     return command + ([app] if app else []), environment
 

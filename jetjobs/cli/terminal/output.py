@@ -36,12 +36,12 @@ class Output:
         self.as_json = as_json or lines
         self.lines = lines
         self.quiet = quiet and not self.as_json
-        self._may_colour = colour
+        self.may_colour = colour
         self.colour = self.coloured(sys.stdout)
 
     def coloured(self, stream: TextIO) -> bool:
         """Whether text for this stream is coloured."""
-        return self._may_colour and _colour_wanted(stream)
+        return self.may_colour and _colour_wanted(stream)
 
     def data(self, text: str, *, painted: bool = False) -> None:
         """`painted`: the text contains what `paint` returned and is safe to print as it is."""
