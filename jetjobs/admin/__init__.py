@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
     from jetjobs.model.views.job_query import JobPage, JobQuery, ListedJob
     from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
+    from jetjobs.model.views.task_info import TaskDefinition, TaskInfo, TaskVersion
     from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
 
 __all__ = [
@@ -57,6 +58,9 @@ __all__ = [
     "RunningJob",
     "ScheduleInfo",
     "Schedules",
+    "TaskDefinition",
+    "TaskInfo",
+    "TaskVersion",
     "TopologyChange",
     "TopologyItem",
     "WorkerAnswers",
@@ -82,6 +86,7 @@ _HOMES = {
     "jetjobs.model.views.job_changes": "CancelAnswer CancelOutcome MoveAnswer MoveOutcome",
     "jetjobs.model.views.job_query": "JobPage JobQuery ListedJob",
     "jetjobs.model.views.queue_info": "LaneState Pause QueueState",
+    "jetjobs.model.views.task_info": "TaskDefinition TaskInfo TaskVersion",
     "jetjobs.model.views.worker_info": "QueueSlots RunningJob WorkerRecord",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.workers.control_client import ANSWER_S, WorkerAnswers, ask_all, read_answer
-from jetjobs.jetstream.workers.registry import list_workers
+from jetjobs.jetstream.workers.registry import list_tasks, list_workers
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import BrokerUnavailable, WorkerNotFound, WorkerSilent
 from jetjobs.model.public import public
+from jetjobs.model.views.task_info import TaskDefinition, TaskInfo, known_tasks
 from jetjobs.model.views.worker_info import WorkerRecord
 
 
@@ -25,6 +26,11 @@ class Workers:
     def __init__(self, jetstream: JetStreamClient) -> None:
         self._connection = jetstream.connection
         self._names = jetstream.names
+
+    async def tasks(self, declared: Iterable[TaskDefinition] = ()) -> list[TaskInfo]:
+        """The tasks that the live workers know, by name, with their definitions, and those of `declared`."""
+        workers = await list_workers(self._connection, self._names)
+        return known_tasks(workers, await list_tasks(self._connection, self._names), declared)
 
     async def list(self, queue: str | None = None) -> list[WorkerRecord]:
         """The live workers, by key; with `queue`, only those that serve it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, SchemaSerializer
 from pydantic_core.core_schema import (
     CoreConfig,
@@ -19,6 +19,9 @@ _MARK = "jetjobs_secret"
 _MASKING = frozenset({"_serialize_secret", "_serialize_secret_field"})
 """The serializers of pydantic's SecretStr, SecretBytes and Secret[T], which write asterisks."""
 _NO_SCHEMA = frozenset({"metadata", "serialization", "default", "config", "expected", "members"})
+_VALUES = frozenset({"default", "examples"})
+_BY_NAME = frozenset({"properties", "$defs"})
+"""Keys of a JSON schema whose value is an object by name: there, `default` is the name of a field."""
 _ITEMS = frozenset({"list", "set", "frozenset", "generator", "tuple"})
 
 
@@ -34,6 +37,32 @@ class Secret:
         schema: dict[str, Any] = dict(handler(source))
         schema["metadata"] = {**schema.get("metadata", {}), _MARK: True}
         return cast(CoreSchema, schema)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # As pydantic marks its own secret types.
+        return {**handler(schema), "writeOnly": True}
+
+    def __repr__(self) -> str:
+        return "Secret()"
+
+
+def without_values(node: Any) -> Any:
+    """A JSON schema without defaults and examples, which may contain secrets, and without the possible values of
+    secrets.
+    """
+    if isinstance(node, list):
+        return [without_values(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    dropped = _VALUES | {"enum", "const"} if node.get("writeOnly") is True else _VALUES
+    return {
+        key: {name: without_values(one) for name, one in value.items()}
+        if key in _BY_NAME and isinstance(value, dict)
+        else without_values(value)
+        for key, value in node.items()
+        if key not in dropped
+    }
 
 
 def secret_paths(schema: CoreSchema) -> frozenset[Path]:

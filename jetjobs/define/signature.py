@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import inspect
 import json
@@ -28,13 +29,14 @@ from typing_extensions import TypedDict
 
 from jetjobs.define.dependencies import INJECTED, Dependency, Depends, dependency_of, is_context
 from jetjobs.define.result_type import AS_JSON, ResultType, make_adapter, with_aliases
-from jetjobs.define.secret import revealing_serializer, secret_paths
+from jetjobs.define.secret import revealing_serializer, secret_paths, without_values
 from jetjobs.model.errors import (
     DefinitionError,
     DeliveryError,
     InvalidArguments,
     MalformedJob,
 )
+from jetjobs.model.views.task_info import MAX_SCHEMA
 
 _CONFIG = ConfigDict(extra="forbid", **AS_JSON)
 _AS_JSON = cast("CoreConfig", AS_JSON)  # both have these keys
@@ -51,6 +53,7 @@ class Signature:
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self.task = task
+        self._function = function
         self.parameters = _parameters(task, function)
         hints = _hints(task, function)
         self.dependencies: dict[str, Dependency] = {}
@@ -97,7 +100,7 @@ class Signature:
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """Hash of the JSON schema of the arguments, to detect workers with different versions of a task. Empty if
         a type has no JSON schema.
@@ -107,6 +110,27 @@ class Signature:
         except PydanticUserError:
             return ""
         return hashlib.sha256(json.dumps(schema, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the arguments for people and tools, without values of secrets. None if a type has no
+        JSON schema, or if it is too long to be published.
+        """
+        try:
+            schema = self._arguments.json_schema()
+        except PydanticUserError:
+            return None
+        text = json.dumps(without_values(schema) if self.secrets else schema, default=str)
+        return json.loads(text) if len(text) <= MAX_SCHEMA else None
+
+    def text(self) -> str:
+        """Name, arguments and result as people write them, without metadata of types and values of defaults."""
+        hints = typing.get_type_hints(self._function)
+        arguments = []
+        for name in self.names:
+            kind = "Secret" if (name,) in self.secrets else _kind(hints[name])  # a Literal contains its values
+            arguments.append(f"{name}: {kind}" + ("" if _required(self.parameters[name]) else " = ..."))
+        result = f" -> {_kind(hints['return'])}" if "return" in hints else ""
+        return f"{self.task}({', '.join(arguments)}){result}"
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, checked against their types. InvalidArguments names each invalid one."""
@@ -222,7 +246,16 @@ class Signature:
 def _written(parameter: inspect.Parameter) -> str:
     annotation = parameter.annotation
     kind = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return f"{parameter.name}: {kind}" + ("" if parameter.default is inspect.Parameter.empty else " = ...")
+    return f"{parameter.name}: {kind}" + ("" if _required(parameter) else " = ...")
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def _kind(hint: Any) -> str:
+    """A type as people write it. An address in it would differ between processes."""
+    return "None" if hint is type(None) else re.sub(r" at 0x[0-9a-f]+", "", inspect.formatannotation(hint))
 
 
 def _parameters(task: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

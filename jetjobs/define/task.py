@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import FunctionType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack
 
@@ -17,6 +18,7 @@ from jetjobs.model.errors import DefinitionError, InvalidArguments
 from jetjobs.model.masking import write_paths, write_result_paths
 from jetjobs.model.public import public
 from jetjobs.model.retry import RetryPolicy, check_attempts
+from jetjobs.model.views.task_info import MAX_DESCRIPTION, TaskDefinition
 from jetjobs.model.wire.headers import SECRET
 from jetjobs.model.wire.subjects import check_priority
 from jetjobs.model.wire.validation import check_token
@@ -122,6 +124,27 @@ class Task(Generic[P, R]):
     def names(self) -> tuple[str, ...]:
         """The name and the aliases."""
         return (self.name, *self.aliases)
+
+    @cached_property
+    def definition(self) -> TaskDefinition:
+        """The task as workers publish it and `jetjobs tasks` shows it."""
+        definition = TaskDefinition(
+            name=self.name,
+            queue=self.queue,
+            priority=self.priority,
+            aliases=self.aliases,
+            signature=self.signature.text(),
+            description=(inspect.getdoc(self.function) or "")[:MAX_DESCRIPTION],
+            retry=self.retry.as_dict(),
+            timeout=self.timeout,
+            result_ttl=self.result_ttl,
+            store_result=self.store_result,
+            isolation=self.isolation,
+            memory_limit=self.memory_limit,
+            secret=tuple(sorted(".".join(path) for path in self.signature.secrets)),
+            schema=self.signature.schema(),
+        )
+        return definition.with_fingerprint(self.signature.fingerprint)
 
     @property
     def isolated(self) -> bool:

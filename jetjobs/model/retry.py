@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.public import public
+from jetjobs.model.views.error_text import type_name
 from jetjobs.model.wire.lenient_json import read_json
 
 Backoff = Literal["exponential", "linear", "fixed"] | Callable[[int], Duration]
@@ -82,6 +83,20 @@ class RetryPolicy:
                 isinstance(k, type) and issubclass(k, BaseException) for k in kinds
             ):
                 raise DefinitionError(f"{name} must be a tuple of exception classes")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The policy as JSON: functions and exception classes by name."""
+        named = callable(self.backoff)
+        return {
+            "max_attempts": self.max_attempts,
+            "base_s": self.base.total_seconds(),
+            "cap_s": self.cap.total_seconds(),
+            "jitter": self.jitter,
+            "backoff": getattr(self.backoff, "__qualname__", "function") if named else self.backoff,
+            "max_age_s": None if self.max_age is None else self.max_age.total_seconds(),
+            "retry_on": [type_name(kind) for kind in self.retry_on],
+            "dead_on": [type_name(kind) for kind in self.dead_on],
+        }
 
     # The policy of a single job is sent in a header.
 

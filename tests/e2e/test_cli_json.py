@@ -182,6 +182,9 @@ def enqueue_and_look(session: Session) -> None:
     session.until("workers", "show", "snap", where=lambda worker: worker["running"])
     session("workers list")
     session("workers show", "snap")
+    session.until("tasks", "list", where=lambda found: all(item["workers"] for item in found["items"]))
+    session("tasks list")
+    session("tasks show", "greet")
     session("jobs cancel", "runs")
     session.check("errors", session.plain("jobs", "show", "missing", code=5))
 

@@ -78,8 +78,8 @@ async def test_a_worker_is_registered_while_it_runs(app: JetJobs, truth: Truth) 
             assert (record.busy, record.total) == (1, 4)
             assert [(job.id, job.task, job.queue) for job in record.running] == [(handle.id, "send", "mail")]
             assert record.tasks == {
-                "send": send.signature.fingerprint,
-                "other": other.signature.fingerprint,
+                "send": send.definition.fingerprint,
+                "other": other.definition.fingerprint,
             }
             assert record.memory_bytes > 5_000_000
             assert record.version
@@ -90,7 +90,7 @@ async def test_a_worker_is_registered_while_it_runs(app: JetJobs, truth: Truth) 
             assert (stored.headers or {})["Nats-TTL"] == f"{TTL_S}s"
             leave.set()
         assert await app.workers.list() == []
-        await eventually(lambda: truth.subjects(KV), 30, where=lambda found: found == {})
+        await eventually(lambda: truth.subjects(KV, "$KV.jobs-workers.*"), 30, where=lambda found: found == {})
 
 
 async def test_workers_with_the_same_name_have_different_keys(make_app: MakeApp) -> None:

@@ -9,6 +9,7 @@ from jetjobs.jetstream.queues.inspection import consumers_of
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.durations import show_duration
+from jetjobs.model.views.task_info import schema_hash
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire import subjects as n
 
@@ -57,8 +58,8 @@ async def schemas(context: CheckContext) -> list[CheckResult]:
     workers_by: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for worker in await live_workers(context.jetstream.connection, context.jetstream.names):
         for task, fingerprint in worker.tasks.items():
-            if fingerprint:
-                workers_by[task][fingerprint].append(worker.key)
+            if schema := schema_hash(fingerprint):
+                workers_by[task][schema].append(worker.key)
     for name, declared in (context.router.tasks if context.router is not None else {}).items():
         if declared.signature.fingerprint and name in workers_by:
             workers_by[name][declared.signature.fingerprint].append("this app")

@@ -48,9 +48,9 @@ def describe(error: BaseException) -> ErrorInfo:
     return ErrorInfo(type_name(error), message_of(error), format_traceback(error))
 
 
-def type_name(error: BaseException) -> str:
+def type_name(error: BaseException | type[BaseException]) -> str:
     """The type with its module, unless that is a builtin or the main program."""
-    kind = type(error)
+    kind = error if isinstance(error, type) else type(error)
     return kind.__qualname__ if kind.__module__ in _UNNAMED else f"{kind.__module__}.{kind.__qualname__}"
 
 

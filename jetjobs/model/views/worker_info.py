@@ -47,7 +47,7 @@ class WorkerRecord(Record):
     phase: str
     queues: Mapping[str, QueueSlots]
     tasks: Mapping[str, str]
-    """The hash of the JSON schema of the arguments, by task; empty for a task without a schema."""
+    """The fingerprint of the definition, by task and alias. `app.workers.tasks()` has the definitions."""
     busy: int
     total: int
     running: tuple[RunningJob, ...]

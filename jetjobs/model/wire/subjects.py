@@ -253,6 +253,10 @@ class Names:
     def workers_bucket(self) -> str:
         return f"{self.namespace}-workers"
 
+    def task_key(self, task: str, fingerprint: str) -> str:
+        """Key of the definition of a task in the registry of workers; each part may be `*`."""
+        return f"task.{task}.{fingerprint}"
+
     @property
     def cancelled_bucket(self) -> str:
         return f"{self.namespace}-cancelled"

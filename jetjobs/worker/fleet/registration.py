@@ -23,7 +23,14 @@ from importlib import metadata
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.transport.connection import Connection
-from jetjobs.jetstream.workers.registry import BEAT_S, deregister, new_key, register
+from jetjobs.jetstream.workers.registry import (
+    BEAT_S,
+    TASK_RENEW_S,
+    deregister,
+    new_key,
+    publish_tasks,
+    register,
+)
 from jetjobs.model.errors import BrokerError
 from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
 from jetjobs.model.wire.lenient_json import as_time
@@ -38,6 +45,8 @@ from jetjobs.worker.options import Spawn
 
 REGISTER_S = 1.0
 """How long a start waits to be registered: requests to all workers should reach a worker before it has jobs."""
+RETRY_S = 60.0
+"""How long a worker waits before it publishes definitions of tasks again that could not be stored."""
 MAX_RUNNING = 100
 """Running jobs listed in a record. It is written every few seconds and must stay small."""
 
@@ -119,12 +128,16 @@ class RecordWriter:
         self._monitor = monitor
         self._phase = phase
         tasks = registry.tasks if slots.total else {}
-        self._tasks = {name: task.signature.fingerprint for name, task in tasks.items()}
+        self._definitions = [task.definition for name, task in tasks.items() if name == task.name]
+        self._tasks = {name: task.definition.fingerprint for name, task in tasks.items()}
+        self._publish_at = 0.0
+        self._unpublished = False
         self._version = _version()
         self._host, self._started_at = socket.gethostname(), self._clock.time()
         self._beat_at = 0.0
         self._written_phase = ""
         self._writing: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Task[None] | None = None
         self._warned = False
         self.registered = threading.Event()
         """Set after the first attempt to write the record, whether it succeeded or not."""
@@ -139,6 +152,8 @@ class RecordWriter:
         if phase != self._written_phase or now - self._beat_at >= BEAT_S:
             self._beat_at, self._written_phase = now, phase
             self._writing = asyncio.get_running_loop().create_task(self._write(connection))
+            if now >= self._publish_at and (self._publishing is None or self._publishing.done()):
+                self._publishing = asyncio.get_running_loop().create_task(self._publish_tasks(now, connection))
 
     async def _write(self, connection: Connection) -> None:
         try:
@@ -155,6 +170,19 @@ class RecordWriter:
             self._warned = False
         finally:
             self.registered.set()
+
+    async def _publish_tasks(self, now: float, connection: Connection) -> None:
+        """Write the definitions of the tasks at the start, and again from time to time, before they expire."""
+        self._publish_at = now + RETRY_S
+        try:
+            await publish_tasks(connection, self._names, self._definitions)
+        except BrokerError as error:
+            if not self._unpublished:
+                extra = {"event": "worker.tasks_unpublished", "error": str(error)}
+                _log.warning("the definitions of the tasks could not be stored; retrying", extra=extra)
+            self._unpublished = True
+        else:
+            self._publish_at, self._unpublished = now + TASK_RENEW_S, False
 
     async def remove(self, connection: Connection) -> None:
         """Remove the record."""
