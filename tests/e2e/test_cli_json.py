@@ -206,6 +206,8 @@ def events(session: Session, folder: Path, url: str) -> None:
 def move(session: Session) -> None:
     session("jobs reschedule", "waits", "--delay", "2h")
     session("jobs priority", "waits", "high")
+    session("jobs cancel --all, with --dry-run", "--dry-run")
+    session("jobs cancel --all", "--state", "retrying", "--yes")
     session("jobs reschedule", "waits", "--now")
     session.until("jobs", "show", "waits", where=lambda job: job["state"] == "succeeded")
 

@@ -33,9 +33,11 @@ SHARED = {
     "--replicas": "Replicas of each stream",
     "--since": "within this time",
     "--slots": "Jobs to run at once",
+    "--state": "queued, running, scheduled",
     "--task": "of this task",
     "--tz": "Time zone",
     "--wait-timeout": "How long to wait for",
+    "--where": "Only jobs with this argument",
     "--yes": "Do not ask for confirmation",
     "-n": "Number of",
 }

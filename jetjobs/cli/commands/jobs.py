@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -10,7 +9,19 @@ import typer
 
 from jetjobs.admin.partial_ids import complete_id
 from jetjobs.app import JetJobs
-from jetjobs.cli.completion import priorities, states
+from jetjobs.cli.commands.matching_jobs import (
+    SUCCESS,
+    All,
+    Bulk,
+    Change,
+    DryRun,
+    Since,
+    State,
+    Where,
+    check_choice,
+    read_query,
+)
+from jetjobs.cli.completion import priorities
 from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import operator, state
 from jetjobs.cli.terminal.empty import next_step
@@ -20,8 +31,8 @@ from jetjobs.cli.terminal.options import (
     JobTask,
     Limit,
     Reason,
+    Yes,
     read_duration,
-    read_since,
     read_time,
 )
 from jetjobs.cli.terminal.palette import faint, state_style
@@ -32,8 +43,8 @@ from jetjobs.define.options import check_delay, check_moment
 from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import ConfigError, JobCancelled, JobFailed
 from jetjobs.model.job import JobState, JobStatus
-from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
-from jetjobs.model.views.job_query import JobQuery
+from jetjobs.model.views.job_changes import CancelAnswer, MoveAnswer
+from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.subjects import check_priority
 from jetjobs.model.wire.validation import check_token
@@ -41,33 +52,18 @@ from jetjobs.model.wire.validation import check_token
 commands = typer.Typer()
 
 Id = Annotated[str, typer.Argument(help="Id of the job, or its beginning or end: 6 characters or more.")]
-Ids = Annotated[list[str], typer.Argument(help="Ids of jobs, or their beginnings or ends.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs, or their beginnings or ends.")]
 _NO_JOBS = "no live jobs; enqueue one with `jetjobs enqueue TASK`; --state succeeded or dead lists ended ones"
 _NO_MATCH = "no jobs match; `jetjobs jobs list` without options lists all live jobs"
-_DONE = (CancelOutcome.CANCELLED, MoveOutcome.MOVED, MoveOutcome.UNCHANGED, MoveOutcome.MAY_RUN_TWICE)
 
 
 @commands.command("list")
 async def list_jobs(
-    job_state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            help="queued, running, scheduled, retrying, succeeded, cancelled or dead. [default: all live]",
-            metavar="STATE",
-            autocompletion=states,
-        ),
-    ] = None,
+    job_state: State = None,
     queue: JobQueue = None,
     task: JobTask = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Only jobs that entered their state within this time: 1h.", metavar="DURATION"),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Only jobs with this argument: args.user_id=7; may be repeated.", metavar="ARG=VALUE"),
-    ] = None,
+    since: Since = None,
+    where: Where = None,
     key: Annotated[
         str | None,
         typer.Option(help="Only jobs with this idempotency key, in any state, newest first.", metavar="KEY"),
@@ -76,8 +72,7 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> None:
     """List jobs by state, oldest first within each. Does not affect the jobs."""
-    check_names([], queue, task)
-    query = JobQuery(_state(job_state), queue, task, read_since(since), tuple(map(_pair, where or ())), key)
+    query = read_query(job_state, queue, task, since, where, key)
     async with state.reader() as app:
         page = await app.jobs.page(query, limit=limit, cursor=cursor)
         found = page.items or page.cursor or cursor or page.unknown or page.secret
@@ -134,46 +129,67 @@ async def wait(
 
 @commands.command()
 async def cancel(
-    ids: Ids,
+    ids: Ids = None,
+    all_matching: All = False,
+    job_state: State = None,
     queue: JobQueue = None,
     task: JobTask = None,
+    since: Since = None,
+    where: Where = None,
     reason: Reason = "",
     wait_timeout: Annotated[
         str, typer.Option(help="How long to wait for a running job to end.", metavar="DURATION")
     ] = "10s",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> int:
-    """Cancel jobs in any state and print the outcome for each. Safe to repeat."""
+    """Cancel jobs in any state and print the outcome for each. Safe to repeat. --all cancels by filter."""
+    check_choice(ids, all_matching, dry_run, job_state, since, where)
     limit, by = read_duration("--wait-timeout", wait_timeout), operator()
 
-    async def cancel_one(app: JetJobs, job_id: str) -> CancelAnswer:
+    async def cancel_one(app: JetJobs, job_id: str, queue: str | None, task: str | None) -> CancelAnswer:
         return await app.jobs.cancel(job_id, queue=queue, task=task, by=by, reason=reason, timeout=limit)
 
+    if not ids:
+        query = read_query(job_state, queue, task, since, where)
+        return await Bulk("cancel", "cancelled", LIVE, cancel_one).run(query, dry_run=dry_run, yes=yes)
     return await _each(ids, queue, task, cancel_one)
 
 
 @commands.command()
 async def reschedule(
-    ids: Ids,
+    ids: Ids = None,
     at: Annotated[str | None, typer.Option(help="Run at this time, ISO 8601 with a zone.", metavar="TIME")] = None,
     delay: Annotated[
         str | None, typer.Option(help="Run after this delay: 10s, 5m, 2h.", metavar="DURATION")
     ] = None,
     now: Annotated[bool, typer.Option("--now", help="Run immediately.")] = False,
+    all_matching: All = False,
+    job_state: State = None,
     queue: JobQueue = None,
     task: JobTask = None,
+    since: Since = None,
+    where: Where = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> int:
-    """Run scheduled or retrying jobs at another time or now."""
+    """Run scheduled or retrying jobs at another time or now. --all reschedules by filter."""
+    check_choice(ids, all_matching, dry_run, job_state, since, where)
     if (at is not None) + (delay is not None) + now != 1:
         raise ConfigError("give exactly one of --at, --delay and --now")
     wanted = None if now else _moment(at, delay)
 
-    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+    async def move(app: JetJobs, job_id: str, queue: str | None, task: str | None) -> MoveAnswer:
         if wanted is None:
             return await app.jobs.run_now(job_id, queue=queue, task=task)
         if isinstance(wanted, datetime):
             return await app.jobs.reschedule(job_id, wanted, queue=queue, task=task)
         return await app.jobs.reschedule(job_id, delay=wanted, queue=queue, task=task)
 
+    if not ids:
+        query = read_query(job_state, queue, task, since, where)
+        waiting = (JobState.SCHEDULED, JobState.RETRYING)
+        return await Bulk("reschedule", "moved", waiting, move).run(query, dry_run=dry_run, yes=yes)
     return await _each(ids, queue, task, move)
 
 
@@ -189,7 +205,7 @@ async def priority(
     """Change the priority of a waiting job."""
     check_priority(lane)
 
-    async def move(app: JetJobs, job_id: str) -> MoveAnswer:
+    async def move(app: JetJobs, job_id: str, queue: str | None, task: str | None) -> MoveAnswer:
         return await app.jobs.set_priority(job_id, lane, queue=queue, task=task)
 
     return await _each([job_id], queue, task, move)
@@ -202,7 +218,7 @@ async def _each(
     ids: list[str],
     queue: str | None,
     task: str | None,
-    change: Callable[[JetJobs, str], Awaitable[CancelAnswer | MoveAnswer]],
+    change: Change,
 ) -> int:
     """Change each job and print the outcome; returns the exit code."""
     check_names(ids, queue, task)
@@ -210,19 +226,19 @@ async def _each(
         whole = dict.fromkeys([await complete_id(app.jetstream, job_id, queue, task) for job_id in ids])
         for job_id in whole:
             await app.jobs.locate(job_id, queue, task)  # all must exist, otherwise nothing is changed
-        answers = [await change(app, job_id) for job_id in whole]
+        answers = [await change(app, job_id, queue, task) for job_id in whole]
     out = state.out
     if out.as_json:
         out.json({"items": [one.as_dict() for one in answers], "cursor": None})
     for one in answers:
         line = f"{one.job_id} {one.outcome}" + (f": {one.detail}" if one.detail else "")
-        if out.quiet and one.outcome in _DONE:
+        if out.quiet and one.outcome in SUCCESS:
             out.data(one.job_id)
         elif out.quiet:
             out.note(line)
         elif not out.as_json:
             out.data(line)
-    return DONE if all(one.outcome in _DONE for one in answers) else FAILED
+    return DONE if all(one.outcome in SUCCESS for one in answers) else FAILED
 
 
 def check_names(ids: list[str], queue: str | None, task: str | None) -> None:
@@ -247,22 +263,6 @@ def _row(status: JobStatus) -> list[str]:
         age,
         status.worker or "-",
     ]
-
-
-def _state(text: str | None) -> JobState | None:
-    if text is None:
-        return None
-    try:
-        return JobState(text)
-    except ValueError:
-        raise ConfigError(f"--state: unknown state {text!r}", hint=f"one of {', '.join(JobState)}") from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    path, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--where: invalid filter {text!r}", hint="write args.NAME=VALUE")
-    return path, value
 
 
 def _moment(at: str | None, delay: str | None) -> datetime | timedelta:

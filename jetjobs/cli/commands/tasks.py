@@ -26,13 +26,13 @@ from jetjobs.model.views.task_info import TaskDefinition, TaskInfo, TaskVersion
 
 commands = typer.Typer()
 
-_NONE = "no running worker knows a task, and there is no app here; start a worker with `jetjobs worker`"
+_NONE = "no running worker knows a task, and this folder has no app; start a worker with `jetjobs worker`"
 _HEAD = ["TASK", "QUEUE", "WORKERS", "ATTEMPTS", "TIMEOUT", "SCHEDULES", "SIGNATURE"]
 
 
 @commands.command("list")
 async def list_tasks() -> None:
-    """List the tasks of running workers, and those of the app in this folder."""
+    """List tasks of running workers and of the app in this folder."""
     async with state.reader() as app:
         tasks, schedules = await _read(app)
     out = state.out
@@ -53,7 +53,7 @@ async def list_tasks() -> None:
 async def show(
     name: Annotated[str, typer.Argument(help="Name of the task, or an alias.", autocompletion=task_names)],
 ) -> None:
-    """Show one task: signature, JSON schema, retry policy, schedules, and which workers have which version."""
+    """Show one task: its signature, JSON schema and retry policy. Also shows which workers have which version."""
     async with state.reader() as app:
         tasks, schedules = await _read(app)
     task = _find(tasks, name)
