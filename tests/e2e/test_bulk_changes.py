@@ -1,4 +1,4 @@
-"""`jobs cancel --all` and `jobs reschedule --all`: what they choose, ask, change and say, checked on the server."""
+"""`jobs cancel --all` and `jobs reschedule --all`: what they choose, ask, change and print."""
 
 from __future__ import annotations
 

@@ -152,9 +152,8 @@ async def _run_worker(app: str | None, slots: int, server: EmbeddedServer | None
     server has ended."""
     command, environment = _command(app, slots)
     stopping, changed = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in stop_signals():
-        loop.add_signal_handler(number, stopping.set)
+    workers: list[asyncio.subprocess.Process] = []
+    _on_signals(stopping, workers)
     watching = [asyncio.create_task(_watch(changed, stopping))] if reload else []
     watching += [asyncio.create_task(_watch_server(server, stopping))] if server is not None else []
     code = 0
@@ -164,6 +163,7 @@ async def _run_worker(app: str | None, slots: int, server: EmbeddedServer | None
             child = await asyncio.create_subprocess_exec(
                 *command, start_new_session=True, env=environment, preexec_fn=die_with_parent()
             )
+            workers[:] = [child]
             ended = asyncio.create_task(child.wait())
             await _first_of(ended, stopping, changed)
             if not ended.done():
@@ -197,6 +197,28 @@ async def _watch_server(server: EmbeddedServer, stopping: asyncio.Event) -> None
                 return
     state.out.error("nats-server has ended", "start `jetjobs dev` again", FAILED)
     stopping.set()
+
+
+def _on_signals(stopping: asyncio.Event, workers: list[asyncio.subprocess.Process]) -> None:
+    """Set `stopping` on the first signal and pass further ones on to the running worker."""
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        stopping.set()
+        for worker in workers if signals > 1 else ():
+            if worker.returncode is None:
+                # The worker counts them too: the second cancels and releases its jobs.
+                worker.send_signal(signal.SIGTERM if signals == 2 else signal.SIGKILL)
+
+    def on_hangup() -> None:
+        if not signals:  # shell and kernel may both send one
+            on_signal()
+
+    for number in stop_signals():
+        handler = on_hangup if number == signal.SIGHUP else on_signal
+        asyncio.get_running_loop().add_signal_handler(number, handler)
 
 
 async def _first_of(task: asyncio.Task[int] | None, *events: asyncio.Event) -> None:

@@ -9,7 +9,9 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from jetjobs.app import JetJobs
@@ -18,12 +20,17 @@ from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.output import user_traceback
 from jetjobs.define.context import running_job
+from jetjobs.doctor.finding import many
 from jetjobs.jetstream.topology import TopologyChange
+from jetjobs.model.durations import show_duration
 from jetjobs.model.errors import JetJobsError, LifespanFailed
 from jetjobs.observe.health import LISTENING, Health
 from jetjobs.observe.logs import log_event, set_up
 from jetjobs.worker.options import default_name
 from jetjobs.worker.worker import Worker
+
+MAX_NAMED = 5
+"""Jobs that a stopping worker names."""
 
 
 async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
@@ -43,7 +50,7 @@ async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
         queues = options["queues"]
         await _prepare(app, list(queues) if queues else app.task_queues)
         worker = app.worker(**options)
-        with _serving(app, worker, settings.worker.http), _signals(worker):
+        with _serving(app, worker, settings.worker.http), _signals(worker, settings.worker.stop_timeout):
             try:
                 await worker.run()
                 code = RECYCLED if worker.recycling else FAILED if worker.cut_short else DONE
@@ -105,7 +112,7 @@ def _serving(app: JetJobs, worker: Worker, address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
+def _signals(worker: Worker, timeout: timedelta) -> Iterator[None]:
     """The first signal lets running jobs finish, the second cancels them, the third exits at once.
 
     A hangup counts only as the first: shell and kernel both send one when a terminal is closed.
@@ -117,6 +124,7 @@ def _signals(worker: Worker) -> Iterator[None]:
         nonlocal count
         count += 1
         if count == 1:
+            _log_waiting(worker, timeout)
             worker.stop()
         elif count == 2:
             worker.stop(now=True)
@@ -135,3 +143,18 @@ def _signals(worker: Worker) -> Iterator[None]:
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
+
+
+def _log_waiting(worker: Worker, timeout: timedelta) -> None:
+    """Say which jobs the worker waits for, for how long, and how not to wait. Nothing if no job runs."""
+    now = time.monotonic()
+    running = [(a.started_at, a.job) for a in worker.leases.held if a.job is not None and a.started_at]
+    running.sort(key=lambda one: one[0])
+    if not running:
+        return
+    shown = [f"{job.task} {job.id} (for {show_duration(now - since)})" for since, job in running[:MAX_NAMED]]
+    shown += [f"{len(running) - MAX_NAMED} more"] if len(running) > MAX_NAMED else []
+    text = f"waiting up to {show_duration(timeout)} for {many(len(running))} to end: {', '.join(shown)}; "
+    text += "press Ctrl-C again to cancel and release them now, a third time to exit at once"
+    extra = {"event": "worker.stopping", "jobs": len(running), "stop_timeout_s": timeout.total_seconds()}
+    logging.getLogger("jetjobs.worker").info(text, extra=extra)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from jetjobs.doctor.finding import Check, CheckContext, CheckResult, many
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
 from jetjobs.jetstream.messages.get import at_sequence
-from jetjobs.jetstream.messages.scan import check_direct_get, scan, scan_waiting
+from jetjobs.jetstream.messages.scan import check_direct_get, count_on, page, scan, scan_waiting
 from jetjobs.jetstream.queues.inspection import stranded_sequences, stream_info
 from jetjobs.jetstream.queues.queue_state import lane_states, pause_of, server_time_of
 from jetjobs.jetstream.transport import api
@@ -29,6 +29,8 @@ MAX_BYTES = 64 * 1024 * 1024
 inside messages are read along with them."""
 OLD_LETTER = 0.8
 """Share of its retention after which a dead letter is about to expire."""
+GROWING = timedelta(hours=1)
+"""Dead letters of this time are reported: there are more of them than before."""
 RECHECK_S = 0.3
 """Time between two checks of a message that may just be leaving the stream."""
 
@@ -61,10 +63,14 @@ async def unserved(context: CheckContext) -> list[CheckResult]:
     for queue in sorted(set(context.queues) - served):
         lanes = await lane_states(connection, names, queue)
         waiting = sum(lane.queued for lane in lanes if lane.lane in n.PULLED)
-        if waiting:
-            text = f"queue {queue}: {many(waiting)} waiting and no running worker"
+        later = 0
+        for lane in n.WAITING:
+            later += await count_on(connection, names.work_stream(queue), names.lane_filter(queue, lane))
+        if waiting or later:
+            more = f"{many(waiting)} waiting" if waiting else f"{many(later)} scheduled or retrying"
+            text = f"queue {queue}: {more} and no running worker"
             found.append(CheckResult("warn", text, f"start one with `jetjobs worker -q {queue}`"))
-    return found or [CheckResult("ok", "every queue with waiting jobs has a worker")]
+    return found or [CheckResult("ok", "every queue with jobs has a worker")]
 
 
 async def overdue(context: CheckContext) -> list[CheckResult]:
@@ -105,7 +111,7 @@ async def stranded(context: CheckContext) -> list[CheckResult]:
 
 
 async def letters(context: CheckContext) -> list[CheckResult]:
-    """Finds dead letters that will soon expire."""
+    """Finds dead letters that will soon expire, and new ones."""
     names = context.jetstream.names
     info = await stream_info(context.jetstream.connection, names.dead_stream)
     if info is None:
@@ -118,7 +124,18 @@ async def letters(context: CheckContext) -> list[CheckResult]:
             text = f"the oldest of {many(int(state['messages']), 'dead letter')} expires in {left}"
             hint = "replay, export or delete them: `jetjobs dead list`"
             return [CheckResult("warn", text, hint)]
-    return [CheckResult("ok", many(int(state["messages"]), "dead letter"))]
+    if new := await _letters_since(context, api.parse_time(info["ts"]) - GROWING.total_seconds()):
+        text = f"{many(new, 'new dead letter')} in the last hour, {int(state['messages']):,} in all"
+        return [CheckResult("warn", text, "see why: `jetjobs dead list --group --since 1h`")]
+    return [CheckResult("ok", f"{many(int(state['messages']), 'dead letter')}, none in the last hour")]
+
+
+async def _letters_since(context: CheckContext, moment: float) -> int:
+    connection, names = context.jetstream.connection, context.jetstream.names
+    await check_direct_get(connection, names.dead_stream)
+    since = datetime.fromtimestamp(moment, UTC).isoformat()
+    first = await page(connection, names.dead_stream, names.dead_filter, 1, 1, since)
+    return first[0].following + 1 if first else 0
 
 
 async def objects(context: CheckContext) -> list[CheckResult]:
