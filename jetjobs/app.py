@@ -29,6 +29,7 @@ from jetjobs.model.errors import DefinitionError, JetJobsError
 from jetjobs.model.events import Event, JobEnqueued, Observer
 from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
+from jetjobs.model.views.error_text import type_name
 from jetjobs.model.wire.subjects import Names
 from jetjobs.model.wire.validation import check_token
 from jetjobs.observe.observers import Observers
@@ -115,6 +116,11 @@ class JetJobs(Operations):
             self.tasks.keys(),
             getattr(sys.modules["jetjobs"], "__version__", ""),
             declared=lambda: [(task.queue, name) for name, task in tuple(self.tasks.items())],
+            declared_errors=lambda: {
+                type_name(kind)
+                for task in tuple(self.tasks.values())
+                for kind in (*task.retry.retry_on, *task.retry.dead_on)
+            },
             connected=lambda: self.sync.connected or (self.is_open and self.jetstream.connection.connected),
             worker=worker,
         )

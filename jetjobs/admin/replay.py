@@ -187,6 +187,7 @@ class Replayer:
             run=run_of(letter),
             max_attempts=int(header_number(letter.headers, h.MAX_ATTEMPTS, 0)),
             enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
+            due_at=await self._jetstream.server_clock.seconds(),  # its waiting time begins now
             payload=payload,
             headers={**kept, h.REPLAY: provenance(letter, options, time.time())},
         )

@@ -74,6 +74,8 @@ class JobFinished(Record):
     """The first job in the chain of parents; empty if no other job enqueued this one."""
     max_attempts: int = 0
     """How many attempts the job may have; set for a failed attempt."""
+    schedule: str = ""
+    """The schedule that enqueued the job, if one did."""
 
 
 @public("jetjobs.events")

@@ -1,4 +1,4 @@
-"""Every Prometheus metric: counters of events, gauges of the worker, its queues and schedules.
+"""The Prometheus metrics: counters of events, with the gauges of the worker, its queues and schedules.
 
 Events are counted in plain dicts and rendered at each scrape, which is cheap for each job.
 """
@@ -6,12 +6,13 @@ Events are counted in plain dicts and rendered at each scrape, which is cheap fo
 from __future__ import annotations
 
 import platform
+import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -19,8 +20,8 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.parser import text_string_to_metric_families
 
+from jetjobs.model import errors
 from jetjobs.model.events import (
     ConnectionRestored,
     EnqueueFailed,
@@ -32,46 +33,31 @@ from jetjobs.model.events import (
     Redelivered,
     SettleFailed,
 )
-from jetjobs.model.outcome import DeadReason
+from jetjobs.model.outcome import DeadReason, Reject, Retry
 from jetjobs.model.public import public
-from jetjobs.model.views.queue_info import QueueState
-from jetjobs.model.views.worker_info import QueueSlots
+from jetjobs.model.views.error_text import type_name
+from jetjobs.observe.worker_gauges import MAX_SCHEDULES, WorkerState, worker_families
 
 _RUN = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 21600)
 RUN_BUCKETS = tuple(map(float, _RUN))
 """Only floats: every job is compared with some of them, and comparing with an int takes twice as long."""
 ENQUEUE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 UNKNOWN = "unknown"
-MAX_SCHEDULES = 1000
-"""Series of schedules, the latest first. There may be ten thousand schedules, but only late ones matter."""
-_STATES = ("queued", "running", "scheduled", "retrying", "dead")
-_AGE = "How long the oldest queued job has been due"
-_QUEUE_GAUGES: tuple[tuple[str, str, Callable[[QueueState], float]], ...] = (
-    ("queue_oldest_job_age_seconds", _AGE, lambda q: 0.0 if q.oldest is None else q.oldest.total_seconds()),
-    ("queue_paused", "Whether the queue is paused", lambda q: q.pause is not None),
-    ("queue_demand", "Queued and running jobs; 0 while paused", lambda q: q.demand),
-    ("queue_bytes", "Bytes of the queue's stream", lambda q: q.bytes),
-    ("workers", "Workers that take jobs from the queue", lambda q: q.workers),
-)
+OTHER = "other"
+ERRORS = frozenset(
+    {
+        "ArithmeticError", "AssertionError", "AttributeError", "BrokenPipeError", "ConnectionAbortedError",
+        "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "Exception", "ExceptionGroup",
+        "FileNotFoundError", "ImportError", "IndexError", "KeyError", "LookupError", "MemoryError",
+        "ModuleNotFoundError", "NameError", "NotImplementedError", "OSError", "OverflowError", "PermissionError",
+        "RecursionError", "RuntimeError", "TimeoutError", "TypeError", "UnicodeDecodeError", "ValueError",
+        "ZeroDivisionError", *map(type_name, (Reject, Retry)),
+        *(type_name(one) for one in vars(errors).values() if isinstance(one, type) and issubclass(one, Exception)),
+    }
+)  # fmt: skip
+"""Types of errors that are always labels. Others are if a task declares them in `retry_on` or `dead_on`."""
 _OUTCOMES = {"suspected": "released"}
 """Outcomes that are counted as another: a suspected job is released to run alone."""
-
-
-class WorkerState(Protocol):
-    """What a scrape reads from a worker, in another thread than that of its event loop."""
-
-    @property
-    def queue_slots(self) -> Mapping[str, QueueSlots]: ...
-    @property
-    def stuck_threads(self) -> int: ...
-    @property
-    def queue_states(self) -> Collection[QueueState]: ...
-    @property
-    def count_errors(self) -> int: ...
-    @property
-    def schedule_lateness(self) -> Mapping[str, float]: ...
-    @property
-    def loop_lag_s(self) -> float: ...
 
 
 class _Histogram:
@@ -122,6 +108,7 @@ class Metrics:
         version: str,
         *,
         declared: Callable[[], Collection[tuple[str, str]]] = tuple,
+        declared_errors: Callable[[], Collection[str]] = tuple,
         connected: Callable[[], bool] = lambda: True,
         worker: WorkerState | None = None,
     ) -> None:
@@ -129,6 +116,9 @@ class Metrics:
         self._tasks = tasks
         self._declared = declared
         self._version = version
+        self._declared_errors = declared_errors
+        self._known, self._known_of = ERRORS, 0
+        """The types of errors that are labels, and how many tasks there were when they were collected."""
         self._connected = connected
         self._worker = worker
         self._enqueued: defaultdict[tuple[str, str, str], int] = defaultdict(int)
@@ -136,6 +126,9 @@ class Metrics:
         self._ended: dict[str, dict[str, dict[str, _Attempts]]] = {}
         """By queue, label of the task and outcome."""
         self._dead: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        self._errors: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        self._succeeded_at: dict[str, float] = {}
+        """By schedule, the latest at the end."""
         self._by_queue: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         """By metric, then by queue."""
         self._reconnects = 0
@@ -151,6 +144,9 @@ class Metrics:
         }
         self.registry = CollectorRegistry()
         self.registry.register(self)
+        if worker is not None:
+            # Not part of `collect`: the default registry of a program that registers this collector has them.
+            ProcessCollector(registry=self.registry)
 
     # Counting
 
@@ -180,6 +176,10 @@ class Metrics:
             ended.unrun += 1
         if event.reason:
             self._dead[event.queue, self._label(event.task), event.reason] += 1
+        if event.error is not None:
+            self._errors[event.queue, self._label(event.task), self._error_label(event.error.type)] += 1
+        elif event.schedule and event.outcome == "succeeded":
+            self._on_tick(event.schedule)
 
     def _entry(self, queue: str, task: str, outcome: str) -> _Attempts:
         """Add the entry under the label of the task: undeclared tasks share one entry."""
@@ -208,6 +208,18 @@ class Metrics:
     def _on_denied(self, event: PermissionDenied) -> None:
         self._denied[event.kind] += 1
 
+    def _on_tick(self, schedule: str) -> None:
+        """Remember the success of a schedule. A header of a job names it, so their number is limited here."""
+        self._succeeded_at.pop(schedule, None)
+        self._succeeded_at[schedule] = time.time()
+        if len(self._succeeded_at) > MAX_SCHEDULES:
+            del self._succeeded_at[next(iter(self._succeeded_at))]
+
+    def _error_label(self, name: str) -> str:
+        if self._known_of != len(self._tasks):
+            self._known_of, self._known = len(self._tasks), ERRORS.union(self._declared_errors())
+        return name if name in self._known else OTHER
+
     def _label(self, task: str) -> str:
         return task if task in self._tasks else UNKNOWN
 
@@ -224,11 +236,19 @@ class Metrics:
         # Start at zero: Prometheus sees no increase in a series whose first value is one.
         dead = dict.fromkeys(self._dead_series(queues), 0) | self._dead.copy()
         yield _counter("dead_letters", "Jobs dead-lettered", ("queue", "task", "reason"), dead.items())
+        labels = ("queue", "task", "error_type")
+        yield _counter("attempt_errors", "Attempts that ended with an error", labels, self._errors.copy().items())
         for name, text in _BY_QUEUE:
             rows = dict.fromkeys(queues, 0) | self._by_queue[name].copy()
             yield _counter(name, text, ("queue",), [((queue,), count) for queue, count in rows.items()])
+        succeeded = GaugeMetricFamily(
+            "jetjobs_schedule_last_success_timestamp_seconds", "When a job succeeded", labels=("schedule",)
+        )
+        for schedule, moment in self._succeeded_at.copy().items():
+            succeeded.add_metric((schedule,), moment)
+        yield succeeded
         if self._worker is not None:
-            yield from _worker_families(self._worker)
+            yield from worker_families(self._worker)
         yield GaugeMetricFamily("jetjobs_nats_connected", "Whether NATS is connected", self._connected())
         yield CounterMetricFamily("jetjobs_nats_reconnects", "Reconnects to NATS", self._reconnects)
         denied = [((kind,), count) for kind, count in self._denied.items()]
@@ -255,28 +275,10 @@ class Metrics:
                 for outcome, ended in outcomes.copy().items():
                     counts[queue, task, _OUTCOMES.get(outcome, outcome)] += sum(ended.ran) + ended.unrun
                     ran[queue, task].merge(ended.ran, ended.ran_s)
-                    waited[queue,].merge(ended.waited, ended.waited_s)
+                    waited[queue, task].merge(ended.waited, ended.waited_s)
         yield _counter("attempts", "Finished attempts", ("queue", "task", "outcome"), counts.items())
         yield _histogram("attempt_duration_seconds", "How long attempts ran", ("queue", "task"), ran.items())
-        yield _histogram("queue_wait_seconds", "Time from due to start", ("queue",), waited.items())
-
-
-class JoinedPages:
-    """The metrics of several processes on one page, each sample with the number of its process. ADR 33."""
-
-    def __init__(self, pages: Callable[[], Iterable[tuple[int, str]]]) -> None:
-        self._pages = pages
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
-
-    def collect(self) -> Iterable[Metric]:
-        joined: dict[str, Metric] = {}
-        for process, text in self._pages():
-            for family in text_string_to_metric_families(text):
-                whole = joined.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                for sample in family.samples:
-                    whole.add_sample(sample.name, {**sample.labels, "process": str(process)}, sample.value)
-        return joined.values()
+        yield _histogram("queue_wait_seconds", "Time from due to start", ("queue", "task"), waited.items())
 
 
 _BY_QUEUE = (
@@ -286,47 +288,6 @@ _BY_QUEUE = (
     ("records_dropped", "Successful jobs whose record was not stored"),
 )
 _SETTLE_FAILED = {"outcome": "settle_errors", "record": "records_dropped"}
-
-
-def _worker_families(worker: WorkerState) -> Iterator[Metric]:
-    running = GaugeMetricFamily("jetjobs_running_jobs", "Jobs running now", labels=("queue",))
-    slots = GaugeMetricFamily("jetjobs_slots", "Jobs of the queue that can run at once", labels=("queue",))
-    for queue, of in worker.queue_slots.items():
-        running.add_metric((queue,), of.busy)
-        slots.add_metric((queue,), of.total)
-    yield running
-    yield slots
-    text = "Threads that are running past their time limit"
-    yield GaugeMetricFamily("jetjobs_stuck_threads", text, worker.stuck_threads)
-    yield from _queue_families(worker.queue_states)
-    text = "Queues that the leader could not count"
-    yield CounterMetricFamily("jetjobs_scrape_errors", text, worker.count_errors)
-    yield _schedule_family(worker.schedule_lateness)
-    text = "Longest delay of the event loop in the last 10 s"
-    yield GaugeMetricFamily("jetjobs_event_loop_lag_seconds", text, worker.loop_lag_s)
-
-
-def _queue_families(queues: Collection[QueueState]) -> Iterator[Metric]:
-    """Only the leader has counts. On other workers the metrics are present but have no samples."""
-    jobs = GaugeMetricFamily("jetjobs_queue_jobs", "Jobs by state", labels=("queue", "state"))
-    for queue in queues:
-        for state in _STATES:
-            jobs.add_metric((queue.queue, state), getattr(queue, state))
-    yield jobs
-    for name, text, value in _QUEUE_GAUGES:
-        family = GaugeMetricFamily(f"jetjobs_{name}", text, labels=("queue",))
-        for queue in queues:
-            family.add_metric((queue.queue,), value(queue))
-        yield family
-
-
-def _schedule_family(lateness: Mapping[str, float]) -> GaugeMetricFamily:
-    text = "For how long a scheduled time has been due without being placed"
-    family = GaugeMetricFamily("jetjobs_schedule_lateness_seconds", text, labels=("schedule",))
-    # Sort equals by name, so that each scrape shows the same ones.
-    for name, late_s in sorted(lateness.items(), key=lambda one: (-one[1], one[0]))[:MAX_SCHEDULES]:
-        family.add_metric((name,), late_s)
-    return family
 
 
 def _histogram(

@@ -150,9 +150,9 @@ async def test_ctrl_c_says_what_was_done(make_app: MakeApp, jobs: Shell, truth: 
         while len(await truth.subjects("KV_jobs-done-default", "$KV.jobs-done-default.>")) <= 16:
             assert cancelling.popen.poll() is None, cancelling.lines
         assert cancelling.end(signal.SIGINT, 60) == 130
-    told: dict[str, Any] = json.loads(cancelling.lines[-1])
-    assert (told["matching"], told["complete"]) == (10_000, False)
-    cancelled, remaining = told["counts"]["cancelled"], len(await truth.jobs(lane="later"))
+    printed: dict[str, Any] = json.loads(cancelling.lines[-1])
+    assert (printed["matching"], printed["complete"]) == (10_000, False)
+    cancelled, remaining = printed["counts"]["cancelled"], len(await truth.jobs(lane="later"))
     assert 0 < cancelled < 10_000
     # Up to 16 were in progress: each is cancelled or still there, and a repetition finds it.
     assert cancelled <= 10_000 - remaining <= cancelled + 16

@@ -34,6 +34,9 @@ FROM_EACH_PROCESS = {
     "jetjobs_attempt_duration_seconds_bucket",
     "jetjobs_queue_wait_seconds_bucket",
     "jetjobs_dead_letters_total",
+    "jetjobs_attempt_errors_total",
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
     "jetjobs_running_jobs",
     "jetjobs_slots",
     "jetjobs_leases_lost_total",
@@ -200,6 +203,8 @@ async def test_processes_share_one_port_and_each_has_its_label(
         assert page.labels("process") == {"0", "1"}
         assert page.value("jetjobs_slots", queue="default", process="1") == 5
         assert page.value("jetjobs_nats_connected", process="0") == 1
+        for number in ("0", "1"):
+            assert (page.value("process_resident_memory_bytes", process=number) or 0) > 1_000_000
         before = {number: page.value(name, **succeeded, process=number) for number in ("0", "1")}
         check_metrics(page.text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -238,3 +239,20 @@ async def test_a_late_retry_of_a_job_that_died_and_was_replayed_does_not_run(
         await settlement.settle(attempt, job, retried)
         assert await truth.jobs() == before
         assert len(before) == (1 if then == "waits" else 0)
+
+
+async def test_the_waiting_time_of_a_replayed_job_begins_with_the_replay(app: JetJobs, probe: Probe) -> None:
+    global broken
+    with_task(app)
+    broken = False
+    async with provisioned(app):
+        await bury(app, "work", [b'{"n": 2}'])
+        [letter] = [one async for one in app.dead.list()]
+        assert letter.died_at is not None
+        yesterday = replace(letter, enqueued_at=letter.died_at - timedelta(days=1))
+        assert (await app.dead.replay(yesterday)).outcome is ReplayOutcome.REPLAYED
+        job = await app.jobs.get(letter.id)
+        assert job.enqueued_at == yesterday.enqueued_at
+        async with running(app.worker()):
+            [finished] = await probe.finished(1, "succeeded")
+        assert finished.wait_s < 60

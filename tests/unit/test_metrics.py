@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jetjobs.errors import JobTimeout
 from jetjobs.model.events import (
     ConnectionRestored,
     EnqueueFailed,
@@ -24,9 +26,11 @@ from jetjobs.model.events import (
     Redelivered,
     SettleFailed,
 )
+from jetjobs.model.outcome import ErrorInfo
+from jetjobs.model.views.error_text import type_name
 from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import QueueSlots
-from jetjobs.observe.metrics import ENQUEUE_BUCKETS, RUN_BUCKETS, Metrics
+from jetjobs.observe.metrics import ENQUEUE_BUCKETS, ERRORS, RUN_BUCKETS, Metrics
 
 Labels = dict[str, str]
 
@@ -114,6 +118,58 @@ def test_undeclared_tasks_count_as_unknown(names: list[str]) -> None:
     assert (counted or 0) == strange
 
 
+@given(st.lists(st.text(max_size=10), max_size=10))
+def test_the_types_of_errors_are_a_closed_set(names: list[str]) -> None:
+    known = ["ValueError", type_name(JobTimeout), "shop.Declined"]
+    metrics = metrics_of(AWorker(), declared_errors=lambda: ["shop.Declined"])
+    for name in (*names, *known):
+        metrics.observe(replace(finished(outcome="retried"), error=ErrorInfo(name, "text", "")))
+    counts = {
+        dict(labels)["error_type"]: count
+        for (name, labels), count in page(metrics).items()
+        if name == "jetjobs_attempt_errors_total"
+    }
+    assert set(known) <= counts.keys() <= {*known, *ERRORS, "other"}
+    assert counts.get("other", 0) == sum(name not in {*ERRORS, "shop.Declined"} for name in names)
+
+
+def test_errors_of_tasks_that_are_declared_later_are_labels_too() -> None:
+    tasks = {"greet": 1}
+    declared: list[str] = []
+    metrics = Metrics(tasks.keys(), "1", declared_errors=lambda: declared)
+    failed = replace(finished(outcome="retried"), error=ErrorInfo("shop.Declined", "", ""))
+    metrics.observe(failed)
+    tasks["pay"] = 2
+    declared.append("shop.Declined")
+    metrics.observe(failed)
+    for label in ("other", "shop.Declined"):
+        labels = {"queue": "mail", "task": "greet", "error_type": label}
+        assert value(metrics, "jetjobs_attempt_errors_total", **labels) == 1
+
+
+def test_the_last_success_of_each_schedule_is_shown_for_a_thousand_of_them() -> None:
+    name = "jetjobs_schedule_last_success_timestamp_seconds"
+    metrics = metrics_after(replace(finished(outcome="retried"), schedule="nightly"), finished())
+    assert not [one for one, _ in page(metrics) if one == name]
+    before = time.time()
+    metrics.observe(replace(finished(), schedule="nightly"))
+    assert before <= (value(metrics, name, schedule="nightly") or 0) <= time.time()
+    for number in range(1_500):
+        metrics.observe(replace(finished(), schedule=f"s{number}"))
+    shown = [dict(labels)["schedule"] for one, labels in page(metrics) if one == name]
+    assert sorted(shown) == sorted(f"s{number}" for number in range(500, 1_500))
+
+
+def test_the_page_of_a_worker_has_the_metrics_of_its_process() -> None:
+    metrics = metrics_of(AWorker())
+    assert (value(metrics, "process_resident_memory_bytes") or 0) > 1_000_000
+    assert (value(metrics, "process_start_time_seconds") or 0) > 1e9
+    assert value(metrics, "process_cpu_seconds_total") is not None
+    other = CollectorRegistry()
+    ProcessCollector(registry=other)
+    other.register(metrics)  # as a program with its own registry does: nothing is there twice
+
+
 def test_dead_letters_are_counted_by_reason() -> None:
     metrics = metrics_after(
         finished(outcome="dead_lettered", reason="exhausted"),
@@ -153,10 +209,11 @@ def test_buckets_are_cumulative_and_count_what_is_at_most_their_limit(runs: list
     assert value(metrics, f"{name}_sum", queue="mail", task="greet") == pytest.approx(sum(runs))
 
 
-def test_waiting_is_measured_by_queue() -> None:
-    metrics = metrics_after(finished(), finished("pay"))
-    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail") == 2
-    assert value(metrics, "jetjobs_queue_wait_seconds_sum", queue="mail") == pytest.approx(1.0)
+def test_waiting_is_measured_by_queue_and_task() -> None:
+    metrics = metrics_after(finished(), finished(), finished("pay"))
+    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail", task="pay") == 1
+    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail", task="greet") == 2
+    assert value(metrics, "jetjobs_queue_wait_seconds_sum", queue="mail", task="greet") == pytest.approx(1.0)
 
 
 def test_lost_leases_redeliveries_and_failed_settlements_are_counted() -> None:
@@ -252,7 +309,7 @@ def test_what_was_never_begun_counts_as_an_attempt_but_has_no_duration() -> None
     metrics = metrics_after(finished(outcome="released", run_s=0.0))
     assert value(metrics, "jetjobs_attempts_total", queue="mail", task="greet", outcome="released") == 1
     assert value(metrics, "jetjobs_attempt_duration_seconds_count", queue="mail", task="greet") is None
-    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail") is None
+    assert value(metrics, "jetjobs_queue_wait_seconds_count", queue="mail", task="greet") is None
 
 
 def test_outcomes_are_a_closed_set() -> None:
@@ -296,7 +353,7 @@ def test_a_page_without_events_can_be_read_and_every_family_has_help() -> None:
     families = list(text_string_to_metric_families(text))
     assert families
     assert all(family.documentation for family in families)
-    assert all(family.name.startswith("jetjobs_") for family in families)
+    assert all(family.name.startswith(("jetjobs_", "process_")) for family in families)
 
 
 @given(st.text(max_size=20))

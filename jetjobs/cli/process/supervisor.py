@@ -23,8 +23,7 @@ from jetjobs.cli.exit_codes import APP_BROKEN, DONE, RECYCLED, REFUSED, UNREACHA
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.dev_server import die_with_parent
 from jetjobs.model.settings import Settings
-from jetjobs.observe.health import BLOCKED_AFTER_S, LISTENING, Health
-from jetjobs.observe.metrics import JoinedPages
+from jetjobs.observe.health import BLOCKED_AFTER_S, LISTENING, Health, JoinedPages
 
 ANSWER_TIMEOUT_S = 2.0
 """How long to wait for a child's answer. The page leaves out a child that does not answer."""

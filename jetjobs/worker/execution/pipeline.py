@@ -212,6 +212,7 @@ class Pipeline:
                 delivery.sequence,
                 root,
                 max_attempts,
+                job.headers.get(h.OF_SCHEDULE, ""),
             )
         )
 
