@@ -40,6 +40,7 @@ class Entry(NamedTuple):
 
 _DEAD = Entry("dead replay", "List, replay, delete, export or import dead letters.")
 ENTRIES = {
+    "init": Entry("init", "Write a small project that runs."),
     "dev": Entry("dev", "Run nats-server and a worker that reloads on change."),
     "worker": Entry("worker", "Run the tasks of an app until SIGTERM or Ctrl-C."),
     "enqueue": Entry("enqueue", "Enqueue a job; with --wait, print its result."),

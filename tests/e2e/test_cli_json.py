@@ -143,6 +143,7 @@ def test_every_command_prints_what_the_page_says(
     folder: Path, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = Session(server.url, capsys)
+    session("init", "project")
     session("setup plan")
     session("setup apply")
     with Process(["worker", "-s", server.url, "--app", "snapshot_tasks:app", "--name", "snap"], folder) as worker:
