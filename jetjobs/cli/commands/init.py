@@ -58,8 +58,7 @@ def test_jobs_run(jetjobs_app: JetJobs) -> None:
 
 README = """# {app}
 
-Background jobs with [jetjobs](https://pypi.org/project/jetjobs/) on NATS JetStream. The commands
-below need `pip install -r requirements-dev.txt`.
+Background jobs with jetjobs on NATS JetStream. The commands below need `pip install -r requirements-dev.txt`.
 
 ## Test
 
