@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.processes import clean_environment
+from tests.support.terminal_screen import render
 
 # Ctrl-C is a signal only on the controlling terminal: the child takes it, then runs jetjobs. The parent may ignore
 # SIGHUP, so the default is restored: closing the terminal must have its usual effect.
@@ -39,6 +41,8 @@ class Terminal:
         stdout: int | None = None,
     ) -> None:
         self._master, slave = pty.openpty()
+        self.columns, self.rows = columns, 24
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         # COLUMNS of the environment would override the width of the terminal.
         surroundings = {k: v for k, v in clean_environment(**env).items() if k not in ("COLUMNS", "LINES")}
@@ -63,7 +67,7 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:  # the other side is closed
             return False
-        self.text += data.decode(errors="replace")
+        self.text += self._decoder.decode(data)
         return bool(data)
 
     def wait_for(self, text: str, timeout: float = 30) -> None:
@@ -71,6 +75,23 @@ class Terminal:
         while text not in self.text:
             if not self.read(0.2) or time.monotonic() > give_up:
                 raise AssertionError(f"no {text!r} in:\n{self.text}")
+
+    def wait_for_screen(self, *texts: str, without: str | None = None, timeout: float = 30) -> list[str]:
+        """Wait until the screen shows all texts, and not the other one. Returns its lines."""
+        give_up = time.monotonic() + timeout
+        while True:
+            lines = self.screen
+            shown = "\n".join(lines)
+            if all(text in shown for text in texts) and (without is None or without not in shown):
+                return lines
+            if not self._read(0.2) or time.monotonic() > give_up:
+                raise AssertionError(f"not {texts!r}, or {without!r}, on the screen:\n{shown}")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size, as dragging the corner of a window does."""
+        self.columns, self.rows = columns, rows
+        self.text = ""
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
@@ -88,6 +109,13 @@ class Terminal:
         os.close(self._master)
         self._master = -1
         return self.popen.wait(timeout)
+
+    @property
+    def screen(self) -> list[str]:
+        """What is on the screen now. Of a program that clears it first, also after a change of size."""
+        return render(
+            self.text.rpartition("\x1b[2J")[2] if "\x1b[2J" in self.text else "", self.columns, self.rows
+        )
 
     @property
     def lines(self) -> list[str]:

@@ -11,9 +11,14 @@ import pytest
 
 import jetjobs.cli.commands.doctor
 import jetjobs.cli.global_options
+import jetjobs.cli.live.collector
+import jetjobs.cli.live.columns
+import jetjobs.cli.live.plain_text
+import jetjobs.cli.live.rate_history
+import jetjobs.cli.live.tables
+import jetjobs.cli.terminal.screen
 import jetjobs.cli.terminal.table
 import jetjobs.cli.terminal.text
-import jetjobs.cli.terminal.top_screen
 import jetjobs.doctor.finding
 import jetjobs.jetstream.transport.nats_client
 import jetjobs.model
@@ -23,7 +28,12 @@ MODULES: list[ModuleType] = [
     jetjobs.cli.global_options,
     jetjobs.cli.terminal.table,
     jetjobs.cli.terminal.text,
-    jetjobs.cli.terminal.top_screen,
+    jetjobs.cli.terminal.screen,
+    jetjobs.cli.live.collector,
+    jetjobs.cli.live.columns,
+    jetjobs.cli.live.plain_text,
+    jetjobs.cli.live.rate_history,
+    jetjobs.cli.live.tables,
     jetjobs.cli.commands.doctor,
     jetjobs.doctor.finding,
     *(

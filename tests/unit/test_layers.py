@@ -92,6 +92,7 @@ CONFINED = {
     "prometheus_client": ("jetjobs.observe.",),
     "pytest": ("jetjobs.pytest_plugin.",),
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
+    "rich": ("jetjobs.cli.",),
     "uvloop": ("jetjobs.cli.",),
 }
 
@@ -105,6 +106,7 @@ API_SUBJECT = re.compile(
 SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", API}
 NOT_SUBJECTS = {
     "jetjobs.cli.commands.dead": "names of exception classes",
+    "jetjobs.cli.live.tables": "names of exception classes",
     "jetjobs.config": "keys of settings",
     "jetjobs.doctor.checks.server": "versions",
     "jetjobs.model.masking": "paths of arguments",

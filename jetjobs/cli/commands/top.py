@@ -1,4 +1,4 @@
-"""`jetjobs top`: a live view of queues, running jobs and workers, with keys. It only reads."""
+"""`jetjobs top`: a live view of queues, running jobs and workers, with keys that open, cancel and pause."""
 
 from __future__ import annotations
 
@@ -6,25 +6,37 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jetjobs.admin.queues import RATES_OVER
 from jetjobs.app import JetJobs
 from jetjobs.cli.exit_codes import DONE
-from jetjobs.cli.state import state
+from jetjobs.cli.live.collector import Collector
+from jetjobs.cli.live.snapshot import Content, Data, Snapshot
+from jetjobs.cli.live.view_state import (
+    Action,
+    Cancel,
+    Extent,
+    Page,
+    PauseQueue,
+    ResumeQueue,
+    Say,
+    View,
+    press,
+)
+from jetjobs.cli.state import operator, state
 from jetjobs.cli.terminal.options import read_duration
-from jetjobs.cli.terminal.screen import ESCAPE, RUBOUT, Screen
-from jetjobs.cli.terminal.top_screen import Snapshot, plain, view
-from jetjobs.model.errors import BrokerError, ConfigError
-from jetjobs.model.views.queue_info import QueueState
+from jetjobs.cli.terminal.screen import Screen
+from jetjobs.model.errors import BrokerError, ConfigError, JetJobsError
+from jetjobs.model.views.job_changes import CancelOutcome
 
 SHORTEST_S = 0.2
-MANY_QUEUES = 50
-"""With more queues than this, the server is queried at most every `MANY_S`."""
-MANY_S = 5.0
+NOTE_S = 6.0
+"""How long the outcome of an action is shown."""
+CANCEL_S = 3.0
+"""How long a cancel waits for a running job to end."""
 
 commands = typer.Typer()
 
@@ -37,7 +49,7 @@ async def top(
 ) -> int:
     """Show queues, running jobs and workers, live.
 
-    Keys: p pause, / filter, q quit. Prints once when not on a terminal.
+    Open queues and jobs, cancel, pause: ? lists the keys. Prints once when not on a terminal.
     """
     seconds = read_duration("--refresh", refresh).total_seconds()
     if not SHORTEST_S <= seconds <= 3600:
@@ -50,9 +62,14 @@ async def top(
 
 
 async def _once(app: JetJobs) -> int:
+    from jetjobs.cli.live.plain_text import plain
+
     before = await app.queues.list(rates_over=0)
     await asyncio.sleep(RATES_OVER.total_seconds())
-    snapshot = await take_snapshot(app, before)
+    queues, running, workers = await asyncio.gather(
+        app.queues.list(rates_over=0, before=before), app.jobs.running(), app.workers.list()
+    )
+    snapshot = Snapshot(time.time(), queues, running, workers)
     if state.out.as_json:
         state.out.json(snapshot.to_json())
     else:
@@ -61,16 +78,9 @@ async def _once(app: JetJobs) -> int:
     return DONE
 
 
-async def take_snapshot(app: JetJobs, before: Sequence[QueueState]) -> Snapshot:
-    """A snapshot of everything. Rates cover the time since the queue counts in `before`."""
-    queues, running, workers = await asyncio.gather(
-        app.queues.list(rates_over=0, before=before), app.jobs.running(), app.workers.list()
-    )
-    return Snapshot(time.time(), queues, running, workers)
-
-
 class Top:
-    """The live view. Querying and drawing run concurrently, so that keys work while the server does not answer."""
+    """The live view. Reading, drawing and acting run concurrently, so that keys work while the server does not
+    answer."""
 
     def __init__(
         self,
@@ -83,90 +93,125 @@ class Top:
     ) -> None:
         self._app = app
         self._refresh_s = refresh_s
-        self._only_running = only_running
-        self._snapshot = Snapshot(time.time(), [], [], [])
-        self._answered_at: float | None = None
-        self._error = ""
-        self._changed = asyncio.Event()
-        self._quit = self._paused = False
         self._queue, self._task = queue, task
-        self._filter = self._typing = ""
-        self._filtering = False
+        self._collector = Collector(app, only_running=only_running)
+        self._view = View((Page("running" if only_running else "queues"),))
+        self._snapshot = Snapshot(0.0)
+        self._content: Content | None = None
+        self._place = self._view.page.place
+        self._extent = Extent()
+        self._visible: tuple[str, ...] = ()
+        self._answered_at = time.monotonic()
+        self._failed = False
+        self._note, self._bad, self._noted_at = "", False, 0.0
+        self._changed, self._refresh_now = asyncio.Event(), asyncio.Event()
+        self._acting: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        querying = asyncio.create_task(self._refresh())
+        # Here and not at the top: only this command needs rich.
+        from rich.console import Console
+
+        console = Console(force_terminal=True, no_color=not state.out.colour, highlight=False)
+        reading = asyncio.create_task(self._read())
         try:
-            with Screen(self._on_key) as screen:
-                while not self._quit:
-                    if querying.done():
-                        querying.result()  # raises: only a bug ends this task
-                    screen.draw(self.lines(*screen.size))
+            with Screen(self._on_key, self._changed.set) as screen:
+                while not self._view.quit:
+                    if reading.done():
+                        reading.result()  # raises: only a bug ends this task
+                    self._draw(screen, console)
                     self._changed.clear()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(1.0):
                             await self._changed.wait()
+                if self._acting:  # what was confirmed is done before the command ends
+                    await asyncio.gather(*self._acting, return_exceptions=True)
         finally:
-            querying.cancel()
-            await asyncio.gather(querying, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
-    def lines(self, columns: int, rows: int) -> list[str]:
-        """The lines to draw on a screen of this size."""
-        # One column less, because the screen draws one less and would cut the last table column.
-        return view(
+    def _draw(self, screen: Screen, console: Any) -> None:
+        from jetjobs.cli.live.frame import frame
+
+        drawn = frame(self._view, self._data(), *screen.size)
+        self._extent, self._visible = drawn.extent, tuple(drawn.visible)
+        screen.draw(drawn.painted(console))
+
+    def _data(self) -> Data:
+        now = time.monotonic()
+        silent = self._failed or not self._app.jetstream.connection.connected
+        noted = self._note if now - self._noted_at < NOTE_S else ""
+        return Data(
             self._snapshot,
-            columns - 1,
-            rows,
-            self._foot(),
-            only_running=self._only_running,
-            text=self._filter,
+            self._content if self._place == self._view.page.place else None,
+            self._app.jetstream.names.namespace,
+            now - self._answered_at if silent and not self._view.frozen else None,
+            noted,
+            self._bad,
         )
 
-    async def _refresh(self) -> None:
-        while True:
-            started = time.monotonic()
-            if not self._paused:
-                try:
-                    snapshot = await take_snapshot(self._app, self._snapshot.queues)
-                    self._snapshot = snapshot.only(self._queue, self._task)
-                    self._answered_at, self._error = time.monotonic(), ""
-                except BrokerError as error:
-                    self._error = str(error)
-                self._changed.set()
-            every_s = self._refresh_s if len(self._snapshot.queues) <= MANY_QUEUES else MANY_S
-            await asyncio.sleep(max(SHORTEST_S, every_s - (time.monotonic() - started)))
+    # Reading
 
-    def _foot(self) -> str:
-        if self._filtering:
-            return f"filter: {self._typing}_"
-        parts = ["q quit", "p resume" if self._paused else "p pause", "/ filter"]
-        if self._filter:
-            parts.append(f"[{self._filter}]")
-        if self._paused:
-            parts.insert(0, "PAUSED")
-        elif self._error or not self._app.jetstream.connection.connected:
-            since = "" if self._answered_at is None else f" for {time.monotonic() - self._answered_at:.0f} s"
-            parts.insert(0, f"NO ANSWER{since}, retrying")
-        return "  ".join(parts)
+    async def _read(self) -> None:
+        due = 0.0
+        while True:
+            if not self._view.frozen or self._place != self._view.page.place:
+                try:
+                    if time.monotonic() >= due and not self._view.frozen:
+                        due = time.monotonic() + self._refresh_s
+                        snapshot = await self._collector.snapshot(self._visible)
+                        self._snapshot = snapshot.only(self._queue, self._task)
+                    place = self._view.page.place
+                    self._content, self._place = await self._collector.content(self._view.page), place
+                    self._answered_at, self._failed = time.monotonic(), False
+                except BrokerError:
+                    self._failed = True
+                self._changed.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(SHORTEST_S, due - time.monotonic())):
+                    await self._refresh_now.wait()
+            self._refresh_now.clear()
+
+    # Keys and actions
 
     def _on_key(self, key: str) -> None:
-        if self._filtering:
-            self._on_filter_key(key)
-        elif key in ("q", "Q"):
-            self._quit = True
-        elif key in ("p", "P"):
-            self._paused = not self._paused
-        elif key == "/":
-            self._filtering, self._typing = True, ""
-        elif key == ESCAPE:
-            self._filter = ""
+        before = self._view.page.place
+        self._view, action = press(self._view, key, self._extent)
+        if isinstance(action, Say):
+            self._say(action.text)
+        elif action is not None:
+            task = asyncio.create_task(self._act(action))
+            self._acting.add(task)
+            task.add_done_callback(self._acting.discard)
+        if self._view.page.place != before:
+            self._note = ""
+            self._refresh_now.set()
         self._changed.set()
 
-    def _on_filter_key(self, key: str) -> None:
-        if key in ("\r", "\n"):
-            self._filter, self._filtering = self._typing, False
-        elif key == ESCAPE:
-            self._filter, self._filtering = "", False
-        elif key in (RUBOUT, "\b"):
-            self._typing = self._typing[:-1]
-        elif key.isprintable():
-            self._typing += key
+    def _say(self, text: str, *, bad: bool = False) -> None:
+        self._note, self._bad, self._noted_at = text, bad, time.monotonic()
+        self._changed.set()
+
+    async def _act(self, action: Action) -> None:
+        try:
+            self._say("working …")
+            await self._carry_out(action)
+        except JetJobsError as error:
+            self._say(f"failed: {error}", bad=True)
+        self._refresh_now.set()
+
+    async def _carry_out(self, action: Action) -> None:
+        app, by = self._app, operator()
+        if isinstance(action, Cancel):
+            answer = await app.jobs.cancel(
+                action.id, queue=action.queue, task=action.task, by=by, reason="from jetjobs top", timeout=CANCEL_S
+            )
+            detail = f": {answer.detail}" if answer.detail else ""
+            self._say(
+                f"job {action.id}: {answer.outcome}{detail}", bad=answer.outcome is not CancelOutcome.CANCELLED
+            )
+        elif isinstance(action, PauseQueue):
+            await app.queues.pause(action.queue, reason=action.reason, by=by)
+            self._say(f"queue {action.queue} is paused")
+        elif isinstance(action, ResumeQueue):
+            resumed = await app.queues.resume(action.queue)
+            self._say(f"queue {action.queue} {'is resumed' if resumed else 'was not paused'}")
