@@ -99,6 +99,8 @@ class Top:
         self._snapshot = Snapshot(0.0)
         self._content: Content | None = None
         self._place = self._view.page.place
+        self._size = (80, 24)
+        self._drawn = self._view
         self._extent = Extent()
         self._visible: tuple[str, ...] = ()
         self._answered_at = time.monotonic()
@@ -130,11 +132,15 @@ class Top:
             await asyncio.gather(reading, return_exceptions=True)
 
     def _draw(self, screen: Screen, console: Any) -> None:
+        self._size = screen.size
+        screen.draw(self._frame().painted(console))
+
+    def _frame(self) -> Any:
         from jetjobs.cli.live.frame import frame
 
-        drawn = frame(self._view, self._data(), *screen.size)
-        self._extent, self._visible = drawn.extent, tuple(drawn.visible)
-        screen.draw(drawn.painted(console))
+        drawn = frame(self._view, self._data(), *self._size)
+        self._drawn, self._extent, self._visible = self._view, drawn.extent, tuple(drawn.visible)
+        return drawn
 
     def _data(self) -> Data:
         now = time.monotonic()
@@ -174,6 +180,8 @@ class Top:
     # Keys and actions
 
     def _on_key(self, key: str) -> None:
+        if self._view != self._drawn:  # several keys arrived at once: each acts on what the one before has opened
+            self._frame()
         before = self._view.page.place
         self._view, action = press(self._view, key, self._extent)
         if isinstance(action, Say):

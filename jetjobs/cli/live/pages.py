@@ -173,7 +173,8 @@ class Body:
             self.lines += self._table(table, own, shown, None if at is None else at - start)
             self.visible += [item.queue for item in shown if item.kind == "queue"]
             before += len(own)
-        self.extent = Extent(items, max(1, max(given)), 0, self._paused)
+        page = room if len(items) <= room else max(given)
+        self.extent = Extent(items, max(1, page), 0, self._paused)
 
     def _section(self, title: str, total: int, own: list[Item], start: int, shown: int) -> Line:
         search = clean(self._view.search)

@@ -227,7 +227,7 @@ def progress(job: JobStatus, snapshot: Snapshot, width: int) -> Line:
         return [(lost_text(snapshot.lost[job.id]), LATE)]
     if job.progress is None:
         return [(clean(job.message or job.reason or "-"), DIM if not job.message else PLAIN)]
-    size = max(4, min(20, width - 6))
+    size = max(4, min(20, (width - 6) // (3 if job.message else 1)))
     message = f" {clean(job.message)}" if job.message else ""
     return [*bar(job.progress, size, BAR), (f" {int(job.progress * 100):>3} %", PLAIN), (message, DIM)]
 
@@ -236,10 +236,10 @@ def lost_text(left_s: float) -> str:
     """What happens to a job whose worker is gone.
 
     >>> lost_text(29.2), lost_text(0)
-    ('worker lost, back in ≤ 30 s', 'worker lost, waits for a worker')
+    ('worker lost, back in ≤ 30 s', 'worker lost, waiting')
     """
     seconds = -(-left_s // 1)
-    return f"worker lost, back in ≤ {seconds:.0f} s" if seconds > 0 else "worker lost, waits for a worker"
+    return f"worker lost, back in ≤ {seconds:.0f} s" if seconds > 0 else "worker lost, waiting"
 
 
 def _queue_state(queue: QueueState, snapshot: Snapshot) -> Line:
