@@ -1,4 +1,4 @@
-"""Fill and drain a queue with and without `jetjobs top` running, in turn."""
+"""Fill and drain a queue with and without `jetjobs top` running, in turn, also beside many queues."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import struct
 import termios
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks.full import BUSY, Full, app, store, works
@@ -22,6 +23,9 @@ _JOBS = 40_000
 _SLOTS = 200
 _DRAWN_S = 30.0
 _WATCHED_S = 20.0
+_MANY = 500
+_PARKED = [f"parked-{number:03}" for number in range(_MANY)]
+"""Queues without jobs, which `top` lists and reads too."""
 
 
 class Rates(NamedTuple):
@@ -59,9 +63,17 @@ async def beside_top(there: Full, rounds: int, scale: float) -> Table:
         paired("drain, worker's CPU", "jobs/cpu s", *sides("drain_worker"), least=0.95),
         paired("both, server's CPU", "jobs/cpu s", *sides("drain_server"), least=0.95),
     ]
-    rows.append(compared("top itself, of one core", "%", cost, [0.0]))
+    rows.append(compared("top itself, of one core", "%", cost, [0.0], limit=5.0))
     rows.append(idle)
     return Table(f"beside `jetjobs top`, {rounds} rounds", "beside", "alone", rows)
+
+
+async def beside_top_of_many(there: Full, rounds: int, scale: float) -> Table:
+    """The same beside 500 more queues. They stay: call it last."""
+    parked = _PARKED[: max(1, int(_MANY * scale))]
+    await app.provision(parked)
+    table = await beside_top(there, rounds, scale)
+    return replace(table, title=f"{table.title}, {len(parked)} more queues")
 
 
 async def _server_share(there: Full, seconds: float) -> Row:
@@ -101,12 +113,13 @@ async def _top(url: str) -> AsyncIterator[int]:
     """Run `jetjobs top` on a pseudo-terminal; yields its process id after it has drawn."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    drawn = asyncio.Event()
+    drawn, watched = asyncio.Event(), False
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         try:
-            if BUSY.encode() in os.read(ours, 65536):
+            data = os.read(ours, 65536)
+            if BUSY.encode() in data or watched:  # later, only what has changed is drawn
                 drawn.set()
         except OSError:  # it has ended
             loop.remove_reader(ours)
@@ -116,6 +129,7 @@ async def _top(url: str) -> AsyncIterator[int]:
         async with child("jetjobs", "--server", url, "top", terminal=theirs) as process:
             async with asyncio.timeout(_DRAWN_S):
                 await drawn.wait()
+            watched = True
             yield process.pid
             drawn.clear()
             async with asyncio.timeout(_DRAWN_S):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
-from benchmarks.beside_top import beside_top
+from benchmarks.beside_top import beside_top, beside_top_of_many
 from benchmarks.full import BUSY, COMMON, NONE, RARE, Full, app, full
 from benchmarks.processes import child
 from benchmarks.report import Row, Table
@@ -51,6 +51,7 @@ async def operator(rounds: int, scale: float) -> list[Table]:
             Table(f"operator, in an app: {held}", "took", "-", rows),
             Table(f"operator, by command beyond start-up: {held}", "beyond", "start-up", commands),
             await beside_top(there, several, scale),
+            await beside_top_of_many(there, several, scale),
         ]
 
 
