@@ -56,7 +56,7 @@ def worker(
 ) -> WorkerRecord:
     slots = {queue: QueueSlots(*counts) for queue, counts in queues.items()}
     jobs = tuple(
-        RunningJob(f"{i:02}e2531c847834a12f8c60fdba4d6e", "send", "mail", ago(i * 3)) for i in range(busy)
+        RunningJob(f"01a1e2531c847834a12f8c60fdba4f{i:02}", "send", "mail", ago(i * 3)) for i in range(busy)
     )
     return WorkerRecord(
         f"{name}-4f2a1c", name, name.rpartition("-")[0], 7143, "0.9.0", "3.12.1", phase, slots, {"send": ""}, busy,
@@ -119,7 +119,7 @@ def job_content(state: JobState = JobState.RETRYING) -> Content:
 
 def letter(number: int, task: str, error: str, text: str, seconds: float) -> DeadLetter:
     return DeadLetter(
-        f"{number:02}a1e2531c847834a12f8c60fdba4d6e", "mail", task, "normal", "exhausted", error, text, TRACEBACK,
+        f"01a1e2531c847834a12f8c60fdba4e{number:02}", "mail", task, "normal", "exhausted", error, text, TRACEBACK,
         "web-1", ago(seconds), ago(seconds + 90), 5, b"", (), (), "r", number, "", {},
     )  # fmt: skip
 

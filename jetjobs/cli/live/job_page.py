@@ -45,7 +45,7 @@ def help_lines(width: int) -> list[Line]:
     lines += [[(f"{name:<8}", style), (text, PLAIN)] for name, style, text in colours]
     lines += [
         [],
-        [("RUNNING counts jobs in slots. Jobs that a worker has requested ahead count as queued.", DIM)],
+        [("RUNNING: jobs in slots. Jobs that a worker has requested ahead are queued.", DIM)],
         [("The lines under OUT/s and IN/s show the last 60 seconds.", DIM)],
     ]
     return lines

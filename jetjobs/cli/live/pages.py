@@ -110,7 +110,8 @@ class Body:
         title = f"Dead letters{of}" + (f", newest {len(letters)}" if self._content.more else "")
         if self._data.content is not None and not letters and not self._content.error:
             self._note("no dead letters")
-        self._panes((title, len(letters), letter_table(self._snapshot), self._matching(items)))
+        table = letter_table(self._snapshot, queue=not self._page.queue)
+        self._panes((title, len(letters), table, self._matching(items)))
 
     def _workers(self) -> None:
         items = [Item("worker", worker.key, worker) for worker in self._snapshot.workers]

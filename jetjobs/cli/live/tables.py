@@ -136,7 +136,7 @@ def worker_table(snapshot: Snapshot) -> list[Column]:
     ]
 
 
-def letter_table(snapshot: Snapshot) -> list[Column]:
+def letter_table(snapshot: Snapshot, *, queue: bool = True) -> list[Column]:
     """Columns for dead letters."""
 
     def died(item: Item, _: int) -> Line:
@@ -147,7 +147,7 @@ def letter_table(snapshot: Snapshot) -> list[Column]:
         kind = letter.error_type.rpartition(".")[2]
         return [(clean(f"{kind}: {letter.text[:1000]}" if kind else letter.text), PLAIN)]
 
-    return [
+    columns = [
         Column("TASK", 10, lambda item, _: [(clean(item.value.task), PLAIN)], most=30),
         Column("JOB", _SHORT_ID, lambda item, _: [(clean(item.value.id)[-_SHORT_ID:], DIM)]),
         Column("AGO", 7, died, right=True),
@@ -156,6 +156,7 @@ def letter_table(snapshot: Snapshot) -> list[Column]:
         Column("QUEUE", 10, lambda item, _: [(clean(item.value.queue), PLAIN)], most=20),
         Column("ATTEMPTS", 8, lambda item, _: number(item.value.attempts), right=True),
     ]
+    return [column for column in columns if queue or column.head != "QUEUE"]
 
 
 def schedule_table(snapshot: Snapshot) -> list[Column]:
