@@ -84,7 +84,7 @@ class Terminal:
             shown = "\n".join(lines)
             if all(text in shown for text in texts) and (without is None or without not in shown):
                 return lines
-            if not self._read(0.2) or time.monotonic() > give_up:
+            if not self.read(0.2) or time.monotonic() > give_up:
                 raise AssertionError(f"not {texts!r}, or {without!r}, on the screen:\n{shown}")
 
     def resize(self, columns: int, rows: int) -> None:
