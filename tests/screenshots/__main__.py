@@ -24,11 +24,15 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from jetjobs.cli.live.frame import frame
+from jetjobs.cli.live.snapshot import Content
+from jetjobs.cli.live.view_state import Page, View
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.job import JobState
 from jetjobs.model.settings import build_settings
 from jetjobs.model.views.job_query import JobQuery
 from tests.screenshots import shop
+from tests.support import live_sample
 from tests.support.processes import Process, run
 from tests.support.terminal import Terminal
 
@@ -78,21 +82,16 @@ def command(line: str) -> Screen:
     return screen
 
 
-def top(keys: str = "") -> Screen:
-    """The last frame of `top` after these keys."""
+def top(page: Page = live_sample.MAIL, content: Content | None = None) -> Screen:
+    """A frame of `top` with made-up data: rates of a minute would take a minute."""
 
     def screen(stage: Stage, columns: int) -> tuple[str, str]:
-        with stage.terminal(["top", "--namespace", "shop"], columns) as terminal:
-            terminal.wait_for("build_report")
-            for key in keys:
-                terminal.press(key)
-            seen = terminal.text.count("\x1b[H")
-            while terminal.text.count("\x1b[H") < seen + 3:
-                assert terminal.read(5), "top has ended"
-            frame = [one for one in terminal.text.split("\x1b[H")[:-1] if "build_report" in one][-1]
-            terminal.press("q")
-            terminal.end()
-        return "jetjobs top", re.sub(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]", "", frame)
+        os.environ["TZ"] = "UTC"  # the clock in the title
+        time.tzset()
+        pages = (Page("queues"), page) if page.kind != "queues" else (page,)
+        drawn = frame(View(pages), live_sample.data(content), columns, 24)
+        console = Console(force_terminal=True, no_color=False, color_system="256", file=StringIO())
+        return "jetjobs top", "\n".join(drawn.painted(console))
 
     return screen
 
@@ -119,6 +118,8 @@ def dev(*jobs: str, until: str) -> Screen:
 
 SCREENS: dict[str, Screen] = {
     "top": top(),
+    "top-job": top(Page("job", ("mail", "send", live_sample.LOST)), live_sample.job_content()),
+    "top-workers": top(Page("workers")),
     "queues-list": command("queues list"),
     "jobs-list": command("jobs list"),
     "jobs-show": command("jobs show {failing}"),

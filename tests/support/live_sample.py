@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from jetjobs.admin.schedules import ScheduleInfo
 from jetjobs.cli.live.rate_history import RateHistory
 from jetjobs.cli.live.snapshot import Content, Data, Snapshot
+from jetjobs.cli.live.view_state import Page
 from jetjobs.model.job import JobState, JobStatus
 from jetjobs.model.schedule.schedule import make_schedule
 from jetjobs.model.views.dead_letter import DeadLetter
@@ -15,6 +16,7 @@ from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
 
 NOW = datetime(2027, 1, 4, 14, 2, 7, tzinfo=UTC)
+MAIL = Page("queues", selected="q mail")
 LOST = "01a1e2531c847834a12f8c60fdba4d6e"
 TRACEBACK = (
     "Traceback (most recent call last):\n"
