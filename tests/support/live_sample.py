@@ -20,9 +20,9 @@ MAIL = Page("queues", selected="q mail")
 LOST = "01a1e2531c847834a12f8c60fdba4d6e"
 TRACEBACK = (
     "Traceback (most recent call last):\n"
-    '  File "/srv/shop/tasks.py", line 41, in send\n'
+    "  shop/tasks.py:41 in send\n"
     "    await smtp.send(message)\n"
-    '  File "/srv/shop/smtp.py", line 88, in send\n'
+    "  shop/smtp.py:88 in send\n"
     "    raise SMTPServerBusy(reply)\n"
     "shop.smtp.SMTPServerBusy: 421 try again later\n"
 )
