@@ -141,7 +141,10 @@ def test_cancel_asks_and_then_cancels_the_running_job(shell: Shell, worker: Proc
         terminal.press("n")
         terminal.wait_for_screen("nothing was changed")
         assert shell.json("jobs", "show", first)["cancel"] is None
+        # What is pasted does not confirm.
         terminal.press("cy")
+        terminal.wait_for_screen(f"cancel job {first[-10:]} of count? [y/N]")
+        terminal.press("y")
         terminal.wait_for_screen(f"job {first}: cancelled")
         found = shell.json("jobs", "show", first)
         assert (found["state"], found["cancel"]["reason"]) == ("cancelled", "from jetjobs top")
@@ -149,7 +152,9 @@ def test_cancel_asks_and_then_cancels_the_running_job(shell: Shell, worker: Proc
         # From the page of a job, and quitting at once: what was confirmed is done first.
         terminal.press(ENTER)
         terminal.wait_for_screen("› job ", f"job         {second}")
-        terminal.press("cy")
+        terminal.press("c")
+        terminal.wait_for_screen("? [y/N]")
+        terminal.press("y")
     assert shell.json("jobs", "show", second)["state"] == "cancelled"
 
 
@@ -179,7 +184,9 @@ def test_pause_asks_for_a_reason_and_the_same_key_resumes(shell: Shell, worker: 
         terminal.press("n")
         terminal.wait_for_screen("nothing was changed")
         assert pause() is not None
-        terminal.press("Py")
+        terminal.press("P")
+        terminal.wait_for_screen("resume mail? [y/N]")
+        terminal.press("y")
         terminal.wait_for_screen("queue mail is resumed", without="paused until")
         assert pause() is None
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -108,6 +109,9 @@ class Top:
         self._note, self._bad, self._noted_at = "", False, 0.0
         self._changed, self._refresh_now = asyncio.Event(), asyncio.Event()
         self._acting: set[asyncio.Task[None]] = set()
+        self._reads: Callable[[], int] = lambda: 0
+        self._asked_in = -1
+        """The read of the keyboard that opened a question."""
 
     async def run(self) -> None:
         # Here and not at the top: only this command needs rich.
@@ -117,6 +121,7 @@ class Top:
         reading = asyncio.create_task(self._read())
         try:
             with Screen(self._on_key, self._changed.set) as screen:
+                self._reads = lambda: screen.reads
                 while not self._view.quit:
                     if reading.done():
                         reading.result()  # raises: only a bug ends this task
@@ -182,8 +187,13 @@ class Top:
     def _on_key(self, key: str) -> None:
         if self._view != self._drawn:  # several keys arrived at once: each acts on what the one before has opened
             self._frame()
+        prompt, reads = self._view.prompt, self._reads()
+        if prompt is not None and key == "y" and prompt.action is not None and reads == self._asked_in:
+            return  # pasted: the question was not seen
         before = self._view.page.place
         self._view, action = press(self._view, key, self._extent)
+        if prompt is None and self._view.prompt is not None:
+            self._asked_in = reads
         if isinstance(action, Say):
             self._say(action.text)
         elif action is not None:

@@ -156,6 +156,6 @@ def _plain(value: Any) -> str:
 
 
 def _colour_wanted(stream: TextIO) -> bool:
-    if os.environ.get("FORCE_COLOR"):
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()

@@ -66,9 +66,12 @@ class Screen:
         self._before: list[Any] | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
         self._unread = ""
+        self._on_suspend: Any = None
         self._finish: asyncio.TimerHandle | None = None
         self._drawn: list[str] = []
         self._size = (0, 0)
+        self.reads = 0
+        """How often keys were read. Several keys of one read were pasted, or typed without looking."""
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -80,6 +83,8 @@ class Screen:
             loop.add_reader(keyboard, self._read)
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
             loop.add_signal_handler(signal.SIGWINCH, self._on_resize)
+            # Ctrl-Z would leave the shell on this screen.
+            self._on_suspend = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         self._write(_ENTER)
         return self
 
@@ -89,6 +94,7 @@ class Screen:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
             loop.remove_signal_handler(signal.SIGWINCH)
+            signal.signal(signal.SIGTSTP, self._on_suspend or signal.SIG_DFL)
         if self._finish is not None:
             self._finish.cancel()
         if self._before is not None:
@@ -126,6 +132,7 @@ class Screen:
         if not data:  # the terminal was closed
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             return
+        self.reads += 1
         if self._finish is not None:
             self._finish.cancel()
             self._finish = None
