@@ -17,8 +17,6 @@ from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest
-from jetjobs.doctor.finding import Finding
-from jetjobs.doctor.runner import run_checks
 from jetjobs.enqueue import Enqueuer, enqueue_failed
 from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
@@ -36,10 +34,11 @@ from jetjobs.observe.observers import Observers
 from jetjobs.sync import SyncClient
 from jetjobs.worker.lifespan import L, Lifespan, make_lifespan
 from jetjobs.worker.options import WorkerOptions
-from jetjobs.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from jetjobs.doctor.finding import Finding
     from jetjobs.observe.metrics import Metrics
+    from jetjobs.worker.worker import Worker
 
 
 class Session(NamedTuple):
@@ -263,6 +262,8 @@ class JetJobs(Operations):
 
         With `schedules` it is a candidate for leader, which plans the schedules. With 0 slots it serves no queue.
         """
+        from jetjobs.worker.worker import Worker  # most processes only enqueue or read
+
         slots = self.settings.worker.slots if slots is None else slots
         if slots == 0:
             queues = {}
@@ -309,6 +310,8 @@ class JetJobs(Operations):
         """Run the health checks of all areas, or of those in `only`: nats, topology, queues, schedules, workers,
         app. Changes nothing. Uses its own connection, so the app need not be open.
         """
+        from jetjobs.doctor.runner import run_checks
+
         return await run_checks(self.settings, Names(self.namespace), self, only=only)
 
 

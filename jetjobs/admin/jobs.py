@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from jetjobs.admin.cancel import Canceller
+from jetjobs.admin.partial_ids import LEAST, TOO_SHORT
 from jetjobs.admin.reschedule import Rescheduler
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.jetstream.client import JetStreamClient
@@ -89,12 +90,10 @@ class Jobs:
             raise JobNotFound(f"invalid job id {job_id!r}", job_id=str(job_id), hint=hint)
         found = await look_twice(lambda: self._places(job_id, queue, task))
         if not found:
-            raise JobNotFound(
-                f"no job with id {job_id}",
-                job_id=job_id,
-                hint="records of ended jobs are kept for an hour unless the task sets another time; a job"
-                " published without jetjobs may not have its id yet: `jetjobs jobs list --task TASK` shows it",
-            )
+            hint = TOO_SHORT if len(job_id) < LEAST else ""
+            hint += "records of ended jobs are kept for an hour unless the task sets another time; a job"
+            hint += " published without jetjobs may not have its id yet: `jetjobs jobs list --task TASK` shows it"
+            raise JobNotFound(f"no job with id {job_id}", job_id=job_id, hint=hint)
         if len(found) > 1:
             places = sorted(found)
             listed = ", ".join(f"{q}/{t}" for q, t in places)

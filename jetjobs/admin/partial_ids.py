@@ -12,6 +12,8 @@ from jetjobs.model.wire.ids import is_id
 
 LEAST = 6
 """Characters that a part of an id has at least."""
+TOO_SHORT = f"the beginning or end of an id needs {LEAST} characters or more; "
+"""The hint for a shorter text that is not an id itself."""
 _NAMED = 10
 """Candidates that an error lists."""
 

@@ -94,10 +94,13 @@ class State:
 
     async def server_app(self, flags: dict[str, Any] | None = None) -> JetJobs:
         """An app without tasks for the namespace, for commands that need no app. ConfigError if it is unknown."""
+        return await self.app_for(self.discover(flags))
+
+    async def app_for(self, loaded: LoadedSettings) -> JetJobs:
+        """As `server_app`, with the settings that `discover` returned."""
         from jetjobs.app import JetJobs
         from jetjobs.model.errors import AccessDenied, ConfigError
 
-        loaded = self.discover(flags)
         self.note_dev_server(loaded)
         if loaded.settings.queues.namespace is None:
             try:

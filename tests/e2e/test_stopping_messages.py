@@ -1,8 +1,9 @@
-"""The first Ctrl-C of a worker names the jobs it waits for and how to exit sooner, in `worker` and in `dev`."""
+"""The first Ctrl-C of a worker names the job it waits for and how to exit sooner, in `worker` and in `dev`."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 
 import pytest
@@ -11,7 +12,8 @@ from tests.support.shell import Shell
 
 pytestmark = pytest.mark.timeout(120)
 
-TASKS = """
+LONG = "a_task_with_a_name_that_does_not_fit_into_eighty_columns"
+TASKS = f"""
 import asyncio
 from jetjobs import JetJobs
 app = JetJobs("demo")
@@ -19,6 +21,11 @@ app = JetJobs("demo")
 @app.task
 async def hold(n: int) -> None:
     print("hold begins", flush=True)
+    await asyncio.sleep(600)
+
+@app.task
+async def {LONG}() -> None:
+    print("long begins", flush=True)
     await asyncio.sleep(600)
 """
 
@@ -31,10 +38,9 @@ def test_a_worker_names_the_jobs_it_waits_for(shell: Shell) -> None:
         worker.wait_for("hold begins", 7, 60)
         worker.send(signal.SIGINT)
         line = json.loads(worker.wait_for("worker.stopping", timeout=60))
-        assert line["msg"].startswith("waiting up to 1m30s for 7 jobs to end: hold job-")
-        assert line["msg"].endswith(
-            ", 2 more; press Ctrl-C again to cancel and release them now, a third time to exit at once"
-        )
+        waits, keys = line["msg"].split("\n")
+        assert re.fullmatch(r"waiting up to 1m30s for hold job-\d \(.+\) and 6 more jobs", waits)
+        assert keys == "Ctrl-C again releases them, a third exits now"
         assert (line["jobs"], line["stop_timeout_s"]) == (7, 90)
         worker.send(signal.SIGINT)  # what the message says is true
         assert worker.popen.wait(30) == 1
@@ -52,9 +58,12 @@ def test_a_second_ctrl_c_ends_dev_too(shell: Shell) -> None:
     shell.env = {}
     with shell.process("dev", "--no-reload", "--store", "memory") as dev:
         dev.wait_for("worker ready", timeout=60)
-        shell("enqueue", "hold", "n=1")
-        dev.wait_for("hold begins", timeout=60)
+        shell("enqueue", LONG)
+        dev.wait_for("long begins", timeout=60)
         dev.send(signal.SIGINT)
-        dev.wait_for("waiting up to 30.0 s for 1 job to end: hold ", timeout=60)
+        waits = dev.wait_for("waiting up to 30.0 s for ", timeout=60)
+        keys = dev.wait_for("Ctrl-C again releases it, a third exits now", timeout=60)
+        assert LONG[:20] in waits
+        assert [len(line.rstrip("\n")) <= 80 for line in (waits, keys)] == [True, True], (waits, keys)
         dev.send(signal.SIGINT)
         dev.popen.wait(25)  # sooner than the stop timeout

@@ -90,8 +90,7 @@ def top(page: Page = live_sample.MAIL, content: Content | None = None) -> Screen
         time.tzset()
         pages = (Page("queues"), page) if page.kind != "queues" else (page,)
         drawn = frame(View(pages), live_sample.data(content), columns, 24)
-        console = Console(force_terminal=True, no_color=False, color_system="256", file=StringIO())
-        return "jetjobs top", "\n".join(drawn.painted(console))
+        return "jetjobs top", "\n".join(drawn.painted(colour=True))
 
     return screen
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import timedelta
-from io import StringIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from jetjobs.cli.live.collector import QUEUES_AT_ONCE, due_queues
 from jetjobs.cli.live.columns import width_of
@@ -139,8 +137,7 @@ def test_paused_is_yellow_dead_is_red_and_late_is_orange() -> None:
 
 
 def test_without_colour_the_selected_row_still_shows() -> None:
-    plain_console = Console(force_terminal=True, no_color=True, color_system="truecolor", file=StringIO())
-    lines = frame(View(), sample.data(), 80, 24).painted(plain_console)
+    lines = frame(View(), sample.data(), 80, 24).painted(colour=False)
     assert "\x1b[7m" in lines[4]
     assert lines[4].count("▸") == 1
     assert not any(code in "".join(lines) for code in ("\x1b[3", "\x1b[4", ";3", ";4"))

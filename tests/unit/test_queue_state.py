@@ -59,6 +59,26 @@ def test_when_a_new_job_starts(found: QueueState, starts: float | None) -> None:
     assert found.starts_in == (None if starts is None else timedelta(seconds=starts))
 
 
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (state(0, 0, 2), "idle"),
+        (state(0, 0, 0, workers=0), "idle"),
+        (state(0, 1, 2), "running"),
+        (state(5, 0, 2), "running"),
+        (state(5, 0, 0, workers=0), "no worker"),
+        (state(0, 1, 0, workers=0), "no worker"),  # it was lost with its worker
+        (state(0, 1, 0, workers=0, finishing=1), "running"),  # a quiet worker finishes it
+        (state(1, 1, 0, workers=0, finishing=1), "no worker"),
+        (state(5, 1, 2, pause=Pause(None)), "paused"),
+        (state(5, 0, 0, workers=0, pause=Pause(None)), "paused"),
+    ],
+)
+def test_one_word_says_what_a_queue_does(found: QueueState, word: str) -> None:
+    assert found.activity == found.summary()["activity"] == word
+    assert found.summary()["state"] == ("paused" if word == "paused" else "running")
+
+
 def test_a_state_is_json_and_adds_up() -> None:
     found = state(3, 1, 2, pause=Pause(at(1060), "why", "ada", at(990)))
     assert (found.queued, found.running, found.demand) == (3, 1, 4)

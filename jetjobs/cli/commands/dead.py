@@ -14,14 +14,14 @@ from typing import IO, Annotated, Any, NamedTuple
 
 import typer
 
-from jetjobs.admin.partial_ids import complete_id
+from jetjobs.admin.partial_ids import LEAST, TOO_SHORT, complete_id
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.job_details import show_traceback
 from jetjobs.cli.completion import dead_ids, queue_names, task_names
 from jetjobs.cli.exit_codes import DONE, FAILED
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.empty import next_step, or_empty
-from jetjobs.cli.terminal.options import Cursor, Limit, read_since
+from jetjobs.cli.terminal.options import Cursor, Limit, read_since, stripped
 from jetjobs.cli.terminal.palette import DEAD, dead_style, faint
 from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import ago, json_line, one_line, printable
@@ -95,7 +95,8 @@ async def find_letter(app: JetJobs, job_id: str, selection: Selection, besides: 
     job_id = await complete_id(app.jetstream, job_id, selection.queue, selection.task, only_dead=True)
     letter = await app.dead.get(job_id, queue=selection.queue, task=selection.task)
     if letter is None:
-        hint = "list them with `jetjobs dead list`"
+        hint = TOO_SHORT if len(job_id) < LEAST else ""
+        hint += "list them with `jetjobs dead list`"
         raise JobNotFound(f"no dead letter of job {job_id}{besides}", job_id=job_id, hint=hint)
     return letter
 
@@ -198,7 +199,7 @@ async def _list_groups(app: JetJobs, selection: Selection) -> None:
 
 @commands.command()
 async def show(
-    job_id: Annotated[str, typer.Argument(help="Id of the job.", autocompletion=dead_ids)],
+    job_id: Annotated[str, typer.Argument(help="Id of the job.", autocompletion=dead_ids, callback=stripped)],
     queue: Queue = None,
     task: TaskName = None,
 ) -> None:

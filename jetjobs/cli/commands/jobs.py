@@ -34,6 +34,7 @@ from jetjobs.cli.terminal.options import (
     Yes,
     read_duration,
     read_time,
+    stripped,
 )
 from jetjobs.cli.terminal.palette import faint, state_style
 from jetjobs.cli.terminal.table import Look
@@ -51,8 +52,13 @@ from jetjobs.model.wire.validation import check_token
 
 commands = typer.Typer()
 
-Id = Annotated[str, typer.Argument(help="Id of the job, or its beginning or end: 6 characters or more.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs, or their beginnings or ends.")]
+Id = Annotated[
+    str, typer.Argument(help="Id of the job, or its beginning or end: 6 characters or more.", callback=stripped)
+]
+Ids = Annotated[
+    list[str] | None, typer.Argument(help="Ids of jobs, or their beginnings or ends.", callback=stripped)
+]
+NoReason = Annotated[str | None, typer.Option("--reason", help="Not stored, so it is refused.", hidden=True)]
 _NO_JOBS = "no live jobs; enqueue one with `jetjobs enqueue TASK`; --state succeeded or dead lists ended ones"
 _NO_MATCH = "no jobs match; `jetjobs jobs list` without options lists all live jobs"
 
@@ -172,8 +178,11 @@ async def reschedule(
     where: Where = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    reason: NoReason = None,
 ) -> int:
     """Run scheduled or retrying jobs at another time or now. --all reschedules by filter."""
+    if reason is not None:
+        raise ConfigError("reschedule stores no reason", hint="leave out --reason; nothing was changed")
     check_choice(ids, all_matching, dry_run, job_state, since, where)
     if (at is not None) + (delay is not None) + now != 1:
         raise ConfigError("give exactly one of --at, --delay and --now")

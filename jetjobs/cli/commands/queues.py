@@ -182,10 +182,9 @@ def _row(queue: QueueState) -> list[str]:
 
 
 def _state(queue: QueueState) -> str:
-    if queue.pause is None:
-        return "running"
-    until = queue.pause.until
-    return f"paused {show_duration(max(timedelta(0), until - queue.at))}" if until else "paused"
+    """The activity, and for how long a pause lasts."""
+    until = queue.pause.until if queue.pause is not None else None
+    return queue.activity + (f" {show_duration(max(timedelta(0), until - queue.at))}" if until else "")
 
 
 def _why_not(queue: QueueState) -> str:

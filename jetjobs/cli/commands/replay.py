@@ -14,7 +14,7 @@ from jetjobs.cli.commands.dead import NAMED, DiedOf, ErrorType, Queue, Selection
 from jetjobs.cli.completion import dead_ids, queue_names
 from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
 from jetjobs.cli.state import operator, state
-from jetjobs.cli.terminal.options import Data, Reason, Yes, read_data
+from jetjobs.cli.terminal.options import Data, Reason, Yes, read_data, stripped
 from jetjobs.cli.terminal.progress import progress
 from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.cli.terminal.text import one_line
@@ -24,7 +24,7 @@ from jetjobs.model.views.dead_letter import DeadLetter, ReplayAnswer, ReplayOutc
 
 commands = typer.Typer()
 
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", autocompletion=dead_ids)]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs.", autocompletion=dead_ids, callback=stripped)]
 All = Annotated[
     bool, typer.Option("--all", help="All letters that match the filters, or all letters without a filter.")
 ]

@@ -11,10 +11,11 @@ import typer
 from jetjobs.admin.partial_ids import complete_id
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.jobs import check_names
-from jetjobs.cli.commands.top import Top
+from jetjobs.cli.commands.top import show
 from jetjobs.cli.exit_codes import DONE, FAILED
-from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import JobQueue, JobTask
+from jetjobs.cli.live.view_state import Page
+from jetjobs.cli.state import run_async, state
+from jetjobs.cli.terminal.options import JobQueue, JobTask, stripped
 from jetjobs.cli.terminal.progress import line as bar_line
 from jetjobs.cli.terminal.screen import terminal_size
 from jetjobs.cli.terminal.text import cut, short_id
@@ -33,8 +34,10 @@ commands = typer.Typer()
 
 
 @commands.command()
-async def watch(
-    ids: Annotated[list[str] | None, typer.Argument(help="Ids of jobs. [default: all running jobs]")] = None,
+def watch(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Ids of jobs. [default: all running jobs]", callback=stripped)
+    ] = None,
     queue: JobQueue = None,
     task: JobTask = None,
 ) -> int:
@@ -47,9 +50,15 @@ async def watch(
     if len(ids) > MOST:
         raise ConfigError(f"cannot watch {len(ids)} jobs at once; the maximum is {MOST}")
     on_terminal = sys.stdout.isatty() and not state.out.as_json
+    if on_terminal and not ids:
+        return show(Page("running"), REFRESH_S, queue, task)
+    return run_async(lambda: _watch(ids, queue, task, on_terminal))
+
+
+async def _watch(ids: list[str], queue: str | None, task: str | None, on_terminal: bool) -> int:
     async with state.reader() as app:
         if not ids:
-            return await _watch_running(app, queue, task, on_terminal)
+            return await _print_running(app, queue, task)
         ids = list(dict.fromkeys([await complete_id(app.jetstream, job_id, queue, task) for job_id in ids]))
         handles = [await app.job(job_id, queue=queue, task=task) for job_id in ids]
         block = Block(ids) if on_terminal else None
@@ -68,10 +77,7 @@ async def _follow(handle: JobHandle[Any], block: Block | None) -> JobState | Non
     return end
 
 
-async def _watch_running(app: JetJobs, queue: str | None, task: str | None, on_terminal: bool) -> int:
-    if on_terminal:
-        await Top(app, REFRESH_S, only_running=True, queue=queue, task=task).run()
-        return DONE
+async def _print_running(app: JetJobs, queue: str | None, task: str | None) -> int:
     for status in await app.jobs.running():
         if queue in (None, status.queue) and task in (None, status.task):
             _print(status)

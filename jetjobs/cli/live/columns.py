@@ -12,12 +12,14 @@ from jetjobs.cli.terminal.text import one_line
 PLAIN, DIM, BOLD = "", "dim", "bold"
 PAUSED, DEAD, LATE, GOOD = "yellow", "red", "dark_orange", "green"
 BAR, CAME, WENT = "cyan", "bright_blue", "green"
+CHOSEN = "chosen"
+"""Added to the styles of the selected row."""
 GAP = 2
 _NAME = 16
 """Columns that a name keeps before other columns are left out."""
 
 Span = tuple[str, str]
-"""Text without control characters, and its style."""
+"""Text without control characters, and its style: words of the palette."""
 Line = list[Span]
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.segment import Segment
-from rich.style import Style
 
 from jetjobs.cli.live.columns import (
     BAR,
     BOLD,
     CAME,
+    CHOSEN,
     DEAD,
     DIM,
     LATE,
@@ -26,7 +24,7 @@ from jetjobs.cli.live.columns import (
     fitted,
     width_of,
 )
-from jetjobs.cli.live.pages import CHOSEN, Body
+from jetjobs.cli.live.pages import Body
 from jetjobs.cli.live.snapshot import Data, Snapshot
 from jetjobs.cli.live.tables import short, short_rate
 from jetjobs.cli.live.view_state import (
@@ -37,8 +35,10 @@ from jetjobs.cli.live.view_state import (
     Prompt,
     View,
 )
+from jetjobs.cli.terminal.palette import code_of
 
 _TITLE = "bold reverse"
+_WITHOUT_COLOUR = (BOLD, DIM, CHOSEN, "reverse")
 _KEYS: dict[str, str] = {
     "queues": "/ filter  Enter open  P pause  c cancel  d dead  w workers  s schedules",
     "running": "/ filter  Enter open  c cancel  w workers  s schedules",
@@ -54,36 +54,29 @@ _KEYS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """The lines of a screen. As a rich renderable it can be printed or exported as an image."""
+    """The lines of a screen."""
 
     lines: Sequence[Line]
     extent: Extent
     visible: Sequence[str] = ()
     """The queues that are on the screen."""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in self.lines:
-            for text, style in line:
-                # Apart: images drop blanks at the beginning of a segment.
-                blank = len(text) - len(text.lstrip(" "))
-                yield Segment(text[:blank], Style.parse(style))
-                yield Segment(text[blank:], Style.parse(style))
-            yield Segment.line()
-
-    def painted(self, console: Console) -> list[str]:
-        """The lines with the escape sequences for this terminal."""
-        system = console._color_system  # the public property is only its name
-        return [
-            "".join(_style(style, console.no_color).render(text, color_system=system) for text, style in line)
-            for line in self.lines
-        ]
+    def painted(self, colour: bool) -> list[str]:
+        """The lines with escape sequences."""
+        return ["".join(_paint(text, _codes(style, colour)) for text, style in line) for line in self.lines]
 
 
-def _style(name: str, no_color: bool) -> Style:
-    style = Style.parse(name)
-    if no_color and name.endswith(CHOSEN):
-        return Style.parse("reverse")  # a background would not show
-    return style.without_color if no_color else style
+def _paint(text: str, codes: str) -> str:
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
+
+
+@functools.cache
+def _codes(style: str, colour: bool) -> str:
+    words = style.split()
+    if not colour:
+        # A background would not show.
+        words = ["reverse" if word == CHOSEN else word for word in words if word in _WITHOUT_COLOUR]
+    return ";".join(code_of(word) for word in words)
 
 
 def frame(view: View, data: Data, columns: int, rows: int) -> Frame:
@@ -98,9 +91,10 @@ def frame(view: View, data: Data, columns: int, rows: int) -> Frame:
 
 def _title(view: View, data: Data, columns: int) -> Line:
     where = " › ".join(_page_name(page) for page in view.pages)
-    left = f" {clean(data.namespace, 40)} › {where}"
+    left = f" {clean(data.namespace or 'jetjobs', 40)} › {where}"
     at = data.snapshot.at
-    clock = time.strftime("%H:%M:%S", time.localtime(at)) if at else "reading …"
+    waiting = "reading …" if data.connected else "connecting …"
+    clock = time.strftime("%H:%M:%S", time.localtime(at)) if at else waiting
     status, style = f" {clock} ", _TITLE
     if data.silent_s is not None:
         status, style = f" NO ANSWER for {data.silent_s:.0f} s, retrying ", f"{_TITLE} {DEAD}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jetjobs.cli.live.columns import (
     BOLD,
     CAME,
+    CHOSEN,
     DEAD,
     DIM,
     LATE,
@@ -42,11 +43,10 @@ from jetjobs.cli.live.tables import (
 )
 from jetjobs.cli.live.view_state import Extent, Item, View, selected_index
 from jetjobs.cli.terminal.empty import NOT_SET_UP
-from jetjobs.model.views.queue_info import QueueState
-from jetjobs.model.views.worker_info import WorkerRecord
 
-CHOSEN = "on grey27"
-"""The background of the selected row."""
+if TYPE_CHECKING:
+    from jetjobs.model.views.queue_info import QueueState
+    from jetjobs.model.views.worker_info import WorkerRecord
 
 
 class Body:

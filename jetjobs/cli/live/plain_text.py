@@ -56,7 +56,7 @@ def _queues(snapshot: Snapshot) -> Table:
     for q in snapshot.queues:
         counts = snapshot.counts(q)
         rows.append([
-            q.queue, "running" if q.pause is None else "paused", f"{counts.queued:,}", f"{counts.running:,}",
+            q.queue, q.activity, f"{counts.queued:,}", f"{counts.running:,}",
             rate(q.out_per_s), rate(q.in_per_s), "-" if q.oldest is None else show_duration(q.oldest),
             f"{q.scheduled + q.retrying:,}", f"{q.dead:,}", str(q.workers), f"{counts.running}/{counts.slots}",
         ])  # fmt: skip

@@ -6,14 +6,15 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jetjobs.admin.schedules import ScheduleInfo
-from jetjobs.cli.live.rate_history import RateHistory
-from jetjobs.model.job import JobStatus
-from jetjobs.model.views.dead_letter import DeadLetter
-from jetjobs.model.views.queue_info import QueueState
-from jetjobs.model.views.worker_info import WorkerRecord
+if TYPE_CHECKING:
+    from jetjobs.admin.schedules import ScheduleInfo
+    from jetjobs.cli.live.rate_history import RateHistory
+    from jetjobs.model.job import JobStatus
+    from jetjobs.model.views.dead_letter import DeadLetter
+    from jetjobs.model.views.queue_info import QueueState
+    from jetjobs.model.views.worker_info import WorkerRecord
 
 
 class Counts(NamedTuple):
@@ -118,6 +119,8 @@ class Data:
     content: Content | None = None
     """None until the open page has been read."""
     namespace: str = ""
+    connected: bool = True
+    """False until the server has answered for the first time."""
     silent_s: float | None = None
     """How long the server has not answered; None if it does."""
     note: str = ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from jetjobs.admin.schedules import ScheduleInfo
 from jetjobs.cli.live.columns import (
     BAR,
     CAME,
@@ -26,9 +26,12 @@ from jetjobs.cli.live.snapshot import Snapshot
 from jetjobs.cli.live.view_state import Item
 from jetjobs.model.durations import show_duration
 from jetjobs.model.job import JobState, JobStatus
-from jetjobs.model.views.dead_letter import DeadLetter
-from jetjobs.model.views.queue_info import QueueState
-from jetjobs.model.views.worker_info import RunningJob, WorkerRecord
+
+if TYPE_CHECKING:
+    from jetjobs.admin.schedules import ScheduleInfo
+    from jetjobs.model.views.dead_letter import DeadLetter
+    from jetjobs.model.views.queue_info import Activity, QueueState
+    from jetjobs.model.views.worker_info import RunningJob, WorkerRecord
 
 LATE_AFTER = timedelta(minutes=1)
 """A job that has been due for this long is late."""
@@ -39,6 +42,7 @@ STATES = {
     JobState.DEAD: DEAD,
     JobState.CANCELLED: PAUSED,
 }
+_ACTIVITIES: dict[Activity, str] = {"paused": PAUSED, "no worker": LATE, "running": GOOD, "idle": DIM}
 _SHORT_ID = 10
 
 
@@ -72,7 +76,7 @@ def queue_table(snapshot: Snapshot) -> list[Column]:
 
     return [
         Column("QUEUE", 10, lambda item, _: [(clean(item.queue), PLAIN)], most=40),
-        Column("STATE", 9, lambda item, _: _queue_state(item.value, snapshot)),
+        Column("STATE", 9, lambda item, _: [(item.value.activity, _ACTIVITIES[item.value.activity])]),
         Column("QUEUED", 7, queued, right=True),
         Column("RUNNING", 12, running, most=26, right=True),
         Column("DEAD", 5, lambda item, _: number(item.value.dead, DEAD), right=True),
@@ -241,15 +245,6 @@ def lost_text(left_s: float) -> str:
     """
     seconds = -(-left_s // 1)
     return f"worker lost, back in ≤ {seconds:.0f} s" if seconds > 0 else "worker lost, waiting"
-
-
-def _queue_state(queue: QueueState, snapshot: Snapshot) -> Line:
-    if queue.pause is not None:
-        return [("paused", PAUSED)]
-    counts = snapshot.counts(queue)
-    if counts.queued and not queue.workers:
-        return [("no worker", LATE)]
-    return [("running", GOOD)] if counts.queued or counts.running else [("idle", DIM)]
 
 
 def _oldest(queue: QueueState) -> Line:

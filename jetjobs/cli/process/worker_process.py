@@ -19,6 +19,7 @@ from jetjobs.cli.exit_codes import DONE, FAILED, RECYCLED, exit_code
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.output import user_traceback
+from jetjobs.cli.terminal.text import one_line
 from jetjobs.define.context import running_job
 from jetjobs.doctor.finding import many
 from jetjobs.jetstream.topology import TopologyChange
@@ -29,8 +30,10 @@ from jetjobs.observe.logs import log_event, set_up
 from jetjobs.worker.options import default_name
 from jetjobs.worker.worker import Worker
 
-MAX_NAMED = 5
-"""Jobs that a stopping worker names."""
+SHORT_ID = 10
+"""Characters of an id, as in tables."""
+LINE = 71
+"""Columns of a line of 80 that follow the time."""
 
 
 async def run_worker(app: JetJobs, options: dict[str, Any]) -> int:
@@ -146,15 +149,17 @@ def _signals(worker: Worker, timeout: timedelta) -> Iterator[None]:
 
 
 def _log_waiting(worker: Worker, timeout: timedelta) -> None:
-    """Say which jobs the worker waits for, for how long, and how not to wait. Nothing if no job runs."""
+    """Say what the worker waits for and how not to wait, in two lines of 80 columns. Nothing if no job runs."""
     now = time.monotonic()
     running = [(a.started_at, a.job) for a in worker.leases.held if a.job is not None and a.started_at]
     running.sort(key=lambda one: one[0])
     if not running:
         return
-    shown = [f"{job.task} {job.id} (for {show_duration(now - since)})" for since, job in running[:MAX_NAMED]]
-    shown += [f"{len(running) - MAX_NAMED} more"] if len(running) > MAX_NAMED else []
-    text = f"waiting up to {show_duration(timeout)} for {many(len(running))} to end: {', '.join(shown)}; "
-    text += "press Ctrl-C again to cancel and release them now, a third time to exit at once"
+    since, longest = running[0]
+    head, more = f"waiting up to {show_duration(timeout)} for ", len(running) - 1
+    tail = f" {longest.id[-SHORT_ID:]} ({show_duration(now - since)})"
+    tail += f" and {many(more, 'more job')}" if more else ""
+    text = head + one_line(longest.task, max(8, LINE - len(head) - len(tail))) + tail
+    text += f"\nCtrl-C again releases {'them' if more else 'it'}, a third exits now"
     extra = {"event": "worker.stopping", "jobs": len(running), "stop_timeout_s": timeout.total_seconds()}
     logging.getLogger("jetjobs.worker").info(text, extra=extra)

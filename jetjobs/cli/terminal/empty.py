@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from jetjobs.app import JetJobs
 from jetjobs.model.errors import TopologyMissing
+
+if TYPE_CHECKING:
+    from jetjobs.app import JetJobs
 
 T = TypeVar("T")
 

@@ -67,6 +67,11 @@ Cursor = Annotated[
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
+def stripped(given: Any) -> Any:
+    """An id, or several, without the white space that copying has added."""
+    return given.strip() if isinstance(given, str) else given and [one.strip() for one in given]
+
+
 def read_duration(option: str, text: str) -> timedelta:
     """ConfigError for an invalid duration, or one that exceeds the calendar."""
     try:

@@ -12,11 +12,13 @@ PAUSED, LATE, DEAD = "yellow", "dark_orange", "red"
 
 _CODES = {
     BOLD: "1", FAINT: "2", GREEN: "32", BLUE: "34", CYAN: "36", PAUSED: "33", LATE: "38;5;208", DEAD: "31",
+    "bright_blue": "94", "reverse": "7", "chosen": "48;5;238",
 }  # fmt: skip
 _STATES = {
     "running": GREEN, "queued": CYAN, "scheduled": BLUE, "retrying": LATE, "succeeded": GREEN, "dead": DEAD,
     "cancelled": FAINT, "paused": PAUSED, "late": LATE, "ready": GREEN, "quiet": PAUSED, "recycling": PAUSED,
     "stopping": PAUSED, "starting": BLUE, "stopped": FAINT, "missed": LATE, "active": GREEN, "waiting": CYAN,
+    "idle": FAINT, "no worker": LATE,
 }  # fmt: skip
 
 
@@ -32,10 +34,10 @@ def code_of(style: str) -> str:
 def state_style(text: str) -> str:
     """The style of a state; more may follow its word.
 
-    >>> state_style("paused 1h05m"), state_style("dead"), state_style("unheard of")
-    ('yellow', 'red', '')
+    >>> state_style("paused 1h05m"), state_style("no worker"), state_style("unheard of")
+    ('yellow', 'dark_orange', '')
     """
-    return _STATES.get(text.partition(" ")[0], "")
+    return _STATES.get(text) or _STATES.get(text.partition(" ")[0], "")
 
 
 def faint(_: str) -> str:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
+import collections
 import contextlib
 import os
 import re
+import select
 import signal
 import sys
 import termios
+import threading
 import tty
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from jetjobs.cli.process.signals import stop_signals
+
+if TYPE_CHECKING:
+    import asyncio
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -56,17 +63,25 @@ def split_keys(text: str) -> list[str]:
     return keys
 
 
-class Screen:
-    """Takes over the terminal of standard output. `on_key` is called with each key, `on_resize` when its size has
-    changed."""
+class Quit(Exception):
+    """The user pressed `q` before the screen had an event loop."""
 
-    def __init__(self, on_key: Callable[[str], None], on_resize: Callable[[], None] = lambda: None) -> None:
-        self._on_key = on_key
-        self._on_resize = on_resize
+
+class Screen:
+    """Takes over the terminal of standard output, until the block ends or a signal ends the process.
+
+    What others print in the meantime would destroy the picture: it is printed afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._out = sys.stdout
         self._before: list[Any] | None = None
+        self._handlers: dict[int, Any] = {}
+        self._held: list[_Held] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+        self._early = b""
         self._unread = ""
-        self._on_suspend: Any = None
+        self._on_key: Callable[[str], None] = lambda key: None
         self._finish: asyncio.TimerHandle | None = None
         self._drawn: list[str] = []
         self._size = (0, 0)
@@ -74,40 +89,116 @@ class Screen:
         """How often keys were read. Several keys of one read were pasted, or typed without looking."""
 
     def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(termios.error, OSError, ValueError, NotImplementedError):
-            keyboard = sys.stdin.fileno()
-            before = termios.tcgetattr(keyboard)  # raises if stdin is not a terminal: keys are then unavailable
-            tty.setcbreak(keyboard)
-            self._before = before
-            loop.add_reader(keyboard, self._read)
-        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-            loop.add_signal_handler(signal.SIGWINCH, self._on_resize)
+        with contextlib.suppress(ValueError):  # not in the main thread
+            for number in stop_signals():
+                if number != signal.SIGINT:
+                    self._handlers[number] = signal.signal(number, self._end)
             # Ctrl-Z would leave the shell on this screen.
-            self._on_suspend = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+            self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        with contextlib.suppress(termios.error, OSError, ValueError):
+            # Raises if stdin is not a terminal: keys are then unavailable.
+            before = termios.tcgetattr(sys.stdin.fileno())
+            tty.setcbreak(sys.stdin.fileno())
+            self._before = before
+        self._held = [_Held(name) for name in ("stdout", "stderr") if getattr(sys, name).isatty()]
         self._write(_ENTER)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
-            loop.remove_signal_handler(signal.SIGWINCH)
-            signal.signal(signal.SIGTSTP, self._on_suspend or signal.SIG_DFL)
-        if self._finish is not None:
-            self._finish.cancel()
+        self._restore(termios.TCSADRAIN)
+        for number, handler in self._handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for held in self._held:
+            held.release()
+
+    def _restore(self, when: int) -> None:
         if self._before is not None:
-            keyboard = sys.stdin.fileno()
-            loop.remove_reader(keyboard)
             with contextlib.suppress(termios.error):
-                termios.tcsetattr(keyboard, termios.TCSADRAIN, self._before)
-        self._write(_LEAVE)
+                termios.tcsetattr(sys.stdin.fileno(), when, self._before)
+        # Not through the stream: a signal may have interrupted it while it writes.
+        os.write(self._out.fileno(), _LEAVE.encode())
+
+    def _end(self, number: int, _: object) -> None:
+        """Restore the terminal and let the signal end the process, as it ends other commands."""
+        signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._restore(termios.TCSANOW)  # Ctrl-S may hold back the output
+        os.kill(os.getpid(), number)
+
+    @contextlib.contextmanager
+    def quit_key(self) -> Iterator[None]:
+        """Raise Quit when `q` is pressed while the block runs, which needs no event loop. Other keys are kept."""
+        if self._before is None:
+            yield
+            return
+        stopped, stop = os.pipe()
+        waiting = threading.Thread(target=self._wait_for_quit, args=[stopped], daemon=True)
+        waiting.start()
+        try:
+            try:
+                yield
+            finally:
+                os.close(stop)
+                waiting.join()
+                os.close(stopped)
+        except KeyboardInterrupt:
+            if not self._quit:
+                raise
+        if self._quit:
+            raise Quit
+
+    @property
+    def _quit(self) -> bool:
+        keys = split_keys(self._early.decode(errors="ignore"))
+        return "q" in keys and "/" not in keys[: keys.index("q")]  # not text of a filter
+
+    def _wait_for_quit(self, stopped: int) -> None:
+        keyboard = sys.stdin.fileno()
+        while not self._quit:
+            if stopped in select.select([keyboard, stopped], [], [])[0]:
+                return
+            try:
+                data = os.read(keyboard, 1024)
+            except OSError:
+                data = b""
+            if not data:  # the terminal was closed
+                return
+            self._early += data
+        # A signal also interrupts a system call in which the import of the app waits.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    @contextlib.contextmanager
+    def listening(self, on_key: Callable[[str], None], on_resize: Callable[[], None]) -> Iterator[None]:
+        """While the block runs on an event loop, call `on_key` with each key, and `on_resize` when the size has
+        changed."""
+        import asyncio  # here, so that the first frame does not wait for it
+
+        loop = asyncio.get_running_loop()
+        self._on_key = on_key
+        if self._early:
+            self._receive(self._early, loop)
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
+            loop.add_signal_handler(signal.SIGWINCH, on_resize)
+        if self._before is not None:
+            with contextlib.suppress(NotImplementedError):
+                loop.add_reader(sys.stdin.fileno(), self._read, loop)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+                loop.remove_signal_handler(signal.SIGWINCH)
+            if self._finish is not None:
+                self._finish.cancel()
+            if self._before is not None:
+                with contextlib.suppress(NotImplementedError):
+                    loop.remove_reader(sys.stdin.fileno())
 
     @property
     def size(self) -> tuple[int, int]:
         """Current columns and rows."""
-        return terminal_size(sys.stdout)
+        return terminal_size(self._out)
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace the content of the screen with these lines, which fit it. Only lines that differ are written."""
@@ -124,14 +215,17 @@ class Screen:
         if start or changed:
             self._write(start + "".join(changed))
 
-    def _read(self) -> None:
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             data = os.read(sys.stdin.fileno(), 1024)
         except OSError:
             data = b""
         if not data:  # the terminal was closed
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            loop.remove_reader(sys.stdin.fileno())
             return
+        self._receive(data, loop)
+
+    def _receive(self, data: bytes, loop: asyncio.AbstractEventLoop) -> None:
         self.reads += 1
         if self._finish is not None:
             self._finish.cancel()
@@ -141,7 +235,7 @@ class Screen:
         at = len(text) if unfinished is None else unfinished.start()
         self._unread = text[at:]
         if self._unread:
-            self._finish = asyncio.get_running_loop().call_later(_FINISH_S, self._flush)
+            self._finish = loop.call_later(_FINISH_S, self._flush)
         for key in split_keys(text[:at]):
             self._on_key(key)
 
@@ -152,5 +246,30 @@ class Screen:
             self._on_key(key)
 
     def _write(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        self._out.write(text)
+        self._out.flush()
+
+
+class _Held:
+    """Replaces a standard stream and keeps what is written to it, the last part of it if that is much."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._stream = name, getattr(sys, name)
+        self._kept: collections.deque[str] | None = collections.deque(maxlen=1000)
+        setattr(sys, name, self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        # A log handler of the app may keep this object.
+        write = self._stream.write if self._kept is None else self._kept.append
+        write(text)
+        return len(text)
+
+    def release(self) -> None:
+        """Print what was kept, and put the stream back in its place."""
+        if getattr(sys, self._name) is self:
+            setattr(sys, self._name, self._stream)
+        kept, self._kept = self._kept or (), None
+        self._stream.writelines(kept)

@@ -19,13 +19,15 @@ BLOCKED_S = 2.0
 
 async def versions(context: CheckContext) -> list[CheckResult]:
     workers = await live_workers(context.jetstream.connection, context.jetstream.names)
+    if not workers:
+        return [CheckResult("warn", "no running workers", "start one with `jetjobs worker`")]
     by_version = defaultdict(list)
     for worker in workers:
         by_version[worker.version].append(worker.key)
     if len(by_version) < 2:
-        version = f" of version {workers[0].version}" if workers else ""
         slots = sum(worker.total for worker in workers)
-        return [CheckResult("ok", f"{many(len(workers), 'worker')}{version}, {many(slots, 'slot')}")]
+        text = f"{many(len(workers), 'worker')} of version {workers[0].version}, {many(slots, 'slot')}"
+        return [CheckResult("ok", text)]
     listed = ", ".join(f"{version} ({_first_few(keys)})" for version, keys in sorted(by_version.items()))
     return [CheckResult("warn", f"workers run different versions: {listed}", "finish the deployment")]
 

@@ -94,7 +94,8 @@ async def queue_state(
     # Not from the first message of the stream, the pin: from there the server walks every subject. ADR 1.
     oldest = await _oldest_due(connection, names, queue, lanes, int(stored["first_seq"]) + 1)
     at = server_time_of(lanes)
-    ours = [worker for worker in workers if queue in worker.queues and worker.takes_jobs]
+    all_of = [worker for worker in workers if queue in worker.queues]
+    ours = [worker for worker in all_of if worker.takes_jobs]
     came, went = rates(before, lanes)
     return QueueState(
         queue,
@@ -111,6 +112,7 @@ async def queue_state(
         sum(worker.queues[queue].total for worker in ours),
         came,
         went,
+        sum(worker.queues[queue].busy for worker in all_of if not worker.takes_jobs),
     )
 
 

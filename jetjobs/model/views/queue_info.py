@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from jetjobs.model.public import Record, public
 
+Activity = Literal["paused", "no worker", "running", "idle"]
+"""`no worker`: jobs wait and no worker takes them. `running`: jobs run or wait for a slot."""
 NO_END = timedelta(days=3650)
 """A pause that is longer than this has no end."""
 
@@ -82,6 +84,8 @@ class QueueState(Record):
     slots: int
     in_per_s: float | None = None
     out_per_s: float | None = None
+    finishing: int = 0
+    """Slots that workers which take no more jobs still use."""
 
     @property
     def queued(self) -> int:
@@ -95,6 +99,16 @@ class QueueState(Record):
     def demand(self) -> int:
         """Jobs that need workers: queued and running ones, without those of paused lanes."""
         return sum(lane.queued + lane.running for lane in self.lanes if not lane.paused_until)
+
+    @property
+    def activity(self) -> Activity:
+        """The word for the queue on every screen."""
+        if self.pause is not None:
+            return "paused"
+        # A delivered job that no worker can have waits for the end of its lease.
+        if not self.workers and self.queued + max(0, self.running - self.finishing):
+            return "no worker"
+        return "running" if self.queued or self.running else "idle"
 
     @property
     def starts_in(self) -> timedelta | None:
@@ -118,6 +132,7 @@ class QueueState(Record):
         return {
             "queue": self.queue,
             "state": "paused" if self.pause is not None else "running",
+            "activity": self.activity,
             "paused_until": _iso(self.pause.until) if self.pause is not None else None,
             "queued": self.queued,
             "running": self.running,
