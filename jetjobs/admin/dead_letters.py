@@ -148,7 +148,7 @@ class DeadLetters:
 
     # Deleting
 
-    async def delete(self, letter: DeadLetter) -> bool:
+    async def delete(self, letter: DeadLetter, *, by: str = "", reason: str = "") -> bool:
         """Delete a letter and its stored objects permanently. False when it was gone already."""
         gone = await self._jetstream.dead.remove(letter.sequence)
         if gone and objects_of(letter.headers):
@@ -170,7 +170,7 @@ class DeadLetters:
         """The complete letter as one JSON object: a line of an exported file."""
         return await dead_letter_files.to_json(self._jetstream, letter)
 
-    async def from_json(self, value: Any) -> bool:
+    async def from_json(self, value: Any, *, by: str = "", reason: str = "") -> bool:
         """Restore an exported letter. False when it exists already; ValueError when it is not valid here."""
         return await dead_letter_files.from_json(self._jetstream, value)
 
@@ -182,6 +182,6 @@ class DeadLetters:
             count += 1
         return count
 
-    async def import_from(self, file: IO[str]) -> ImportReport:
+    async def import_from(self, file: IO[str], *, by: str = "", reason: str = "") -> ImportReport:
         """Restore the letters of an exported file. Letters that exist already are not changed."""
         return await dead_letter_files.read_file(self._jetstream, file)

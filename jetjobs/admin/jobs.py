@@ -139,7 +139,9 @@ class Jobs:
         where = await self.locate(job_id, queue, task)
         return await Canceller(self._jetstream).cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
 
-    async def run_now(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> MoveAnswer:
+    async def run_now(
+        self, job_id: str, *, queue: str | None = None, task: str | None = None, by: str = "", reason: str = ""
+    ) -> MoveAnswer:
         """Make a scheduled or retrying job due now."""
         return await Rescheduler(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
 
@@ -151,6 +153,8 @@ class Jobs:
         delay: Duration | None = None,
         queue: str | None = None,
         task: str | None = None,
+        by: str = "",
+        reason: str = "",
     ) -> MoveAnswer:
         """Change the time at which a scheduled or retrying job is due: to `run_at`, or `delay` from now."""
         if (run_at is None) == (delay is None):
@@ -165,7 +169,14 @@ class Jobs:
         return await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
 
     async def set_priority(
-        self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
+        self,
+        job_id: str,
+        priority: str,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        by: str = "",
+        reason: str = "",
     ) -> MoveAnswer:
         """Change the priority of a waiting job: high, normal or low."""
         check_priority(priority)

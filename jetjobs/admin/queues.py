@@ -89,13 +89,19 @@ class Queues:
         await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
         return await self.get(queue, rates_over=0)
 
-    async def resume(self, queue: str) -> bool:
+    async def resume(self, queue: str, *, by: str = "", reason: str = "") -> bool:
         """Start its jobs again. False when it was not paused; QueueNotFound when it does not exist."""
         check_token("queue", queue)
         return await resume(self._connection, self._jetstream.publisher, self._names, queue)
 
     async def purge(
-        self, queue: str, *, scheduled: bool = False, step: Callable[[int], None] = lambda count: None
+        self,
+        queue: str,
+        *,
+        scheduled: bool = False,
+        by: str = "",
+        reason: str = "",
+        step: Callable[[int], None] = lambda count: None,
     ) -> Purged:
         """Delete the queued jobs; with `scheduled`, also the jobs scheduled for later.
 
@@ -107,7 +113,7 @@ class Queues:
         purge = Purge(jetstream.connection, jetstream.publisher, jetstream.names, queue, step)
         return await purge.run(scheduled=scheduled)
 
-    async def delete(self, queue: str, *, force: bool = False) -> QueueState:
+    async def delete(self, queue: str, *, force: bool = False, by: str = "", reason: str = "") -> QueueState:
         """Delete the queue with its lanes and done records, and return its last state.
 
         QueueInUse while it holds jobs or dead letters, or workers or schedules use it. `force` deletes it anyway,

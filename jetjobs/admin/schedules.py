@@ -155,6 +155,8 @@ class Schedules:
         /,
         *,
         revision: int | None = None,
+        by: str = "",
+        reason: str = "",
         **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """Create or replace a schedule; options that are not given get their defaults. The leader plans it.
@@ -187,18 +189,18 @@ class Schedules:
         assert there is not None
         return await self._info(there)
 
-    async def pause(self, name: str) -> ScheduleInfo:
+    async def pause(self, name: str, *, by: str = "", reason: str = "") -> ScheduleInfo:
         """Plan no more ticks. The leader removes ticks that have not fired, within about a second.
 
         The schedule stays paused through deploys.
         """
         return await self._set_paused(name, True)
 
-    async def resume(self, name: str) -> ScheduleInfo:
+    async def resume(self, name: str, *, by: str = "", reason: str = "") -> ScheduleInfo:
         """Plan its ticks again, from now on. Scheduled times during the pause do not count as missed."""
         return await self._set_paused(name, False)
 
-    async def delete(self, name: str, *, force: bool = False) -> None:
+    async def delete(self, name: str, *, force: bool = False, by: str = "", reason: str = "") -> None:
         """Delete a schedule. The leader removes ticks that have not fired.
 
         ScheduleConflict for a schedule that the code of an app declares, unless `force` is given because that app
@@ -215,7 +217,7 @@ class Schedules:
             _check_not_declared(definition, hint)
         return definition
 
-    async def run_now(self, name: str) -> JobHandle[Any]:
+    async def run_now(self, name: str, *, by: str = "", reason: str = "") -> JobHandle[Any]:
         """Enqueue one extra job of the schedule now, even if it is paused. Its ticks are not changed."""
         definition = await self._find(name)
         schedule = _readable(definition)

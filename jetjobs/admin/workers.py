@@ -51,14 +51,18 @@ class Workers:
             raise WorkerNotFound(f"several workers are named {name!r}", hint=f"use one of {keys}")
         raise WorkerNotFound(f"no running worker {name!r}", hint="list them with `jetjobs workers list`")
 
-    async def quiet(self, name: str, *, timeout: Duration = ANSWER_S) -> dict[str, Any]:
+    async def quiet(
+        self, name: str, *, by: str = "", reason: str = "", timeout: Duration = ANSWER_S
+    ) -> dict[str, Any]:
         """Make a worker take no new jobs. It finishes its running jobs and stays until it is stopped.
 
         Returns the worker's answer.
         """
         return await self.request(name, "quiet", timeout=timeout)
 
-    async def stop(self, name: str, *, now: bool = False, timeout: Duration = ANSWER_S) -> dict[str, Any]:
+    async def stop(
+        self, name: str, *, now: bool = False, by: str = "", reason: str = "", timeout: Duration = ANSWER_S
+    ) -> dict[str, Any]:
         """Stop a worker as a signal would: gracefully, or at once with `now`.
 
         Returns the worker's answer, which it sends before it has stopped.

@@ -163,6 +163,7 @@ async def delete(
     died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
+    reason: Reason = "",
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
@@ -176,7 +177,7 @@ async def delete(
             return DONE
         if (code := await _may_go_ahead("delete", number, yes or bool(ids))) is not None:
             return code
-        deleted = await _delete(app, choice, number)
+        deleted = await _delete(app, choice, number, reason)
     if state.out.as_json:
         state.out.json({"deleted": deleted})
     elif not state.out.quiet:
@@ -184,12 +185,12 @@ async def delete(
     return DONE
 
 
-async def _delete(app: JetJobs, choice: Choice, number: int) -> int:
-    deleted = 0
+async def _delete(app: JetJobs, choice: Choice, number: int, reason: str) -> int:
+    deleted, by = 0, operator()
     try:
         with progress("deleted", number) as step:
             async for letter in choice.letters():
-                if await app.dead.delete(letter):
+                if await app.dead.delete(letter, by=by, reason=reason):
                     deleted += 1
                     if state.out.quiet:
                         state.out.data(letter.id)
