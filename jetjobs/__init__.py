@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jetjobs.model.outcome import Reject, Retry, Snooze
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.schedule.schedule import Schedule
+    from jetjobs.model.settings import HttpSettings as HttpSettings
     from jetjobs.model.settings import NatsSettings as NatsSettings
     from jetjobs.model.settings import ObserveSettings as ObserveSettings
     from jetjobs.model.settings import QueueSettings as QueueSettings
@@ -116,7 +117,7 @@ _ANNOTATION_HOMES = {
     "jetjobs.define.task": "AsyncTask SyncTask TaskCall",
     "jetjobs.model.durations": "Duration",
     "jetjobs.model.job": "Job",
-    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
+    "jetjobs.model.settings": "HttpSettings NatsSettings ObserveSettings QueueSettings WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",
     "jetjobs.sync": "SyncClient",
 }

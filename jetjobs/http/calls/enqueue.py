@@ -1,0 +1,175 @@
+"""Enqueue one job or a batch over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.options import EnqueueOptions, checked_options
+from jetjobs.define.task import JobRequest
+from jetjobs.enqueue import Identity
+from jetjobs.http.calls.call import Answer, Call, End, missing_scope, read_wait
+from jetjobs.http.models.requests import Batch, EnqueueQuery, NewJob
+from jetjobs.http.problems import Problem, code_of, field_errors, problem_of
+from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, JetJobsError, QueueNotFound, UnknownTask
+from jetjobs.model.job import JobState
+from jetjobs.model.views.access import READ
+from jetjobs.model.wire.ids import request_id, request_run
+
+KEEP_S = 3600
+"""How long the record of a job with an `Idempotency-Key` is kept at least, so that a repeat finds it."""
+MAX_IDEMPOTENCY_KEY = 255
+
+
+async def enqueue(call: Call, query: EnqueueQuery, body: NewJob) -> Answer:
+    """Enqueue a job.
+
+    201 with the new job. A live job with the same `key`, or the job of the same `Idempotency-Key`: 200 with that
+    job. With `wait`: 200 with the job when it has ended in time, otherwise 202.
+    """
+    wait_s = read_wait(call, query.wait)
+    request = await _request(call, body)
+    handle = await _store(call, request, body)
+    end = await call.wait(handle, wait_s)
+    if end is not None or (handle.duplicate and not wait_s and call.access.may(READ)):
+        return await job_answer(call, handle.id, handle.queue, handle.task, end)
+    status = HTTPStatus.ACCEPTED if wait_s else HTTPStatus.OK if handle.duplicate else HTTPStatus.CREATED
+    return Answer(status, await _enqueued(call, handle, body), _location(call, handle))
+
+
+async def _store(call: Call, request: JobRequest[Any], body: NewJob) -> JobHandle[Any]:
+    producer = call.services.producer(call.access.name)
+    key = call.headers.get("idempotency-key")
+    try:
+        if key is None:
+            return await producer.send(request)
+        if body.key is not None or not (
+            0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()
+        ):
+            raise _invalid_idempotency_key(body)
+        content = json.dumps(body.model_dump(mode="json"), sort_keys=True).encode()
+        identity = Identity(request_id(call.access.name, key), request_run(content), KEEP_S)
+        return await producer.send_once(request, identity)
+    except QueueNotFound as error:
+        raise _unprocessable(error, "queue") from error
+
+
+def _invalid_idempotency_key(body: NewJob) -> Problem:
+    text = f"invalid Idempotency-Key: use 1 to {MAX_IDEMPOTENCY_KEY} printable ASCII characters"
+    if body.key is not None:
+        text = "give an Idempotency-Key or a key, not both"
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_header", text)
+
+
+async def enqueue_batch(call: Call, body: Batch) -> Answer:
+    """Enqueue up to 1,000 jobs, with one answer for each.
+
+    Plain jobs of one queue are stored together or not at all; jobs with a `key` one by one. 201 if all are stored,
+    207 if some are not. If one of them is invalid, none is stored.
+    """
+    if "idempotency-key" in call.headers:
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "invalid_header",
+            "a batch takes no Idempotency-Key",
+            hint="give its jobs a key, or enqueue them one by one",
+        )
+    requests = [await _request(call, job, ("jobs", number)) for number, job in enumerate(body.jobs)]
+    report = await call.services.producer(call.access.name).send_many(requests)
+    errors = {refusal.index: refusal.error for refusal in report.refused}
+    if len(errors) == len(requests):
+        raise problem_of(report.refused[0].error)
+    items = []
+    for number, (request, entry) in enumerate(zip(requests, report.entries, strict=True)):
+        error = errors.get(number)
+        items.append(
+            {
+                "id": entry.job_id if entry else error.job_id if isinstance(error, EnqueueUnconfirmed) else None,
+                "queue": request.options.get("queue", request.task.queue),
+                "task": request.task.name,
+                "duplicate": entry.duplicate if entry else False,
+                "error": error and {"code": code_of(error), "detail": str(error), "hint": error.hint},
+            }
+        )
+    duplicates = sum(bool(item["duplicate"]) for item in items)
+    counts = {"stored": len(items) - len(errors) - duplicates, "duplicates": duplicates, "refused": len(errors)}
+    return Answer(HTTPStatus.MULTI_STATUS if errors else HTTPStatus.CREATED, {**counts, "items": items})
+
+
+async def job_answer(call: Call, job_id: str, queue: str, task: str, end: End | None) -> Answer:
+    """200 with the job as `GET /jobs/{id}` shows it, with the whole result if it has just been awaited."""
+    status = await call.app.jobs.get(job_id, queue=queue, task=task)
+    job = status.as_dict()
+    if end is not None and status.state is JobState.SUCCEEDED:
+        job["result"] = end.result
+    return Answer(HTTPStatus.OK, job)
+
+
+# Parts
+
+
+async def _request(call: Call, job: NewJob, place: tuple[str | int, ...] = ()) -> JobRequest[Any]:
+    """The checked request. Problem 403 for a task or queue that the caller may not use, 422 for invalid values."""
+    if not call.access.may_enqueue(job.task):
+        raise missing_scope(call.access, f"enqueue:{job.task}")
+    try:
+        task = await call.services.catalog.resolve(job.task)
+    except UnknownTask as error:
+        raise _unprocessable(error, *place, "task") from error
+    call.require_queue(job.queue or task.queue)
+    now = datetime.now(UTC)
+    for name in ("run_at", "deadline"):
+        moment = getattr(job, name)
+        if moment is not None and moment < now:
+            raise _in_the_past((*place, name))
+    options: EnqueueOptions = checked_options(job.options())  # type: ignore[arg-type]
+    try:
+        return task.request(options, (), job.args)
+    except InvalidArguments as error:
+        problem = problem_of(error)
+        if place:
+            prefix = ".".join(map(str, place))
+            problem.members["errors"] = [
+                {**one, "field": f"{prefix}.{one['field']}"} for one in problem.members["errors"]
+            ]
+        raise problem from error
+
+
+def _in_the_past(place: tuple[str | int, ...]) -> Problem:
+    text = f"{place[-1]} is in the past"
+    errors = field_errors([(place, "is in the past")])
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_body", f"invalid body: {text}", errors=errors)
+
+
+def _unprocessable(error: JetJobsError, *place: str | int) -> Problem:
+    """The problem of a value in the body, which is not that of a missing resource."""
+    errors = field_errors([(place, str(error))])
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, code_of(error), str(error), hint=error.hint, errors=errors)
+
+
+async def _enqueued(call: Call, handle: JobHandle[Any], body: NewJob) -> dict[str, Any]:
+    due_at = body.run_at
+    if body.delay is not None:
+        due_at = datetime.now(UTC) + body.delay
+    state: JobState | None = JobState.SCHEDULED if due_at is not None else JobState.QUEUED
+    if handle.duplicate:
+        status = await handle.status()
+        state, due_at = status.state, status.due_at if status.state is JobState.SCHEDULED else None
+    if due_at is None and state is JobState.QUEUED:
+        due_at = await call.services.start_times.estimate(handle.queue)
+    return {
+        "id": handle.id,
+        "queue": handle.queue,
+        "task": handle.task,
+        "duplicate": handle.duplicate,
+        "state": state or JobState.SUCCEEDED,  # ended since, and its record is gone
+        "estimated_start": None if due_at is None else due_at.isoformat(),
+    }
+
+
+def _location(call: Call, handle: JobHandle[Any]) -> Mapping[str, str]:
+    return {"Location": f"{call.root}/api/v1/jobs/{handle.id}"}

@@ -1,0 +1,89 @@
+"""Types of fields in requests: names, durations, reasons, and the base of all bodies and queries."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from jetjobs.model.durations import parse_duration
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.views.dead_letter import MAX_NOTE
+
+
+def _true_or_false(value: Any) -> Any:
+    """Only these two words: pydantic takes `yes`, `1` and others too."""
+    return {"true": True, "false": False}.get(value, "invalid") if isinstance(value, str) else value
+
+
+def _duration(value: Any) -> timedelta:
+    if isinstance(value, str) and len(value) <= 40:
+        with contextlib.suppress(ValueError):
+            return parse_duration(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 10_000_000_000:
+        return timedelta(seconds=value)
+    raise PydanticCustomError("duration", "use text such as 10s, 5m, 1h30m, or a number of seconds")
+
+
+def whole_number(value: Any) -> Any:
+    """Only digits: pydantic takes `1.0` and ` 1 ` too."""
+    if isinstance(value, str) and not (value.isascii() and value.isdigit() and len(value) < 20):
+        return None
+    return value
+
+
+Token = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_DURATION = r"^([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"
+DurationText = Annotated[
+    str,
+    AfterValidator(lambda text: _duration(text) and text),
+    WithJsonSchema({"type": "string", "pattern": _DURATION, "maxLength": 40, "examples": ["10s", "1h30m"]}),
+]
+Span = Annotated[
+    Any,
+    AfterValidator(lambda value: _duration(value)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _DURATION, "maxLength": 40},
+                {"type": "number", "minimum": 0, "maximum": 10_000_000_000},
+            ],
+            "examples": ["10s", 30],
+        }
+    ),
+]
+"""A duration in a body: text, or a number of seconds."""
+Reason = Annotated[str, Field(max_length=MAX_NOTE, description="Why, in your words; recorded and shown.")]
+Priority = Literal["high", "normal", "low"]
+Flag = Annotated[bool, BeforeValidator(_true_or_false)]
+Count = Annotated[int, BeforeValidator(whole_number), Field(ge=1, le=1_000)]
+Pair = Annotated[str, Field(pattern=r"^args\.[^.=]+(\.[^.=]+)*=", max_length=1_000, examples=["args.user_id=7"])]
+Cursor = Annotated[str, Field(max_length=500, description="Continue from here, as the previous page says.")]
+Wait = Annotated[
+    DurationText | None, Field(description="Wait this long for the end of the job, at most 60s.", examples=["10s"])
+]
+
+
+class Body(BaseModel):
+    """A JSON object without unknown members."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Query(BaseModel):
+    """The parameters of a URL, without unknown ones."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def since(text: str | None) -> datetime | None:
+    """The time at which a period that ends now begins. ConfigError if that is before all times."""
+    if text is None:
+        return None
+    try:
+        return datetime.now(UTC) - parse_duration(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"invalid since {text!r}: too long") from None
