@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jetjobs.admin.cancel import Canceller
+from jetjobs.admin.changes.cancel import Canceller
+from jetjobs.admin.changes.reschedule import Rescheduler
 from jetjobs.admin.partial_ids import LEAST, TOO_SHORT
-from jetjobs.admin.reschedule import Rescheduler
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.id_search import search_ids
@@ -185,16 +185,24 @@ class Jobs:
 
     # Lists
 
-    async def page(self, query: JobQuery = JobQuery(), *, limit: int = 50, cursor: str | None = None) -> JobPage:  # noqa: B008 - frozen
+    async def page(
+        self,
+        query: JobQuery = JobQuery(),  # noqa: B008 - frozen
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        within: Collection[str] | None = None,
+    ) -> JobPage:
         """One page of jobs, grouped by where they are stored, oldest first within each group.
 
         At most SCAN_LIMIT messages are read; then the page ends early and its cursor continues from there.
-        The jobs of a key are listed newest first.
+        The jobs of a key are listed newest first. `within` limits the list to these queues.
         """
         if not 1 <= limit <= MAX_LIMIT:
             raise ConfigError(f"invalid limit {limit}: use 1 to {MAX_LIMIT:,}")
         position = read_cursor(query, cursor) if cursor else None
         queues = await list_queues(self._jetstream.connection, self._jetstream.names)
+        queues = [queue for queue in queues if within is None or queue in within]
         if query.queue is not None and query.queue not in queues:
             raise QueueNotFound(
                 f"queue {query.queue!r} does not exist", hint="list them with `jetjobs queues list`"
@@ -210,7 +218,7 @@ class Jobs:
             if position.source not in keys:
                 raise ConfigError("the queue of the cursor is gone", hint="start the list again without a cursor")
             sources = sources[keys.index(position.source) :]
-        return await _Lister(self._jetstream, query, limit).fill(sources, position)
+        return await _Lister(self._jetstream, query, limit, within).fill(sources, position)
 
     async def _of_key(self, query: JobQuery, queues: Sequence[str], limit: int, skipped: int) -> JobPage:
         """The jobs with that key, newest first: their ids begin with its token, followed by a time."""
@@ -283,10 +291,10 @@ class Jobs:
 class _Lister:
     """Fills one page of a list."""
 
-    def __init__(self, jetstream: JetStreamClient, query: JobQuery, limit: int) -> None:
-        self._jetstream = jetstream
-        self._query = query
-        self._limit = limit
+    def __init__(
+        self, jetstream: JetStreamClient, query: JobQuery, limit: int, within: Collection[str] | None
+    ) -> None:
+        self._jetstream, self._query, self._limit, self._within = jetstream, query, limit, within
         self._items: list[ListedJob] = []
         self._scanned = 0
         self._missing = {path for path, _ in query.where}
@@ -329,7 +337,7 @@ class _Lister:
     def _take(self, source: ListingSource, message: Any) -> None:
         self._scanned += 1
         status = source.read(message)
-        if status is None:
+        if status is None or (self._within is not None and status.queue not in self._within):
             return
         done = status.state in (JobState.SUCCEEDED, JobState.CANCELLED)
         arguments = None if done else read_arguments(message)
