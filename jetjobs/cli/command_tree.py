@@ -43,6 +43,7 @@ ENTRIES = {
     "init": Entry("init", "Write a small project that runs."),
     "dev": Entry("dev", "Run nats-server and a worker that reloads on change."),
     "worker": Entry("worker", "Run the tasks of an app until SIGTERM or Ctrl-C."),
+    "http": Entry("http", "Serve the HTTP API until SIGTERM or Ctrl-C."),
     "enqueue": Entry("enqueue", "Enqueue a job; with --wait, print its result."),
     "tasks": Entry("tasks", "List and show the tasks of running workers and of the app."),
     "jobs": Entry("jobs job_details watch", "List, show, cancel, reschedule or watch jobs."),

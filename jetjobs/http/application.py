@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
 from jetjobs.app import JetJobs
 from jetjobs.http.access import Authorize, RateLimits, authorized
 from jetjobs.http.calls.call import Answer, Call, Services, missing_scope
+from jetjobs.http.docs_page import POLICY, page
+from jetjobs.http.openapi import document
 from jetjobs.http.problems import MEDIA_TYPE, RETRY_AFTER_S, Problem, problem_of
 from jetjobs.http.request_reader import read_body, read_bytes, read_query
 from jetjobs.http.routes import ENQUEUE, TABLE, Row
@@ -28,6 +33,7 @@ RECONNECT_S = 1.0
 """How long a request waits for a lost connection to the server before it is answered with 503."""
 _POLL_S = 0.05
 _SECURITY = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+_SECURE = {name.decode(): value.decode() for name, value in _SECURITY}
 _log = logging.getLogger("jetjobs.http")
 
 
@@ -43,7 +49,8 @@ class Application:
         for row in TABLE:
             by_path.setdefault(row.path, {})[row.method] = row
         routes: list[BaseRoute] = [Route(path, _Endpoint(self, rows)) for path, rows in by_path.items()]
-        self._router = Router([*routes, *extra], redirect_slashes=False, default=_no_such_path)
+        routes += [Route("/openapi.json", _openapi), Route("/docs", _docs), *extra]
+        self._router = Router(routes, redirect_slashes=False, default=_no_such_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -77,7 +84,7 @@ class Application:
                 opened = True
             await send({"type": "lifespan.startup.complete"})
             await receive()
-            self.services.stopping.set()
+            self.services.stop()
         except JetJobsError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
@@ -117,7 +124,11 @@ class Application:
                 given["body"] = read_body(row.body, data, headers)
             await self._connected()
             answer = await row.operation(call, **given)
-        await respond(row, headers, send, answer)
+        if isinstance(answer, Response):
+            with contextlib.suppress(SendTimeoutError):  # the client takes nothing any more
+                await answer(scope, receive, send)
+        else:
+            await respond(row, headers, send, answer)
 
     async def _connected(self) -> None:
         """Problem 503 without a connection to the server, after a short wait for it to come back."""
@@ -212,6 +223,15 @@ async def _send(send: Send, status: int, body: bytes, headers: Iterable[tuple[by
     length = [] if status == HTTPStatus.NOT_MODIFIED else [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, *length, *_SECURITY]})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _openapi(request: Request) -> Response:
+    return JSONResponse(document(request.scope.get("root_path", "")), headers=_SECURE)
+
+
+async def _docs(request: Request) -> Response:
+    headers = {**_SECURE, "Content-Security-Policy": POLICY}
+    return HTMLResponse(page(request.scope.get("root_path", "")), headers=headers)
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:

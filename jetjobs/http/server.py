@@ -57,6 +57,7 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
@@ -71,6 +72,15 @@ class Server(uvicorn.Server):
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    async def check_tokens(self) -> None:
+        """ConfigError if requests need tokens and none exists: every request would be refused."""
+        if self.needs_tokens and not await self._app.tokens.list():
+            self._socket.close()
+            raise ConfigError(
+                f"requests to {self.url} need a token, and none exists",
+                hint="create one with `jetjobs http token new --name NAME --may SCOPES`, or listen on 127.0.0.1",
+            )
+
     async def run_until_stopped(self) -> None:
         """Serve until `stop` is called, and then until the requests in progress are answered."""
         await self.serve([self._socket])
@@ -84,7 +94,7 @@ class Server(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.application.services.stopping.set()
+        self.application.services.stop()
         await super().shutdown(sockets)
 
     async def _ready(self, request: Request) -> Response:

@@ -9,14 +9,23 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from jetjobs.admin.dead_letters import DeadLetters
 from jetjobs.app import JetJobs
 from jetjobs.define.handle import JobHandle
 from jetjobs.http.calls.start_times import StartTimes
 from jetjobs.http.calls.task_catalog import TaskCatalog
-from jetjobs.http.problems import Problem
+from jetjobs.http.event_feed import EventFeed
+from jetjobs.http.problems import Problem, code_of, field_errors
 from jetjobs.http.producer import Producer
 from jetjobs.model.durations import parse_duration
-from jetjobs.model.errors import JobAmbiguous, JobNotFound, QueueNotFound, ResultError, ResultNotReady
+from jetjobs.model.errors import (
+    JetJobsError,
+    JobAmbiguous,
+    JobNotFound,
+    QueueNotFound,
+    ResultError,
+    ResultNotReady,
+)
 from jetjobs.model.views.access import READ, Access
 
 MAX_WAIT_S = 60.0
@@ -45,9 +54,15 @@ class Services:
         self.app = app
         self.catalog = TaskCatalog(app)
         self.start_times = StartTimes(app)
+        self.feed = EventFeed(app)
         self.stopping = asyncio.Event()
         """Set when the server stops: waits end."""
         self._producers: dict[str, Producer] = {}
+
+    def stop(self) -> None:
+        """End waits and event streams."""
+        self.stopping.set()
+        self.feed.close()
 
     def producer(self, name: str) -> Producer:
         """What stores jobs in the name of a caller."""
@@ -74,6 +89,15 @@ class Call:
     @property
     def app(self) -> JetJobs:
         return self.services.app
+
+    @property
+    def by(self) -> str:
+        """Who calls, as recorded with what the call changes."""
+        return self.access.name
+
+    async def dead_letters(self) -> DeadLetters:
+        """As `app.dead`, also for tasks that only running workers know."""
+        return DeadLetters(self.app.jetstream, await self.services.catalog.refresh())
 
     def require(self, scope: str) -> None:
         """Problem 403 unless the caller has the scope."""
@@ -152,7 +176,13 @@ def missing_scope(access: Access, scope: str) -> Problem:
     )
 
 
-def read_wait(call: Call, wait: str | None) -> float:
+def unprocessable(error: JetJobsError, *place: str | int) -> Problem:
+    """The problem of a value in the body, which is not that of a missing resource."""
+    errors = field_errors([(place, str(error))])
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, code_of(error), str(error), hint=error.hint, errors=errors)
+
+
+def read_wait(call: Call, wait: str | None, *, needs_read: bool = True) -> float:
     """How many seconds to wait for the end of the job: `?wait=10s`, or else `Prefer: wait=10`, which is cut to the
     maximum. Waiting shows the result, so that it needs the scope `read`."""
     if wait is None:
@@ -164,7 +194,7 @@ def read_wait(call: Call, wait: str | None) -> float:
             raise _invalid_wait(str(error)) from None
         if seconds > MAX_WAIT_S:
             raise _invalid_wait(f"at most {MAX_WAIT_S:.0f}s")
-    if seconds:
+    if seconds and needs_read:
         call.require(READ)
     return seconds
 

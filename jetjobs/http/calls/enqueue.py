@@ -12,10 +12,10 @@ from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions, checked_options
 from jetjobs.define.task import JobRequest
 from jetjobs.enqueue import Identity
-from jetjobs.http.calls.call import Answer, Call, End, missing_scope, read_wait
+from jetjobs.http.calls.call import Answer, Call, End, missing_scope, read_wait, unprocessable
 from jetjobs.http.models.requests import Batch, EnqueueQuery, NewJob
 from jetjobs.http.problems import Problem, code_of, field_errors, problem_of
-from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, JetJobsError, QueueNotFound, UnknownTask
+from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, QueueNotFound, UnknownTask
 from jetjobs.model.job import JobState
 from jetjobs.model.views.access import READ
 from jetjobs.model.wire.ids import request_id, request_run
@@ -55,7 +55,7 @@ async def _store(call: Call, request: JobRequest[Any], body: NewJob) -> JobHandl
         identity = Identity(request_id(call.access.name, key), request_run(content), KEEP_S)
         return await producer.send_once(request, identity)
     except QueueNotFound as error:
-        raise _unprocessable(error, "queue") from error
+        raise unprocessable(error, "queue") from error
 
 
 def _invalid_idempotency_key(body: NewJob) -> Problem:
@@ -119,13 +119,11 @@ async def _request(call: Call, job: NewJob, place: tuple[str | int, ...] = ()) -
     try:
         task = await call.services.catalog.resolve(job.task)
     except UnknownTask as error:
-        raise _unprocessable(error, *place, "task") from error
+        raise unprocessable(error, *place, "task") from error
     call.require_queue(job.queue or task.queue)
-    now = datetime.now(UTC)
-    for name in ("run_at", "deadline"):
-        moment = getattr(job, name)
-        if moment is not None and moment < now:
-            raise _in_the_past((*place, name))
+    for name, moment in (("run_at", job.run_at), ("deadline", job.deadline)):
+        if moment is not None:
+            check_future(name, moment, place)
     options: EnqueueOptions = checked_options(job.options())  # type: ignore[arg-type]
     try:
         return task.request(options, (), job.args)
@@ -139,16 +137,13 @@ async def _request(call: Call, job: NewJob, place: tuple[str | int, ...] = ()) -
         raise problem from error
 
 
-def _in_the_past(place: tuple[str | int, ...]) -> Problem:
-    text = f"{place[-1]} is in the past"
-    errors = field_errors([(place, "is in the past")])
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_body", f"invalid body: {text}", errors=errors)
-
-
-def _unprocessable(error: JetJobsError, *place: str | int) -> Problem:
-    """The problem of a value in the body, which is not that of a missing resource."""
-    errors = field_errors([(place, str(error))])
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, code_of(error), str(error), hint=error.hint, errors=errors)
+def check_future(name: str, moment: datetime, place: tuple[str | int, ...] = ()) -> None:
+    """Problem 422 for a time that has passed: the caller has made a mistake, or is too late."""
+    if moment >= datetime.now(UTC):
+        return
+    errors = field_errors([((*place, name), "is in the past")])
+    text = f"invalid body: {name} is in the past"
+    raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_body", text, errors=errors)
 
 
 async def _enqueued(call: Call, handle: JobHandle[Any], body: NewJob) -> dict[str, Any]:

@@ -87,6 +87,10 @@ class EnqueuedJob(Enqueued):
     estimated_start: AwareDatetime | None
 
 
+Found = Job | EnqueuedJob
+"""A job that existed already, or has ended in time. Without the scope `read`, it is the shorter shape."""
+
+
 class Refused(Shape):
     """Why a job of a batch is not stored, or not confirmed: the members of a problem."""
 

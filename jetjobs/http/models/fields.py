@@ -44,12 +44,13 @@ DurationText = Annotated[
 ]
 Span = Annotated[
     Any,
-    AfterValidator(lambda value: _duration(value)),
+    AfterValidator(lambda value: None if value is None else _duration(value)),
     WithJsonSchema(
         {
             "anyOf": [
                 {"type": "string", "pattern": _DURATION, "maxLength": 40},
                 {"type": "number", "minimum": 0, "maximum": 10_000_000_000},
+                {"type": "null"},
             ],
             "examples": ["10s", 30],
         }

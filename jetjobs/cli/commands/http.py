@@ -1,0 +1,109 @@
+"""`jetjobs http`: serve the HTTP API until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jetjobs.app import JetJobs
+from jetjobs.cli.app_discovery import AppNotFound
+from jetjobs.cli.exit_codes import DONE
+from jetjobs.cli.process.signals import stop_signals
+from jetjobs.cli.state import state
+from jetjobs.model.errors import ConfigError
+from jetjobs.model.events import ConnectionLost, ConnectionRestored, PermissionDenied
+from jetjobs.observe.logs import log_event, set_up
+
+if TYPE_CHECKING:
+    from jetjobs.http.server import Server
+
+commands = typer.Typer()
+
+_log = logging.getLogger("jetjobs.http")
+
+
+@commands.command()
+async def http(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]", metavar="ADDRESS")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port; 0 for any free one. [default: 8400]", metavar="PORT")
+    ] = None,
+    root_path: Annotated[str, typer.Option(help="Path under which a proxy serves the API.", metavar="PATH")] = "",
+    require_token: Annotated[
+        bool, typer.Option("--require-token", help="Refuse requests without a token on loopback too.")
+    ] = False,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. [default: info]", metavar="LEVEL")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(help="auto, console or json. [default: auto]", metavar="FORMAT"),
+    ] = None,
+) -> int:
+    """Serve the HTTP API until SIGTERM or Ctrl-C.
+
+    On loopback, requests without a token may do everything. Any other address needs tokens:
+    `jetjobs http token new` creates them. Without an app, arguments are checked against the schemas
+    that running workers publish. On a signal, requests in progress are answered first.
+    """
+    flags = {
+        "http.host": host,
+        "http.port": port,
+        "http.require_token": require_token or None,
+        "observe.log_level": log_level,
+        "observe.log_format": log_format,
+    }
+    try:
+        from jetjobs.http.server import Server
+    except ImportError as error:
+        hint = "install it: pip install 'jetjobs[http]'"
+        raise ConfigError(f"the HTTP API needs the extra http ({error})", hint=hint) from error
+    app = await _find_app(flags)
+    settings = app.settings.observe
+    colour = state.out.coloured(sys.stderr)
+    set_up(settings.log_level, settings.log_format, dict, {"app": app.name}, colour=colour)
+    app.observe(log_event, ConnectionLost, ConnectionRestored, PermissionDenied)
+    async with app:
+        server = Server(app, root_path=root_path)
+        await server.check_tokens()
+        with _signals(server):
+            _log.info(f"serving {server.url}", extra={"event": "http.ready", "url": server.url})
+            await server.run_until_stopped()
+    _log.info("stopped", extra={"event": "http.stopped"})
+    return DONE
+
+
+async def _find_app(flags: dict[str, Any]) -> JetJobs:
+    """The app of this folder, or else one without tasks for the namespace."""
+    try:
+        return state.load_app(None, flags)
+    except AppNotFound:
+        return await state.server_app(flags)
+
+
+@contextmanager
+def _signals(server: Server) -> Iterator[None]:
+    """The first signal lets requests in progress finish, the second does not wait for them."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if server.should_exit:
+            server.force_exit = True
+        server.stop()
+
+    handled = stop_signals()
+    for number in handled:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
