@@ -26,8 +26,10 @@ from jetjobs.model.views.error_text import describe
 MODULES: tuple[ModuleType, ...] = (jetjobs, jetjobs.errors, jetjobs.events, jetjobs.admin, jetjobs.testing)
 
 INTERNAL = {
+    "AuditLog.action": "how the operations record themselves",
     "JetJobs.jetstream": "the connection, for jetjobs' own admin and testing modules",
     "JobHandle.attach": "called by the app, which makes handles",
+    "Tokens.find": "what the HTTP API asks for each request; `Access` is its own",
     "Schedule.rule": "the calendar or interval behind `after` and `before`",
     "Schedules.find_to_delete": "what the command line asks before it deletes",
 }
