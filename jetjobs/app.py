@@ -17,7 +17,7 @@ from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest
-from jetjobs.enqueue import Enqueuer, enqueue_failed
+from jetjobs.enqueue import Enqueuer, Identity, enqueue_failed
 from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
@@ -205,12 +205,17 @@ class JetJobs(Operations):
         """Store one request; `task.enqueue` does this after it has checked the arguments."""
         if self._session is None and self._parents:
             return await super().send(request)  # this app is included in another one
-        session = self._session or self._opened()
-        if not self._observers:
-            return await session.enqueuer.enqueue(request)
+        return await self.send_by((self._session or self._opened()).enqueuer, request)
+
+    async def send_by(
+        self, enqueuer: Enqueuer, request: JobRequest[Any], identity: Identity | None = None
+    ) -> JobHandle[Any]:
+        """As `send`, for jetjobs' own modules."""
+        if not self._observers and identity is None:
+            return await enqueuer.enqueue(request)
         started = time.perf_counter()
         try:
-            handle = await session.enqueuer.enqueue(request)
+            handle = await enqueuer.enqueue(request, identity)
         except JetJobsError as error:
             queue = request.options.get("queue", request.task.queue)
             self._observers.notify(enqueue_failed(queue, request.task.name, error, time.perf_counter() - started))
@@ -221,6 +226,10 @@ class JetJobs(Operations):
 
     def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
         return super().send_sync(request) if self._parents else self.sync.enqueue(request)
+
+    def enqueuer(self, producer: str) -> Enqueuer:
+        """What stores jobs in the name of another producer, for jetjobs' own modules."""
+        return Enqueuer(self.jetstream, self._lookup, producer)
 
     async def enqueue(
         self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[EnqueueOptions]
@@ -238,10 +247,13 @@ class JetJobs(Operations):
 
         Each batch is stored completely or not at all.
         """
-        session = self._opened()
-        session.jetstream.connection.check_loop()
+        return await self.send_many_by(self._opened().enqueuer, requests)
+
+    async def send_many_by(self, enqueuer: Enqueuer, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
+        """As `enqueue_many`, for jetjobs' own modules."""
+        self.jetstream.connection.check_loop()
         started = time.perf_counter()
-        report = await enqueue_many(session.jetstream, session.enqueuer, requests)
+        report = await enqueue_many(self.jetstream, enqueuer, requests)
         if self._observers:
             notify_stored(self._observers.notify, requests, report, time.perf_counter() - started)
         return report

@@ -18,6 +18,8 @@ from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 CANCELLED_TTL_S = 3600
 """How long the record of a cancelled job is kept. A process that cancels need not know the task's `result_ttl`."""
+MARK_TTL_S = 86400
+"""How long a cancel mark is kept: longer than a message of the job can reappear after a server failure."""
 MAX_REPLY = 512
 """Longer subjects are ignored: one near the server's line limit of 4 KB would close the connection."""
 # Only inboxes, so that a producer cannot make a worker publish elsewhere with the worker's permissions.
@@ -82,6 +84,12 @@ def cancelled_record(
     if parent:
         record |= {"parent": parent, "root": root}
     return json.dumps(record).encode()
+
+
+def cancelled_ttl_s(job: Job) -> int:
+    """How long the record of a cancelled job is kept. One that may be sent again with the same id and run keeps it
+    as long as its cancel mark, which would cancel it again."""
+    return MARK_TTL_S if h.KEEP in job.headers else CANCELLED_TTL_S
 
 
 def _tick(headers: Mapping[str, str]) -> bytes:

@@ -33,6 +33,7 @@ _KEPT = frozenset(
         h.SCHEDULED_TIME,
         h.OVERLAP,
         h.PARKED,
+        h.KEEP,
     }
 )
 """Headers of jetjobs that no field of the job represents."""

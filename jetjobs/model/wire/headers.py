@@ -36,6 +36,7 @@ OF_SCHEDULE: Final = "Jetjobs-Schedule"
 SCHEDULED_TIME: Final = "Jetjobs-Scheduled-Time"
 OVERLAP: Final = "Jetjobs-Overlap"
 PARKED: Final = "Jetjobs-Parked"
+KEEP: Final = "Jetjobs-Keep"
 
 # Headers of the server.
 MSG_ID: Final = "Nats-Msg-Id"

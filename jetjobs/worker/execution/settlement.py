@@ -13,7 +13,7 @@ import time
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
-from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, success_record
+from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s, success_record
 from jetjobs.jetstream.messages.codec import with_error, with_parking
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
@@ -176,7 +176,7 @@ class Settlement:
         ended_at = self._clock.time()
         started_at = _started_at(attempt, ended_at)
         record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
-        await self._jetstream.results.put(job, record, CANCELLED_TTL_S, self._timeout_s, attempt.owned)
+        await self._jetstream.results.put(job, record, cancelled_ttl_s(job), self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
 
