@@ -14,10 +14,10 @@ from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastS
 from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
-from jetjobs.model.access import Access, check_scopes
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import ConfigError, TokenConflict, TokenNotFound
 from jetjobs.model.public import public
+from jetjobs.model.views.access import Access, check_scopes
 from jetjobs.model.views.token import (
     StoredToken,
     TokenInfo,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs.errors import ConfigError, DefinitionError
-from jetjobs.model.access import check_scopes
+from jetjobs.model.views.access import check_scopes
 from jetjobs.model.views.token import TokenText, check_queues, is_secret_of, read_token, write_token
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)

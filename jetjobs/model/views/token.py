@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from jetjobs.model.access import Access, check_scopes
 from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.public import Record, public
+from jetjobs.model.views.access import Access, check_scopes
 from jetjobs.model.wire.lenient_json import as_time, read_record
 from jetjobs.model.wire.validation import check_token, is_token
 
