@@ -10,13 +10,14 @@ from typing import Any, NoReturn
 
 from jetjobs.admin.changes.cancel import Canceller
 from jetjobs.admin.changes.reschedule import Rescheduler
+from jetjobs.admin.job_lister import Lister
 from jetjobs.admin.partial_ids import LEAST, TOO_SHORT
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.id_search import search_ids
-from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
+from jetjobs.jetstream.jobs.status import listing_sources
 from jetjobs.jetstream.messages.get import look_twice
-from jetjobs.jetstream.messages.scan import page, scan
+from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.queue_state import lane_states
 from jetjobs.model.durations import Duration, to_duration
@@ -42,14 +43,11 @@ from jetjobs.model.views.job_query import (
     read_cursor,
     write_cursor,
 )
-from jetjobs.model.wire.headers import KV_OPERATION, SECRET
+from jetjobs.model.wire.headers import KV_OPERATION
 from jetjobs.model.wire.ids import is_id, key_token
 from jetjobs.model.wire.lenient_json import read_record, read_running
 from jetjobs.model.wire.subjects import check_priority, kv_stream, kv_subject, last_token
 
-SCAN_LIMIT = 10_000
-"""The most messages that are read for one page."""
-_BATCH = 256
 _AT_ONCE = 64
 """Jobs of a key that are looked up at once."""
 
@@ -96,13 +94,8 @@ class Jobs:
             raise JobNotFound(f"no job with id {job_id}", job_id=job_id, hint=hint)
         if len(found) > 1:
             places = sorted(found)
-            listed = ", ".join(f"{q}/{t}" for q, t in places)
-            raise JobAmbiguous(
-                f"{len(places)} jobs have the id {job_id}: {listed}",
-                places=places,
-                job_id=job_id,
-                hint="add --queue and --task",
-            )
+            text = f"{len(places)} jobs have the id {job_id}: " + ", ".join(f"{q}/{t}" for q, t in places)
+            raise JobAmbiguous(text, places=places, job_id=job_id, hint="add --queue and --task")
         return found.pop()
 
     async def _places(self, job_id: str, queue: str | None, task: str | None) -> set[tuple[str, str]]:
@@ -115,11 +108,8 @@ class Jobs:
         """Raise the reason why a job that was located has no state."""
         there = await self._jetstream.results.get(queue, task, job_id)
         if there is not None and there.data and KV_OPERATION not in there.headers:
-            raise ResultError(
-                f"job {job_id} has a record that cannot be read",
-                job_id=job_id,
-                hint=f"`nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id}` shows the record",
-            )
+            hint = f"`nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id}` shows the record"
+            raise ResultError(f"job {job_id} has a record that cannot be read", job_id=job_id, hint=hint)
         raise JobNotFound(f"no job with id {job_id}: its record has just expired or was deleted", job_id=job_id)
 
     # Changes
@@ -136,14 +126,22 @@ class Jobs:
     ) -> CancelAnswer:
         """Cancel a job in any state and report the outcome. Waits up to `timeout` for a running job to end."""
         seconds = to_duration("timeout", timeout).total_seconds()
-        where = await self.locate(job_id, queue, task)
-        return await Canceller(self._jetstream).cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
+        async with self._jetstream.audit.action("job.cancel", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            canceller = Canceller(self._jetstream)
+            answer = await canceller.cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
+            outcome.set(answer.outcome, answer.detail)
+        return answer
 
     async def run_now(
         self, job_id: str, *, queue: str | None = None, task: str | None = None, by: str = "", reason: str = ""
     ) -> MoveAnswer:
         """Make a scheduled or retrying job due now."""
-        return await Rescheduler(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
+        async with self._jetstream.audit.action("job.run_now", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            answer = await Rescheduler(self._jetstream).reschedule(*where, job_id, None)
+            outcome.set(answer.outcome, answer.detail)
+        return answer
 
     async def reschedule(
         self,
@@ -163,10 +161,13 @@ class Jobs:
             check_moment("run_at", run_at)
         else:
             check_delay(delay)
-        where = await self.locate(job_id, queue, task)
-        if run_at is None:  # a delay counts on the server's clock, which fires the job
-            run_at = await self._jetstream.server_clock.now() + to_duration("delay", delay)
-        return await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
+        async with self._jetstream.audit.action("job.reschedule", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            if run_at is None:  # a delay counts on the server's clock, which fires the job
+                run_at = await self._jetstream.server_clock.now() + to_duration("delay", delay)
+            answer = await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
+            outcome.set(answer.outcome, answer.detail or f"to {run_at.isoformat()}")
+        return answer
 
     async def set_priority(
         self,
@@ -180,8 +181,11 @@ class Jobs:
     ) -> MoveAnswer:
         """Change the priority of a waiting job: high, normal or low."""
         check_priority(priority)
-        where = await self.locate(job_id, queue, task)
-        return await Rescheduler(self._jetstream).set_priority(*where, job_id, priority)
+        async with self._jetstream.audit.action("job.priority", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            answer = await Rescheduler(self._jetstream).set_priority(*where, job_id, priority)
+            outcome.set(answer.outcome, answer.detail or f"to {priority}")
+        return answer
 
     # Lists
 
@@ -218,7 +222,7 @@ class Jobs:
             if position.source not in keys:
                 raise ConfigError("the queue of the cursor is gone", hint="start the list again without a cursor")
             sources = sources[keys.index(position.source) :]
-        return await _Lister(self._jetstream, query, limit, within).fill(sources, position)
+        return await Lister(self._jetstream, query, limit, within).fill(sources, position)
 
     async def _of_key(self, query: JobQuery, queues: Sequence[str], limit: int, skipped: int) -> JobPage:
         """The jobs with that key, newest first: their ids begin with its token, followed by a time."""
@@ -286,65 +290,3 @@ class Jobs:
             cursor = found.cursor
             if cursor is None:
                 return
-
-
-class _Lister:
-    """Fills one page of a list."""
-
-    def __init__(
-        self, jetstream: JetStreamClient, query: JobQuery, limit: int, within: Collection[str] | None
-    ) -> None:
-        self._jetstream, self._query, self._limit, self._within = jetstream, query, limit, within
-        self._items: list[ListedJob] = []
-        self._scanned = 0
-        self._missing = {path for path, _ in query.where}
-        self._secret: set[str] = set()
-
-    async def fill(self, sources: list[ListingSource], position: Position | None) -> JobPage:
-        for source in sources:
-            start = position.sequence if position is not None and position.source == source.key else 1
-            reached = await self._read(source, start)
-            if reached is not None:
-                return self._page(write_cursor(self._query, Position(source.key, reached)))
-        return self._page(None)
-
-    def _page(self, cursor: str | None) -> JobPage:
-        unknown = tuple(sorted(self._missing)) if self._scanned else ()
-        return JobPage(self._items, cursor, self._scanned, unknown, tuple(sorted(self._secret)))
-
-    async def _read(self, source: ListingSource, start: int) -> int | None:
-        """Collect the matches of one source. Returns where to continue when the page is full, None at the end."""
-        since = ""
-        if start == 1 and self._query.since is not None:
-            since = self._query.since.isoformat()
-        while source.until is None or start <= source.until:
-            try:
-                batch = min(_BATCH, 4 * self._limit)
-                found = await page(self._jetstream.connection, source.stream, source.subject, start, batch, since)
-            except TopologyMissing:
-                return None
-            for message in found:
-                if source.until is not None and message.sequence > source.until:
-                    return None
-                if len(self._items) == self._limit or self._scanned == SCAN_LIMIT:
-                    return message.sequence
-                self._take(source, message)
-            if not found or not found[-1].following:
-                return None
-            start, since = found[-1].sequence + 1, ""
-        return None
-
-    def _take(self, source: ListingSource, message: Any) -> None:
-        self._scanned += 1
-        status = source.read(message)
-        if status is None or (self._within is not None and status.queue not in self._within):
-            return
-        done = status.state in (JobState.SUCCEEDED, JobState.CANCELLED)
-        arguments = None if done else read_arguments(message)
-        if self._query.where:
-            hidden = self._query.hidden(message.headers.get(SECRET, ""))
-            self._secret |= hidden
-            self._missing &= self._query.missing(arguments) - hidden
-            if hidden or not self._query.matches(arguments):
-                return
-        self._items.append(ListedJob(status, arguments))

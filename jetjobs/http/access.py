@@ -23,6 +23,10 @@ Authorize = Callable[[Request], "Access | Awaitable[Access | None] | None"]
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 _SAFE = ("GET", "HEAD")
 MAX_CALLERS = 10_000
+AGAIN_S = 60.0
+"""After how long the same refusal is recorded again."""
+MAX_REFUSALS = 1_000
+"""Refusals that are recorded in that time."""
 
 
 class TokenAccess:
@@ -36,8 +40,7 @@ class TokenAccess:
         text = text.strip()
         if kind.lower() != "bearer" or not text or len(text) > 200 or not text.isascii():
             return None
-        found: Access | None = await getattr(self._app, "tokens").find(text)  # noqa: B009
-        return found
+        return await self._app.tokens.find(text)
 
 
 class LoopbackAccess(TokenAccess):
@@ -128,3 +131,24 @@ class RateLimits:
         if len(self._left) >= MAX_CALLERS and access.name not in self._left:
             self._left.clear()
         self._left[access.name] = (left - 1.0, now)
+
+
+class Refusals:
+    """Records refused calls in the audit, at most one a minute for each caller and what it was refused."""
+
+    def __init__(self, app: JetJobs) -> None:
+        self._app = app
+        self._recorded: dict[tuple[str, str], float] = {}
+
+    async def record(self, access: Access, problem: Problem, call: str) -> None:
+        target = str(problem.members.get("scope") or f"queue:{problem.members.get('queue', '')}")
+        now = time.monotonic()
+        if now - self._recorded.get((access.name, target), -AGAIN_S) < AGAIN_S:
+            return
+        if len(self._recorded) >= MAX_REFUSALS:
+            self._recorded = {key: at for key, at in self._recorded.items() if now - at < AGAIN_S}
+        if len(self._recorded) < MAX_REFUSALS:
+            self._recorded[access.name, target] = now
+            await self._app.audit.record(
+                "http.refused", target, by=access.name, outcome="refused", detail=call, via="http"
+            )

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
 
 from jetjobs.app import JetJobs
-from jetjobs.http.access import Authorize, RateLimits, authorized
+from jetjobs.http.access import Authorize, RateLimits, Refusals, authorized
 from jetjobs.http.calls.call import Answer, Call, Services, missing_scope
 from jetjobs.http.docs_page import POLICY, page
 from jetjobs.http.openapi import document
@@ -27,6 +27,7 @@ from jetjobs.http.routes import ENQUEUE, TABLE, Row
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.settings import HttpSettings
 from jetjobs.model.views.access import Access
+from jetjobs.model.views.audit import acting_via
 from jetjobs.model.wire.lenient_json import write_json
 
 RECONNECT_S = 1.0
@@ -45,6 +46,7 @@ class Application:
         self._app = app
         self._authorize = authorize
         self._limits: _Limits | None = None
+        self._refusals = Refusals(app)
         by_path: dict[str, dict[str, Row]] = {}
         for row in TABLE:
             by_path.setdefault(row.path, {})[row.method] = row
@@ -110,25 +112,35 @@ class Application:
         return access
 
     async def call(self, row: Row, scope: Scope, receive: Receive, send: Send) -> None:
-        limits = self.limits
-        with limits.request():
+        with self.limits.request():
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            access = await self.access(Request(scope, receive), "" if row.scope == ENQUEUE else row.scope)
+            access = await self.access(Request(scope, receive))
             call = Call(self.services, access, scope["path_params"], headers, scope.get("root_path", ""), receive)
-            given: dict[str, Any] = {}
-            query = read_query(row.query, scope["query_string"])
-            if row.takes_query:
-                given["query"] = query
-            if row.body is not None:
-                data = await read_bytes(receive, limits.max_body, limits.body_timeout_s)
-                given["body"] = read_body(row.body, data, headers)
-            await self._connected()
-            answer = await row.operation(call, **given)
+            try:
+                answer = await self._carry_out(row, call, scope["query_string"])
+            except Problem as problem:
+                if problem.status == HTTPStatus.FORBIDDEN:
+                    await self._refusals.record(access, problem, f"{row.method} {row.path}")
+                raise
         if isinstance(answer, Response):
             with contextlib.suppress(SendTimeoutError):  # the client takes nothing any more
                 await answer(scope, receive, send)
         else:
             await respond(row, headers, send, answer)
+
+    async def _carry_out(self, row: Row, call: Call, query_string: bytes) -> Answer | Response:
+        if row.scope != ENQUEUE:
+            call.require(row.scope)
+        given: dict[str, Any] = {}
+        query = read_query(row.query, query_string)
+        if row.takes_query:
+            given["query"] = query
+        if row.body is not None:
+            data = await read_bytes(call.receive, self.limits.max_body, self.limits.body_timeout_s)
+            given["body"] = read_body(row.body, data, call.headers)
+        await self._connected()
+        with acting_via("http"):
+            return await row.operation(call, **given)
 
     async def _connected(self) -> None:
         """Problem 503 without a connection to the server, after a short wait for it to come back."""

@@ -15,7 +15,7 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.app_discovery import AppNotFound
 from jetjobs.cli.exit_codes import DONE
 from jetjobs.cli.process.signals import stop_signals
-from jetjobs.cli.state import state
+from jetjobs.cli.state import run_async, state
 from jetjobs.model.errors import ConfigError
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, PermissionDenied
 from jetjobs.observe.logs import log_event, set_up
@@ -28,8 +28,9 @@ commands = typer.Typer()
 _log = logging.getLogger("jetjobs.http")
 
 
-@commands.command()
-async def http(
+@commands.callback(invoke_without_command=True)
+def http(
+    context: typer.Context,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]", metavar="ADDRESS")
     ] = None,
@@ -48,12 +49,14 @@ async def http(
         typer.Option(help="auto, console or json. [default: auto]", metavar="FORMAT"),
     ] = None,
 ) -> int:
-    """Serve the HTTP API until SIGTERM or Ctrl-C.
+    """Serve the HTTP API until SIGTERM or Ctrl-C, or manage its tokens.
 
     On loopback, requests without a token may do everything. Any other address needs tokens:
     `jetjobs http token new` creates them. Without an app, arguments are checked against the schemas
     that running workers publish. On a signal, requests in progress are answered first.
     """
+    if context.invoked_subcommand is not None:
+        return DONE
     flags = {
         "http.host": host,
         "http.port": port,
@@ -61,6 +64,10 @@ async def http(
         "observe.log_level": log_level,
         "observe.log_format": log_format,
     }
+    return run_async(lambda: _serve(flags, root_path))
+
+
+async def _serve(flags: dict[str, Any], root_path: str) -> int:
     try:
         from jetjobs.http.server import Server
     except ImportError as error:

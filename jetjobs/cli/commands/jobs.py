@@ -157,7 +157,8 @@ async def cancel(
 
     if not ids:
         query = read_query(job_state, queue, task, since, where)
-        return await Bulk("cancel", "cancelled", LIVE, cancel_one).run(query, dry_run=dry_run, yes=yes)
+        bulk = Bulk("cancel", "cancelled", LIVE, cancel_one, by, reason)
+        return await bulk.run(query, dry_run=dry_run, yes=yes)
     return await _each(ids, queue, task, cancel_one)
 
 
@@ -195,7 +196,8 @@ async def reschedule(
     if not ids:
         query = read_query(job_state, queue, task, since, where)
         waiting = (JobState.SCHEDULED, JobState.RETRYING)
-        return await Bulk("reschedule", "moved", waiting, move).run(query, dry_run=dry_run, yes=yes)
+        bulk = Bulk("reschedule", "moved", waiting, move, by, reason)
+        return await bulk.run(query, dry_run=dry_run, yes=yes)
     return await _each(ids, queue, task, move)
 
 

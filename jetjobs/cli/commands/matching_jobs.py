@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jetjobs.admin.changes.bulk_changes import SHOWN, SUCCESS, Matches, Tally, find_matches
+from jetjobs.admin.changes.bulk_changes import SHOWN, SUCCESS, Matches, MatchingJob, Tally, find_matches
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import states
 from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
@@ -21,6 +21,7 @@ from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
 from jetjobs.model.errors import ConfigError, JetJobsError
 from jetjobs.model.job import JobState
+from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.job_changes import CancelAnswer, MoveAnswer
 from jetjobs.model.views.job_query import JobQuery
 from jetjobs.model.wire.validation import check_token
@@ -85,8 +86,11 @@ def check_choice(
 class Bulk:
     """One `--all` command: the verb, the states of jobs that it can change, and how it changes one."""
 
-    def __init__(self, verb: str, past: str, possible: Sequence[JobState], change: Change) -> None:
+    def __init__(
+        self, verb: str, past: str, possible: Sequence[JobState], change: Change, by: str, reason: str
+    ) -> None:
         self._verb = verb
+        self._by, self._reason = by, reason
         self._past = past
         self._possible = possible
         self._change = change
@@ -112,20 +116,23 @@ class Bulk:
             if not await confirmed(f"{self._verb} {many(len(found))} ({listed})", yes=yes):
                 return REFUSED
             try:
-                with progress(self._past, len(found)) as step:
-
-                    def changed(answer: dict[str, Any]) -> None:
-                        _print_id(answer)
-                        step(1)
-
-                    await tally.change_all(
-                        found, lambda one: self._change(app, one.id, one.queue, one.task), changed
-                    )
+                action, target = f"job.{self._verb}", filter_text(query)
+                async with app.audit.together(action, target, by=self._by, reason=self._reason):
+                    await self._change_all(app, found, tally)
             except (asyncio.CancelledError, JetJobsError):
                 self._print_outcome(tally, complete=False)
                 raise
         self._print_outcome(tally, complete=True)
         return FAILED if tally.failed else DONE
+
+    async def _change_all(self, app: JetJobs, found: Sequence[MatchingJob], tally: Tally) -> None:
+        with progress(self._past, len(found)) as step:
+
+            def changed(answer: dict[str, Any]) -> None:
+                _print_id(answer)
+                step(1)
+
+            await tally.change_all(found, lambda one: self._change(app, one.id, one.queue, one.task), changed)
 
     def _print_outcome(self, tally: Tally, *, complete: bool) -> None:
         out = state.out

@@ -112,6 +112,7 @@ class Call:
                 "queue_not_allowed",
                 f"{self.access.name!r} may not use queue {queue!r}",
                 hint=f"its queues are {', '.join(sorted(self.access.queues or ()))}",
+                queue=queue,
             )
 
     def check_visible(self, queue: str) -> str:
@@ -173,6 +174,7 @@ def missing_scope(access: Access, scope: str) -> Problem:
         "missing_scope",
         f"{access.name!r} may not do this: it needs the scope {scope}",
         hint=f"its scopes are {', '.join(sorted(access.scopes)) or 'none'}",
+        scope=scope,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
@@ -12,6 +13,7 @@ from jetjobs.http.calls.call import Answer, Call
 from jetjobs.http.models.admin_requests import DeadFilters, DeadListQuery, Letters, ReplayBody
 from jetjobs.http.models.requests import Place
 from jetjobs.model.errors import JobNotFound, TopologyMissing
+from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.dead_letter import DeadLetter, ReplayAnswer, ReplayOutcome
 
 
@@ -56,9 +58,12 @@ async def replay_letters(call: Call, body: ReplayBody) -> Answer:
     if body.dry_run:
         return await _dry_run(dead, letters, checked=True)
     tally = ReplayTally()
-    replaying = dead.replay_many(letters, by=call.by, reason=body.reason, to_queue=body.to_queue)
-    async for answer in replaying:
-        tally.add(answer)
+    replaying = dead.replay_many(
+        letters, by=call.by, reason=body.reason, to_queue=body.to_queue, selection=_text(body)
+    )
+    async with contextlib.aclosing(replaying):
+        async for answer in replaying:
+            tally.add(answer)
     return Answer(HTTPStatus.OK, tally.as_dict(complete=True))
 
 
@@ -68,12 +73,18 @@ async def delete_letters(call: Call, body: Letters) -> Answer:
     if body.dry_run:
         return await _dry_run(call.app.dead, letters, checked=False)
     deleted = 0
-    async for letter in letters:
-        deleted += await call.app.dead.delete(letter, by=call.by, reason=body.reason)
+    async with call.app.audit.together("dead.delete", _text(body), by=call.by, reason=body.reason):
+        async for letter in letters:
+            deleted += await call.app.dead.delete(letter, by=call.by, reason=body.reason)
     return Answer(HTTPStatus.OK, {"deleted": deleted})
 
 
 # Parts
+
+
+def _text(body: Letters) -> str:
+    """The ids or the filter, for the audit."""
+    return filter_text(body.letters()) if body.ids is None else " ".join(body.ids)
 
 
 async def _letter(call: Call, job_id: str, queue: str | None, task: str | None) -> DeadLetter:

@@ -23,6 +23,7 @@ from jetjobs.http.models.requests import (
 from jetjobs.http.problems import Problem
 from jetjobs.model.errors import JobNotFound
 from jetjobs.model.job import JobState
+from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.dead_letter import ReplayAnswer, ReplayOutcome
 from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
 from jetjobs.model.views.job_query import LIVE
@@ -82,7 +83,8 @@ async def cancel_jobs(call: Call, body: Cancellation) -> Answer:
     if body.queue is not None:
         call.check_visible(body.queue)
     app = call.app
-    matches = await find_matches(app.jobs, body.job_query(), LIVE, call.access.queues)
+    query = body.job_query()
+    matches = await find_matches(app.jobs, query, LIVE, call.access.queues)
     if body.dry_run:
         return Answer(HTTPStatus.OK, matches.dry_run())
 
@@ -92,7 +94,8 @@ async def cancel_jobs(call: Call, body: Cancellation) -> Answer:
         )
 
     tally = Tally(len(matches.jobs))
-    await tally.change_all(matches.jobs, cancel)
+    async with app.audit.together("job.cancel", filter_text(query), by=call.by, reason=body.reason):
+        await tally.change_all(matches.jobs, cancel)
     return Answer(HTTPStatus.OK, tally.as_dict(complete=True))
 
 
