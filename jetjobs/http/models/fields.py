@@ -28,6 +28,11 @@ def _duration(value: Any) -> timedelta:
     raise PydanticCustomError("duration", "use text such as 10s, 5m, 1h30m, or a number of seconds")
 
 
+def _duration_text(text: str) -> str:
+    _duration(text)
+    return text
+
+
 def whole_number(value: Any) -> Any:
     """Only digits: pydantic takes `1.0` and ` 1 ` too."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit() and len(value) < 20):
@@ -39,7 +44,7 @@ Token = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 _DURATION = r"^([0-9]+(\.[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+)$"
 DurationText = Annotated[
     str,
-    AfterValidator(lambda text: _duration(text) and text),
+    AfterValidator(_duration_text),
     WithJsonSchema({"type": "string", "pattern": _DURATION, "maxLength": 40, "examples": ["10s", "1h30m"]}),
 ]
 Span = Annotated[
