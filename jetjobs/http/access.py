@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -22,6 +23,7 @@ Authorize = Callable[[Request], "Access | Awaitable[Access | None] | None"]
 """What a program that mounts the API passes: who may do what; None if the caller is not known."""
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 _SAFE = ("GET", "HEAD")
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::[0-9]+)?", re.ASCII)
 MAX_CALLERS = 10_000
 AGAIN_S = 60.0
 """After how long the same refusal is recorded again."""
@@ -80,8 +82,9 @@ def is_loopback_host(host: str) -> bool:
     >>> [is_loopback_host(one) for one in ("localhost:8400", "[::1]:8400", "127.0.0.1", "evil.example:8400", "")]
     [True, True, True, False, False]
     """
+    found = _HOST.fullmatch(host)
+    name = "" if found is None else (found["address"] or found["name"]).lower()
     try:
-        name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback
     except ValueError:
         return False

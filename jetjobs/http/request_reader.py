@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import typing
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,6 +17,8 @@ from starlette.types import Receive
 from jetjobs.http.problems import Problem, invalid_fields
 
 M = TypeVar("M", bound=BaseModel)
+_DISCARD_S = 1.0
+_DISCARD_BYTES = 16 * 2**20
 
 
 async def read_bytes(receive: Receive, limit: int, timeout_s: float) -> bytes:
@@ -39,6 +42,8 @@ async def _read(receive: Receive, limit: int) -> bytes:
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
+            if message.get("more_body", False):
+                await _discard(receive)
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 "body_too_large",
@@ -49,6 +54,15 @@ async def _read(receive: Receive, limit: int) -> bytes:
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on for a short time: a client that still sends when it is disconnected does not get the answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_S):
+            left = _DISCARD_BYTES
+            while left > 0 and (message := await receive()).get("more_body", False):
+                left -= len(message.get("body", b""))
 
 
 def read_body(model: type[M], data: bytes, headers: Mapping[str, str]) -> M:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -25,6 +26,7 @@ from jetjobs.model.settings import HttpSettings
 from jetjobs.model.views.access import READ
 from jetjobs.observe.health import metrics_page
 
+_log = logging.getLogger("jetjobs.http")
 MAX_HEADERS = 64 * 1024
 """Bytes of the request line and headers."""
 HEADERS_S = 30.0
@@ -38,7 +40,9 @@ class Server(uvicorn.Server):
         settings = app.settings.http
         self._socket = listen(settings)
         self._app = app
-        loopback = ip_address(self._socket.getsockname()[0]).is_loopback
+        host, port = self._socket.getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        loopback = ip_address(host).is_loopback
         self.needs_tokens = settings.require_token or not loopback
         access = TokenAccess if self.needs_tokens else LoopbackAccess
         registry = app.metrics().registry
@@ -67,23 +71,24 @@ class Server(uvicorn.Server):
             )
         )
 
-    @property
-    def url(self) -> str:
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    async def check_tokens(self) -> None:
-        """ConfigError if requests need tokens and none exists: every request would be refused."""
-        if self.needs_tokens and not await self._app.tokens.list():
-            self._socket.close()
-            raise ConfigError(
-                f"requests to {self.url} need a token, and none exists",
-                hint="create one with `jetjobs http token new --name NAME --may SCOPES`, or listen on 127.0.0.1",
-            )
-
     async def run_until_stopped(self) -> None:
-        """Serve until `stop` is called, and then until the requests in progress are answered."""
-        await self.serve([self._socket])
+        """Serve until `stop` is called, and then until the requests in progress are answered.
+
+        ConfigError if requests need tokens and none exists: every one would be refused.
+        """
+        try:
+            if self.needs_tokens and not await self._app.tokens.list():
+                raise ConfigError(
+                    f"requests to {self.url} need a token, and none exists",
+                    hint="create one with `jetjobs http token new --name NAME --may SCOPES`, or listen on 127.0.0.1",
+                )
+            await self.serve([self._socket])
+        finally:
+            self._socket.close()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _log.info(f"serving {self.url}", extra={"event": "http.ready", "url": self.url})
 
     def stop(self) -> None:
         self.should_exit = True

@@ -80,9 +80,7 @@ async def _serve(flags: dict[str, Any], root_path: str) -> int:
     app.observe(log_event, ConnectionLost, ConnectionRestored, PermissionDenied)
     async with app:
         server = Server(app, root_path=root_path)
-        await server.check_tokens()
         with _signals(server):
-            _log.info(f"serving {server.url}", extra={"event": "http.ready", "url": server.url})
             await server.run_until_stopped()
     _log.info("stopped", extra={"event": "http.stopped"})
     return DONE

@@ -36,7 +36,7 @@ def _duration_text(text: str) -> str:
 def whole_number(value: Any) -> Any:
     """Only digits: pydantic takes `1.0` and ` 1 ` too."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit() and len(value) < 20):
-        return None
+        raise PydanticCustomError("whole_number", "use a whole number")
     return value
 
 
