@@ -42,9 +42,8 @@ class Server(uvicorn.Server):
         self._app = app
         host, port = self._socket.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        loopback = ip_address(host).is_loopback
-        self.needs_tokens = settings.require_token or not loopback
-        access = TokenAccess if self.needs_tokens else LoopbackAccess
+        self._loopback = ip_address(host).is_loopback
+        access = LoopbackAccess if self._loopback and not settings.require_token else TokenAccess
         registry = app.metrics().registry
 
         async def metrics(request: Request) -> Response:
@@ -74,14 +73,12 @@ class Server(uvicorn.Server):
     async def run_until_stopped(self) -> None:
         """Serve until `stop` is called, and then until the requests in progress are answered.
 
-        ConfigError if requests need tokens and none exists: every one would be refused.
+        ConfigError if other machines reach it and no token exists.
         """
         try:
-            if self.needs_tokens and not await self._app.tokens.list():
-                raise ConfigError(
-                    f"requests to {self.url} need a token, and none exists",
-                    hint="create one with `jetjobs http token new --name NAME --may SCOPES`, or listen on 127.0.0.1",
-                )
+            if not self._loopback and not await self._app.tokens.list():
+                hint = "create one with `jetjobs http token new --name NAME --may SCOPES`, or listen on 127.0.0.1"
+                raise ConfigError(f"requests to {self.url} need a token, and none exists", hint=hint)
             await self.serve([self._socket])
         finally:
             self._socket.close()

@@ -71,7 +71,7 @@ async def serving(app: JetJobs, *, root_path: str = "", **options: Any) -> Async
     server = Server(app, root_path=root_path)
     task = asyncio.create_task(server.run_until_stopped())
     try:
-        await wait_until(lambda: server.started)
+        await wait_until(lambda: server.started or task.done())
         async with Client(server, **options) as client:
             yield client
     finally:
