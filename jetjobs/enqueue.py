@@ -109,6 +109,8 @@ class Enqueuer:
         headers = {**self._headers_for(task), **options.get("headers", {})}
         if "retry" in options:
             headers[h.RETRY_POLICY] = options["retry"].to_header()
+        if "callback" in options:
+            headers[h.CALLBACK] = options["callback"]
         if (size := header_size(headers)) > MAX_HEADERS:
             raise JobTooLarge(
                 f"the headers are {size:,} bytes; the limit is {MAX_HEADERS:,}", size=size, limit=MAX_HEADERS

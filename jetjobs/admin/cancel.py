@@ -13,13 +13,15 @@ import time
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.cancel_marks import CancelMark
-from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record
+from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, kept_s
 from jetjobs.jetstream.messages.codec import decode, run_of
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message
 from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import WAITING, JobSubject
 
 _HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop; its child process was killed"}
@@ -105,9 +107,12 @@ class Canceller:
         if after is not None and run_of(after) == mark.run:
             return None  # the server has moved the due job in the meantime: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
-        stands = await self._jetstream.results.put(job, record, CANCELLED_TTL_S, 15.0, lambda: True)
+        ttl_s = kept_s(job, CANCELLED_TTL_S)
+        stands = await self._jetstream.results.put(job, record, ttl_s, 15.0, lambda: True)
         if job.reply:
             self._jetstream.results.notify_producer(job, stands)
+        if h.CALLBACK in job.headers:
+            await self._jetstream.webhooks.add(job, read_record(stands))
         with contextlib.suppress(BrokerError):  # what remains expires, or maintenance removes it
             if job.payload:
                 await self._jetstream.locator.delete_unreferenced(queue, task, job_id, job.payload)
@@ -128,7 +133,9 @@ def _read(live: StoredMessage, job_id: str) -> Job:
         return decode(live)
     except MalformedJob:
         subject = JobSubject.parse(live.subject)
-        return Job(job_id, subject.task, subject.queue, subject.lane, live.data, run=run_of(live))
+        return Job(
+            job_id, subject.task, subject.queue, subject.lane, live.data, run=run_of(live), headers=live.headers
+        )
 
 
 def _is_over(status: JobStatus, mark: CancelMark, taken: bool) -> bool:

@@ -50,5 +50,7 @@ def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
                 f"unknown scope {scope!r}", hint="use enqueue:TASK, enqueue:*, read, operate or admin"
             )
     if not found:
-        raise ConfigError("a token needs at least one scope", hint="use enqueue:TASK, enqueue:*, read, operate or admin")
+        raise ConfigError(
+            "a token needs at least one scope", hint="use enqueue:TASK, enqueue:*, read, operate or admin"
+        )
     return found

@@ -48,12 +48,24 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "leader_lock": frozenset({"transport", "messages"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
+        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
         "client": frozenset(
-            {"transport", "messages", "jobs", "schedules", "queues", "workers", "wire_version", "topology"}
+            {
+                "transport",
+                "messages",
+                "jobs",
+                "schedules",
+                "queues",
+                "workers",
+                "wire_version",
+                "topology",
+                "webhooks",
+            }
         ),
     },
     "worker": {
         "lifespan": frozenset(),
+        "webhooks": frozenset(),
         "options": frozenset({"lifespan"}),
         "attempt": frozenset(),
         "unawaited": frozenset({"attempt"}),
@@ -94,6 +106,7 @@ CONFINED = {
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "rich": ("jetjobs.cli.",),
     "uvloop": ("jetjobs.cli.",),
+    "h11": ("jetjobs.worker.webhooks.http_post.",),
 }
 
 API = "jetjobs.jetstream.transport.api"

@@ -33,6 +33,8 @@ _KEPT = frozenset(
         h.SCHEDULED_TIME,
         h.OVERLAP,
         h.PARKED,
+        h.CALLBACK,
+        h.KEEP,
     }
 )
 """Headers of jetjobs that no field of the job represents."""
