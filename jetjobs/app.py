@@ -17,7 +17,7 @@ from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest, Task
-from jetjobs.enqueue import Enqueuer, enqueue_failed
+from jetjobs.enqueue import Enqueuer, Identity, enqueue_failed
 from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
@@ -34,7 +34,7 @@ from jetjobs.observe.observers import Observers
 from jetjobs.sync import SyncClient
 from jetjobs.worker.lifespan import L, Lifespan, make_lifespan
 from jetjobs.worker.options import WorkerOptions
-from jetjobs.worker.webhooks.delivery_task import check_extra, webhook_task
+from jetjobs.worker.webhooks.delivery_task import sending_task, webhook_task
 
 if TYPE_CHECKING:
     from jetjobs.doctor.finding import Finding
@@ -206,12 +206,17 @@ class JetJobs(Operations):
         """Store one request; `task.enqueue` does this after it has checked the arguments."""
         if self._session is None and self._parents:
             return await super().send(request)  # this app is included in another one
-        session = self._session or self._opened()
-        if not self._observers:
-            return await session.enqueuer.enqueue(request)
+        return await self.send_by((self._session or self._opened()).enqueuer, request)
+
+    async def send_by(
+        self, enqueuer: Enqueuer, request: JobRequest[Any], identity: Identity | None = None
+    ) -> JobHandle[Any]:
+        """As `send`, for jetjobs' own modules."""
+        if not self._observers and identity is None:
+            return await enqueuer.enqueue(request)
         started = time.perf_counter()
         try:
-            handle = await session.enqueuer.enqueue(request)
+            handle = await enqueuer.enqueue(request, identity)
         except JetJobsError as error:
             queue = request.options.get("queue", request.task.queue)
             self._observers.notify(enqueue_failed(queue, request.task.name, error, time.perf_counter() - started))
@@ -222,6 +227,10 @@ class JetJobs(Operations):
 
     def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
         return super().send_sync(request) if self._parents else self.sync.enqueue(request)
+
+    def enqueuer(self, producer: str) -> Enqueuer:
+        """What stores jobs in the name of another producer, for jetjobs' own modules."""
+        return Enqueuer(self.jetstream, self._lookup, producer)
 
     async def enqueue(
         self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[EnqueueOptions]
@@ -239,10 +248,13 @@ class JetJobs(Operations):
 
         Each batch is stored completely or not at all.
         """
-        session = self._opened()
-        session.jetstream.connection.check_loop()
+        return await self.send_many_by(self._opened().enqueuer, requests)
+
+    async def send_many_by(self, enqueuer: Enqueuer, requests: Sequence[JobRequest[Any]]) -> EnqueueReport:
+        """As `enqueue_many`, for jetjobs' own modules."""
+        self.jetstream.connection.check_loop()
         started = time.perf_counter()
-        report = await enqueue_many(session.jetstream, session.enqueuer, requests)
+        report = await enqueue_many(self.jetstream, enqueuer, requests)
         if self._observers:
             notify_stored(self._observers.notify, requests, report, time.perf_counter() - started)
         return report
@@ -251,9 +263,8 @@ class JetJobs(Operations):
 
     def find(self, name: str) -> Task[Any, Any]:
         """The task of that name or alias, also the built-in one. UnknownTask if there is none."""
-        if name == WEBHOOK_TASK:
-            return self.tasks.get(name) or webhook_task(self.settings.webhooks)
-        return super().find(name)
+        built_in = name == WEBHOOK_TASK and name not in self.tasks
+        return webhook_task(self.settings.webhooks) if built_in else super().find(name)
 
     def worker(
         self,
@@ -277,11 +288,10 @@ class JetJobs(Operations):
             queues = {}
         queues = dict.fromkeys(self.task_queues) if queues is None else queues
         if WEBHOOKS in queues:
-            check_extra()
-            self.tasks[WEBHOOK_TASK] = webhook_task(self.settings.webhooks)
+            self.tasks[WEBHOOK_TASK] = sending_task(self.settings.webhooks)
         alone = queues.keys() == {WEBHOOKS}
         options = WorkerOptions(
-            queues=queues,
+            queues,
             slots=slots,
             name=name,
             burst=burst,

@@ -33,6 +33,15 @@ from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import NO_KEY, JobId, key_token, new_run, new_uid
 
 
+class Identity(NamedTuple):
+    """Makes a job that is sent again the same job: its id, and a run that depends on its content."""
+
+    job_id: str
+    run: str
+    keep_s: int
+    """For how long after its end the record of the job is kept at least."""
+
+
 class Prepared(NamedTuple):
     """A job ready to be stored. `guard` is a subject that must be empty, or None."""
 
@@ -52,19 +61,19 @@ class Enqueuer:
         self._lookup = lookup
         self._headers = {h.PRODUCER: producer}
 
-    async def enqueue(self, request: JobRequest[Any]) -> JobHandle[Any]:
+    async def enqueue(self, request: JobRequest[Any], identity: Identity | None = None) -> JobHandle[Any]:
         """Store the job with one publish and one confirmation."""
         self._jetstream.connection.check_loop()
-        return self.handle(request, await self.store(await self.prepare(request)))
+        return self.handle(request, await self.store(await self.prepare(request, identity)))
 
     # Build the job
 
-    async def prepare(self, request: JobRequest[Any]) -> Prepared:
+    async def prepare(self, request: JobRequest[Any], identity: Identity | None = None) -> Prepared:
         """The job and its message. JobTooLarge before anything is sent."""
         publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
         due_at = None
-        if request.options:
-            job, guard = self._with_options(request)
+        if request.options or identity is not None:
+            job, guard = self._with_options(request, identity)
             if "delay" in request.options or "run_at" in request.options:
                 now = await self._now(job.queue)
                 due_at = _due_at(request.options, now)
@@ -97,9 +106,11 @@ class Enqueuer:
             self._jetstream.publisher.outgoing(self._plain(task, JobTemplate.ID, JobTemplate.RUN, b""))
         )
 
-    def _with_options(self, request: JobRequest[Any]) -> tuple[Job, str | None]:
+    def _with_options(self, request: JobRequest[Any], identity: Identity | None) -> tuple[Job, str | None]:
         """The job, and the subject that must be empty to store it."""
         task, body, options = request
+        if identity is not None:
+            options = {**options, "job_id": identity.job_id}
         names = self._jetstream.names
         queue = options.get("queue", task.queue)
         tokens = JobId(
@@ -111,6 +122,8 @@ class Enqueuer:
             headers[h.RETRY_POLICY] = options["retry"].to_header()
         if "callback" in options:
             headers[h.CALLBACK] = options["callback"]
+        if identity is not None:
+            headers[h.KEEP] = str(identity.keep_s)
         if (size := header_size(headers)) > MAX_HEADERS:
             raise JobTooLarge(
                 f"the headers are {size:,} bytes; the limit is {MAX_HEADERS:,}", size=size, limit=MAX_HEADERS
@@ -122,7 +135,7 @@ class Enqueuer:
             options.get("priority", task.priority),
             body,
             tokens.key,
-            run=new_run(),
+            run=new_run() if identity is None else identity.run,
             max_attempts=options.get("max_attempts", 0),
             deadline=options["deadline"].timestamp() if "deadline" in options else 0.0,
             reply=self._waiter.reply_for(job_id) if task.store_result else "",
@@ -199,6 +212,10 @@ class Enqueuer:
             return await at_sequence(connection, stream, sequence)
         assert prepared.guard is not None
         return await last_on(connection, stream, prepared.guard)
+
+    def existing(self, request: JobRequest[Any], job_id: str, run: str) -> JobHandle[Any]:
+        """The handle of a job that was stored before."""
+        return self.handle(request, Entry(job_id, run, True))
 
     def handle(self, request: JobRequest[Any], entry: Entry) -> JobHandle[Any]:
         task = request.task

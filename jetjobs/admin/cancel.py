@@ -13,7 +13,7 @@ import time
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.cancel_marks import CancelMark
-from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, kept_s
+from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s
 from jetjobs.jetstream.messages.codec import decode, run_of
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message
 from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
@@ -107,8 +107,7 @@ class Canceller:
         if after is not None and run_of(after) == mark.run:
             return None  # the server has moved the due job in the meantime: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
-        ttl_s = kept_s(job, CANCELLED_TTL_S)
-        stands = await self._jetstream.results.put(job, record, ttl_s, 15.0, lambda: True)
+        stands = await self._jetstream.results.put(job, record, cancelled_ttl_s(job), 15.0, lambda: True)
         if job.reply:
             self._jetstream.results.notify_producer(job, stands)
         if h.CALLBACK in job.headers:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
+from io import TextIOWrapper
 
 
 def main() -> None:
     """Entry point of `jetjobs` and `python -m jetjobs`."""
     _open_standard_files()
+    _escape_unencodable()
     from jetjobs.cli.command_tree import run
     from jetjobs.cli.terminal.output import flushed
 
@@ -30,3 +33,18 @@ def _open_standard_files() -> None:
                 os.dup2(found, number)
                 os.close(found)
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def _escape_unencodable() -> None:
+    """Write `\\u2192` where the encoding of the output has no such character: readable, and valid in JSON."""
+    codecs.register_error("jetjobs", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="jetjobs")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)), error.end

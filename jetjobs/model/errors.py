@@ -144,6 +144,14 @@ class EnqueueUnconfirmed(EnqueueError):
         self.job_id = job_id
 
 
+class JobConflict(EnqueueError):
+    """Another job has the id."""
+
+    def __init__(self, message: str, *, job_id: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.job_id = job_id
+
+
 class QueueNotFound(EnqueueError):
     """The queue does not exist, or does not have the lane."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -15,7 +17,7 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.settings import build_settings
 from jetjobs.model.wire.ids import key_token
 from tests.support.letters import bury
-from tests.support.processes import run
+from tests.support.processes import clean_environment, run
 from tests.support.server import Truth
 from tests.support.shell import Shell
 from tests.support.terminal import Terminal
@@ -248,3 +250,17 @@ def test_no_color_also_holds_for_the_logs_of_a_worker_and_of_dev(shell: Shell) -
         terminal.press("\x03")
         terminal.end(60)
     assert "\x1b" not in terminal.text
+
+
+async def test_output_that_is_not_utf_8_escapes_what_it_cannot_encode(shell: Shell, app: JetJobs) -> None:
+    job_id = await enqueue(app, "escaped", name="Zoë → 🚀")
+    env = clean_environment(**shell.env, PYTHONIOENCODING="ascii")
+
+    def output(*arguments: str) -> str:
+        command = [sys.executable, "-m", "jetjobs", *arguments]
+        done = subprocess.run(command, cwd=shell.folder, env=env, capture_output=True, timeout=60, check=True)
+        return done.stdout.decode("ascii")
+
+    shown = json.loads(output("jobs", "show", job_id, "--json"))
+    assert shown["arguments"]["name"] == "Zoë → 🚀"
+    assert "Zo\\u00eb \\u2192 \\ud83d\\ude80" in output("jobs", "show", job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,3 +224,45 @@ def test_colour_follows_the_environment(shell: Shell, worker: Process, name: str
         terminal.wait_for_screen("idle", "1 worker")
         painted = "\x1b[32m" in terminal.text or ";32m" in terminal.text or "\x1b[94m" in terminal.text
         assert painted is coloured
+
+
+SLOW = """
+import pathlib, time
+pathlib.Path("importing").touch()
+while not pathlib.Path("go on").exists():
+    time.sleep(0.02)
+"""
+
+
+def test_the_first_frame_does_not_wait_for_the_app(shell: Shell) -> None:
+    (shell.folder / "tasks.py").write_text(SLOW + TASKS)
+    shell.env["JETJOBS_QUEUES__NAMESPACE"] = ""
+    with shell.terminal("top") as terminal:
+        terminal.wait_for_screen("connecting …", timeout=60)
+        terminal.press("w")  # kept until the page can be opened
+        (shell.folder / "go on").touch()
+        terminal.wait_for_screen("demo › queues › workers", timeout=60)
+        terminal.press("q")
+        assert terminal.end(40) == 0
+
+
+def test_q_ends_top_while_the_app_is_imported(shell: Shell) -> None:
+    (shell.folder / "tasks.py").write_text(SLOW + TASKS)
+    shell.env["JETJOBS_QUEUES__NAMESPACE"] = ""
+    with shell.terminal("top") as terminal:
+        terminal.wait_for_screen("connecting …", timeout=60)
+        terminal.press("q")
+        assert terminal.end(40) == 0
+        assert terminal.text.rstrip().endswith("\x1b[?1049l")
+    assert not (shell.folder / "go on").exists()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_top_restores_the_terminal(
+    shell: Shell, worker: Process, ending: signal.Signals
+) -> None:
+    with shell.terminal("top") as terminal:
+        terminal.wait_for_screen("QUEUE", "default", timeout=60)
+        terminal.popen.send_signal(ending)
+        assert terminal.end(40) == -ending
+        assert terminal.text.rstrip().endswith("\x1b[?1049l")

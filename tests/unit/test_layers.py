@@ -30,8 +30,9 @@ BELOW: dict[str, frozenset[str]] = {
     "settings": frozenset({"model", "settings"}),
     "top": frozenset({"model", "define", "jetstream", "observe", "worker", "settings", "top"}),
     "testing": frozenset({"model", "define", "jetstream", "worker", "settings", "top", "testing"}),
+    "http": frozenset({"model", "define", "jetstream", "observe", "worker", "settings", "top", "http"}),
     "cli": frozenset(
-        {"model", "define", "jetstream", "observe", "worker", "settings", "top", "testing", "cli", "root"}
+        {"model", "define", "jetstream", "observe", "worker", "settings", "top", "testing", "http", "cli", "root"}
     ),
 }
 """For each layer, the layers it may import from. `root` is the package itself, with the public names."""

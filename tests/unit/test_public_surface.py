@@ -27,6 +27,9 @@ MODULES: tuple[ModuleType, ...] = (jetjobs, jetjobs.errors, jetjobs.events, jetj
 
 INTERNAL = {
     "JetJobs.jetstream": "the connection, for jetjobs' own admin and testing modules",
+    "JetJobs.enqueuer": "stores jobs in the name of a caller, for the HTTP API",
+    "JetJobs.send_by": "`send` for the HTTP API",
+    "JetJobs.send_many_by": "`enqueue_many` for the HTTP API",
     "JobHandle.attach": "called by the app, which makes handles",
     "Schedule.rule": "the calendar or interval behind `after` and `before`",
     "Schedules.find_to_delete": "what the command line asks before it deletes",

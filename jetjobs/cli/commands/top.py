@@ -16,7 +16,7 @@ from jetjobs.cli.live.snapshot import Data, Snapshot
 from jetjobs.cli.live.view_state import Page, View
 from jetjobs.cli.state import run_async, state
 from jetjobs.cli.terminal.options import read_duration
-from jetjobs.cli.terminal.screen import Quit, Screen
+from jetjobs.cli.terminal.screen import Screen
 from jetjobs.model.errors import ConfigError
 
 commands = typer.Typer()
@@ -42,9 +42,9 @@ def top(
 
 def show(page: Page, refresh_s: float, queue: str | None = None, task: str | None = None) -> int:
     """Open the live view on this page until it is left; with `queue` or `task`, only their running jobs."""
-    view = View((page,))
+    view, screen = View((page,)), Screen()
     try:
-        with Screen() as screen:
+        with screen:
             first = Data(Snapshot(0.0), namespace=state.namespace or "", connected=False)
             screen.draw(frame(view, first, *screen.size).painted(state.out.colour))
             with screen.quit_key():  # importing an app may take seconds
@@ -52,8 +52,9 @@ def show(page: Page, refresh_s: float, queue: str | None = None, task: str | Non
 
                 loaded = state.discover()
             run_async(lambda: LiveView(screen, view, refresh_s, queue=queue, task=task).run(loaded))
-    except Quit:
-        pass
+    except KeyboardInterrupt:
+        if not screen.quit_pressed:
+            raise
     return DONE
 
 

@@ -94,7 +94,7 @@ class Body:
         self._error()
         items = self._matching(job_items(jobs))
         table = job_table(self._snapshot, queue=False, state=True)
-        self._panes((f"Jobs, first {len(jobs)}" if self._content.more else "Jobs", len(jobs), table, items))
+        self._panes(("Jobs, first" if self._content.more else "Jobs", len(jobs), table, items))
 
     def _job(self) -> None:
         self._text(job_lines(self._content, self._snapshot, self._columns))

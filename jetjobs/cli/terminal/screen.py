@@ -63,10 +63,6 @@ def split_keys(text: str) -> list[str]:
     return keys
 
 
-class Quit(Exception):
-    """The user pressed `q` before the screen had an event loop."""
-
-
 class Screen:
     """Takes over the terminal of standard output, until the block ends or a signal ends the process.
 
@@ -129,7 +125,8 @@ class Screen:
 
     @contextlib.contextmanager
     def quit_key(self) -> Iterator[None]:
-        """Raise Quit when `q` is pressed while the block runs, which needs no event loop. Other keys are kept."""
+        """Raise KeyboardInterrupt when `q` is pressed while the block runs, which needs no event loop. Other keys
+        are kept."""
         if self._before is None:
             yield
             return
@@ -137,26 +134,23 @@ class Screen:
         waiting = threading.Thread(target=self._wait_for_quit, args=[stopped], daemon=True)
         waiting.start()
         try:
-            try:
-                yield
-            finally:
-                os.close(stop)
-                waiting.join()
-                os.close(stopped)
-        except KeyboardInterrupt:
-            if not self._quit:
-                raise
-        if self._quit:
-            raise Quit
+            yield
+        finally:
+            os.close(stop)
+            waiting.join()
+            os.close(stopped)
+        if self.quit_pressed:
+            raise KeyboardInterrupt
 
     @property
-    def _quit(self) -> bool:
+    def quit_pressed(self) -> bool:
+        """Whether `q` was pressed before the screen had an event loop."""
         keys = split_keys(self._early.decode(errors="ignore"))
         return "q" in keys and "/" not in keys[: keys.index("q")]  # not text of a filter
 
     def _wait_for_quit(self, stopped: int) -> None:
         keyboard = sys.stdin.fileno()
-        while not self._quit:
+        while not self.quit_pressed:
             if stopped in select.select([keyboard, stopped], [], [])[0]:
                 return
             try:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import nats.errors
 
+from jetjobs.jetstream.jobs.results import MARK_TTL_S
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
 from jetjobs.jetstream.messages.scan import scan
@@ -22,8 +23,6 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import Names, kv_key_tokens, kv_stream, kv_subject
 
-KEPT_S = 86400
-"""How long a mark is kept: longer than a message of the job can reappear after a server failure."""
 MOST = 100_000
 
 
@@ -50,7 +49,7 @@ class CancelMarks:
     async def put(self, job_id: str, mark: CancelMark) -> None:
         """Store a mark and wait for its confirmation. From then on no worker starts that run of the job."""
         body = json.dumps(mark._asdict()).encode()
-        message = Outgoing(self._subject(job_id, mark.run), body, {h.TTL: f"{KEPT_S}s"})
+        message = Outgoing(self._subject(job_id, mark.run), body, {h.TTL: f"{MARK_TTL_S}s"})
         await self._publisher.store(kv_stream(self._bucket), message)
 
     async def get(self, job_id: str, run: str) -> CancelMark | None:

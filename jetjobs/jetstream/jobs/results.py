@@ -23,6 +23,8 @@ CANCELLED_TTL_S = 3600
 """How long the record of a cancelled job is kept. A process that cancels need not know the task's `result_ttl`."""
 MAX_KEEP_S = 3650 * 86400
 """The longest time for which a job may have its record kept: ten years, the limit of `result_ttl`."""
+MARK_TTL_S = 86400
+"""How long a cancel mark is kept: longer than a message of the job can reappear after a server failure."""
 MAX_REPLY = 512
 """Longer subjects are ignored: one near the server's line limit of 4 KB would close the connection."""
 # Only inboxes, so that a producer cannot make a worker publish elsewhere with the worker's permissions.
@@ -96,6 +98,12 @@ def kept_s(job: Job, ttl_s: int) -> int:
         return ttl_s
     wanted_s: float = header_number(job.headers, h.KEEP, 0)
     return max(ttl_s, min(math.ceil(wanted_s), MAX_KEEP_S))
+
+
+def cancelled_ttl_s(job: Job) -> int:
+    """How long the record of a cancelled job is kept. One that may be sent again with the same id and run keeps it
+    as long as its cancel mark, which would cancel it again."""
+    return kept_s(job, MARK_TTL_S) if h.KEEP in job.headers else CANCELLED_TTL_S
 
 
 def _tick(headers: Mapping[str, str]) -> bytes:

@@ -97,6 +97,9 @@ async def queue_state(
     all_of = [worker for worker in workers if queue in worker.queues]
     ours = [worker for worker in all_of if worker.takes_jobs]
     came, went = rates(before, lanes)
+    slots, running = sum(worker.queues[queue].total for worker in ours), sum(lane.running for lane in lanes)
+    # Workers report their slots every few seconds; the server counts what it has delivered at once.
+    busy = min(slots, max(running, sum(worker.queues[queue].busy for worker in ours)))
     return QueueState(
         queue,
         at,
@@ -108,8 +111,8 @@ async def queue_state(
         None if oldest is None else timedelta(seconds=max(0.0, at.timestamp() - oldest)),
         int(stored["bytes"]),
         len(ours),
-        sum(worker.queues[queue].busy for worker in ours),
-        sum(worker.queues[queue].total for worker in ours),
+        busy,
+        slots,
         came,
         went,
         sum(worker.queues[queue].busy for worker in all_of if not worker.takes_jobs),

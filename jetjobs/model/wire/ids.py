@@ -51,8 +51,21 @@ def new_run() -> str:
 
 def key_token(key: str) -> str:
     """The subject token of an idempotency key: a hash, so that any text can be a key."""
-    digest = hashlib.sha256(key.encode()).digest()
-    return "k" + base64.b32encode(digest)[:26].decode().lower()
+    return "k" + _digest(key.encode())
+
+
+def request_id(caller: str, key: str) -> str:
+    """The job id of a caller's request with an `Idempotency-Key`."""
+    return "i" + _digest(f"{caller}\0{key}".encode())
+
+
+def request_run(content: bytes) -> str:
+    """The run of such a request: a repeat with other content has another one."""
+    return "r" + _digest(content)
+
+
+def _digest(data: bytes) -> str:
+    return base64.b32encode(hashlib.sha256(data).digest())[:26].decode().lower()
 
 
 def webhook_id(*parts: str) -> str:

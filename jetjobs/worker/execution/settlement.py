@@ -15,7 +15,7 @@ from typing import Any
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
-from jetjobs.jetstream.jobs.results import CANCELLED_TTL_S, cancelled_record, kept_s, success_record
+from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s, kept_s, success_record
 from jetjobs.jetstream.messages.codec import with_error, with_parking
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
@@ -185,7 +185,7 @@ class Settlement:
         ended_at = self._clock.time()
         started_at = _started_at(attempt, ended_at)
         record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
-        ttl_s = kept_s(job, CANCELLED_TTL_S)
+        ttl_s = cancelled_ttl_s(job)
         stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.notify_producer(job, record)

@@ -43,7 +43,7 @@ RETRY = RetryPolicy(max_attempts=len(_WAITS) + 1, cap=_MOST_WAIT, backoff=_wait)
 
 
 def webhook_task(settings: WebhookSettings) -> Task[Any, Any]:
-    """The task, for a worker of queue `webhooks`. Replays need it too, to check arguments."""
+    """The task as an app knows it, for example to check the arguments of a replay."""
     sender = Sender(settings)
 
     async def jetjobs_webhook(url: str, message: dict[str, Any]) -> dict[str, int]:
@@ -67,12 +67,13 @@ def _send_sync(request: JobRequest[Any]) -> JobHandle[Any]:
     raise DefinitionError(f"task {WEBHOOK_TASK!r} cannot be enqueued", hint="use options(callback=...) of a job")
 
 
-def check_extra() -> None:
-    """ConfigError if what deliveries need is not installed."""
+def sending_task(settings: WebhookSettings) -> Task[Any, Any]:
+    """The task for a worker of queue `webhooks`. ConfigError if what deliveries need is not installed."""
     if importlib.util.find_spec("h11") is None:
         raise ConfigError(
             f"queue {WEBHOOKS!r} needs the extra http, which is not installed", hint="pip install 'jetjobs[http]'"
         )
+    return webhook_task(settings)
 
 
 class Sender:

@@ -1,0 +1,1 @@
+"""Jobs over HTTP: an API for services without NATS credentials."""
