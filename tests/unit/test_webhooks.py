@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 
 from jetjobs import JetJobs, Router
+from jetjobs.config import load_settings
 from jetjobs.errors import ConfigError, DefinitionError
 from jetjobs.model.job import Job
 from jetjobs.model.settings import WebhookSettings, build_settings
 from jetjobs.model.webhooks.endpoint import check_callback, is_public, keys_for, matches_host, parse_endpoint
 from jetjobs.model.webhooks.message import encoded, event_of, read_key, signature
 from jetjobs.model.wire.ids import is_id, webhook_id
+from jetjobs.worker.isolation.messages import settings_data
 from tests.support.receiver import new_key
 
 JOB = Job("j1", "send", "mail", "normal", b"{}", run="r1", attempt=2)
@@ -350,3 +353,17 @@ async def test_a_webhook_cannot_be_enqueued_by_name() -> None:
         await app.enqueue("jetjobs_webhook", {"url": "http://127.0.0.1", "message": {}})
     with pytest.raises(DefinitionError, match="cannot be enqueued"):
         await app.find("jetjobs_webhook").enqueue(url="http://127.0.0.1", message={})
+
+
+def test_settings_survive_every_way_to_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = build_settings(
+        {"webhooks": {"secrets": {"a.example": [new_key("a"), new_key("b")]}, "allow_hosts": ["10.0.0.1"]}}
+    )
+    data = settings_data(settings)
+    assert data is not None
+    assert build_settings(json.loads(json.dumps(data))).webhooks == settings.webhooks
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(given=settings).settings.webhooks == settings.webhooks
+    monkeypatch.setenv("JETJOBS_WEBHOOKS__SECRETS", json.dumps({"a.example": f"{new_key('a')} {new_key('b')}"}))
+    monkeypatch.setenv("JETJOBS_WEBHOOKS__ALLOW_HOSTS", "10.0.0.1")
+    assert load_settings().settings.webhooks == settings.webhooks

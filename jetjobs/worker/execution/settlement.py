@@ -140,7 +140,9 @@ class Settlement:
         ended_at = self._clock.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
         task = self._tasks[job.task]
-        ttl_s = kept_s(job, math.ceil(task.result_ttl.total_seconds()))
+        ttl_s = math.ceil(task.result_ttl.total_seconds())
+        if keep:
+            ttl_s = kept_s(job, ttl_s)
         hidden = task.secret_in_result
         record = success_record(job, outcome.result, self._worker, started_at, ended_at, secret=hidden)
         stored = record
