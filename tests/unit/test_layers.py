@@ -51,6 +51,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "tokens": frozenset({"transport", "messages", "audit_log"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
+        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
         "client": frozenset(
             {
                 "transport",
@@ -63,11 +64,13 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
                 "topology",
                 "audit_log",
                 "tokens",
+                "webhooks",
             }
         ),
     },
     "worker": {
         "lifespan": frozenset(),
+        "webhooks": frozenset(),
         "options": frozenset({"lifespan"}),
         "attempt": frozenset(),
         "unawaited": frozenset({"attempt"}),
@@ -103,7 +106,7 @@ OUTSIDE_OF_MODEL = {"pydantic", "pydantic_core", "typing_extensions"}
 CONFINED = {
     "nats": ("jetjobs.jetstream.",),
     "croniter": ("jetjobs.model.schedule.cron",),
-    "h11": ("jetjobs.http.",),
+    "h11": ("jetjobs.http.", "jetjobs.worker.webhooks.http_post."),
     "jsonschema": ("jetjobs.http.",),
     "prometheus_client": ("jetjobs.observe.",),
     "pytest": ("jetjobs.pytest_plugin.",),
