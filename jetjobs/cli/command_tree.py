@@ -83,7 +83,9 @@ def load(name: str) -> Any:
         part: typer.Typer = import_module(f"jetjobs.cli.commands.{module}").commands
         combined.registered_commands += part.registered_commands
         combined.registered_groups += part.registered_groups
-        combined.registered_callback = part.registered_callback or combined.registered_callback
+        if part.registered_callback is not None:
+            combined.registered_callback = part.registered_callback
+            combined.info.help = inspect.getdoc(part.registered_callback.callback)
     _run_on_event_loop(combined)
     group = typer.main.get_group(combined)
     return group.commands.get(name, group)

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 from jetjobs.model.views.access import Access
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
     from jetjobs.app import JetJobs
-    from jetjobs.http.access import Authorize
-    from jetjobs.http.application import Application
 
 __all__ = ["Access", "api"]
 
 
-def api(app: JetJobs, *, authorize: Authorize | None = None) -> Application:
+def api(
+    app: JetJobs,
+    *,
+    authorize: Callable[[Request], Access | Awaitable[Access | None] | None] | None = None,
+) -> ASGIApp:
     """The HTTP API of an app, to be mounted: `Mount("/jobs", api(app, authorize=...))`.
 
     `authorize(request)` returns the Access of the caller, or None to refuse it; it may be `async def`. Without it,

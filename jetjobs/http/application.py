@@ -251,5 +251,5 @@ async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _log_failed(scope: Scope) -> None:
-    extra = {"event": "http.failed", "method": scope["method"], "path": scope["path"][:200]}
+    extra = {"event": "http.error", "method": scope["method"], "path": scope["path"][:200]}
     _log.exception("a request failed", extra=extra)

@@ -1,20 +1,22 @@
-"""The OpenAPI 3.1 document of the API, made from the table of calls and its models."""
+"""The OpenAPI 3.1 document of the API, made from the table of calls and its models. As a program, it prints it."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from functools import cache
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
-import jetjobs
 from jetjobs.http.models.answers import ProblemDetails
 from jetjobs.http.problems import MEDIA_TYPE
 from jetjobs.http.routes import ENQUEUE, PREFIX, TABLE, Row
 
+VERSION = "1"
 _REFERENCE = "#/components/schemas/{model}"
 _TAGS = {
     "jobs": "Enqueue jobs; show, list, cancel, retry and move them.",
@@ -46,6 +48,13 @@ _OF_BODIES = (400, 408, 413, 415)
 _OF_CHANGES = (404, 409, 504, 507)
 
 
+class _Untitled(GenerateJsonSchema):
+    """Without titles, which only repeat the names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 @cache
 def document(root_path: str = "") -> dict[str, Any]:
     """The document, for an API that is mounted under this path."""
@@ -57,7 +66,7 @@ def document(root_path: str = "") -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "jetjobs",
-            "version": jetjobs.__version__,
+            "version": VERSION,
             "description": _DESCRIPTION,
             "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
         },
@@ -113,7 +122,7 @@ def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
         for status, model in row.answers.items():
             if model is not None:
                 wanted.append(((row, status), "serialization", TypeAdapter(model)))
-    schemas, definitions = TypeAdapter.json_schemas(wanted, ref_template=_REFERENCE)
+    schemas, definitions = TypeAdapter.json_schemas(wanted, ref_template=_REFERENCE, schema_generator=_Untitled)
     queries = {row.query.__name__ for row in TABLE}
     found = definitions.get("$defs", {})
     return (
@@ -207,3 +216,7 @@ def _responses(row: Row, models: dict[Any, Any]) -> dict[str, Any]:
             answer["headers"] = {"ETag": {"schema": {"type": "string"}, "description": "Changes with the job."}}
         found[str(status)] = answer
     return {**dict(sorted(found.items())), "default": problem}
+
+
+if __name__ == "__main__":
+    print(json.dumps(document(), indent=1, ensure_ascii=False))

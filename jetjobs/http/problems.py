@@ -27,6 +27,8 @@ STATUSES: tuple[tuple[type[e.JetJobsError], HTTPStatus], ...] = (
     (e.JobNotFound, HTTPStatus.NOT_FOUND),
     (e.ScheduleNotFound, HTTPStatus.NOT_FOUND),
     (e.WorkerNotFound, HTTPStatus.NOT_FOUND),
+    (e.TokenNotFound, HTTPStatus.NOT_FOUND),
+    (e.TokenConflict, HTTPStatus.CONFLICT),
     (e.UnknownTask, HTTPStatus.NOT_FOUND),
     (e.JobAmbiguous, HTTPStatus.CONFLICT),
     (e.QueueInUse, HTTPStatus.CONFLICT),

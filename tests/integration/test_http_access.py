@@ -352,7 +352,7 @@ async def test_the_api_opens_the_app_when_it_is_served_by_itself(make_app: MakeA
         sent.append(message["type"])
 
     events.put_nowait({"type": "lifespan.startup"})
-    serving_it = asyncio.create_task(application({"type": "lifespan"}, events.get, send))
+    serving_it = asyncio.ensure_future(application({"type": "lifespan"}, events.get, send))
     await eventually(lambda: _is(sent == ["lifespan.startup.complete"]))
     assert app.is_open
     events.put_nowait({"type": "lifespan.shutdown"})

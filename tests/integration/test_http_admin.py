@@ -122,7 +122,7 @@ async def test_workers_are_listed_and_shown(client: Client, worker: Worker) -> N
     assert set(found["tasks"]) == {"add", "refuse", "report", "hold", "send"}
     await client.request("DELETE", f"/jobs/{held}")
     assert (await client.call("GET", "/workers?queue=nowhere", 404))["code"] == "queue_not_found"
-    assert (await client.call("GET", "/workers/nobody", 404))["code"] == "worker_not_found"
+    assert (await client.call("GET", "/workers/missing", 404))["code"] == "worker_not_found"
 
 
 async def test_a_worker_is_quieted_and_stopped(client: Client, tasks: JetJobs) -> None:

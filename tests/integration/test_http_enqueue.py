@@ -144,6 +144,16 @@ async def test_a_repeated_request_with_another_body_is_refused(client: Client, t
     assert len(await truth.jobs()) == 1
 
 
+async def test_a_task_without_results_keeps_the_record_of_a_repeatable_request(
+    client: Client, worker: Worker, truth: Truth
+) -> None:
+    same = {"headers": {"Idempotency-Key": "x"}, "json": {"task": "forget"}}
+    job = await client.call("POST", "/jobs", 201, **same)
+    await truth.until_empty()
+    assert (await client.call("POST", "/jobs", 200, **same))["id"] == job["id"]
+    assert (await truth.done())[job["id"]]["state"] == "succeeded"
+
+
 @pytest.mark.parametrize("wait", [{"params": {"wait": "10s"}}, {"headers": {"Prefer": "wait=10"}}])
 async def test_a_call_that_waits_gets_the_result(client: Client, worker: Worker, wait: dict[str, Any]) -> None:
     job = await client.call("POST", "/jobs", 200, json=ADD, **wait)

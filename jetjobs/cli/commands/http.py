@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,15 +16,20 @@ from jetjobs.cli.app_discovery import AppNotFound
 from jetjobs.cli.exit_codes import DONE
 from jetjobs.cli.process.signals import stop_signals
 from jetjobs.cli.state import run_async, state
-from jetjobs.model.errors import ConfigError
+from jetjobs.model.errors import BrokerError, ConfigError
 from jetjobs.model.events import ConnectionLost, ConnectionRestored, PermissionDenied
+from jetjobs.model.wire.validation import WEBHOOKS
 from jetjobs.observe.logs import log_event, set_up
+from jetjobs.worker.options import default_name
 
 if TYPE_CHECKING:
     from jetjobs.http.server import Server
+    from jetjobs.worker.worker import Worker
 
 commands = typer.Typer()
 
+WEBHOOKS_S = 5.0
+"""How often to look for the queue of webhooks until it exists."""
 _log = logging.getLogger("jetjobs.http")
 
 
@@ -41,6 +46,9 @@ def http(
     require_token: Annotated[
         bool, typer.Option("--require-token", help="Refuse requests without a token on loopback too.")
     ] = False,
+    no_webhooks: Annotated[
+        bool, typer.Option("--no-webhooks", help="Do not deliver webhooks; workers of queue webhooks do.")
+    ] = False,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error. [default: info]", metavar="LEVEL")
     ] = None,
@@ -49,7 +57,9 @@ def http(
         typer.Option(help="auto, console or json. [default: auto]", metavar="FORMAT"),
     ] = None,
 ) -> int:
-    """Serve the HTTP API until SIGTERM or Ctrl-C, or manage its tokens.
+    """Serve the HTTP API; manage its tokens.
+
+    It runs until SIGTERM or Ctrl-C.
 
     On loopback, requests without a token may do everything. Any other address needs tokens:
     `jetjobs http token new` creates them. Without an app, arguments are checked against the schemas
@@ -64,10 +74,10 @@ def http(
         "observe.log_level": log_level,
         "observe.log_format": log_format,
     }
-    return run_async(lambda: _serve(flags, root_path))
+    return run_async(lambda: _serve(flags, root_path, webhooks=not no_webhooks))
 
 
-async def _serve(flags: dict[str, Any], root_path: str) -> int:
+async def _serve(flags: dict[str, Any], root_path: str, *, webhooks: bool) -> int:
     try:
         from jetjobs.http.server import Server
     except ImportError as error:
@@ -81,7 +91,8 @@ async def _serve(flags: dict[str, Any], root_path: str) -> int:
     async with app:
         server = Server(app, root_path=root_path)
         with _signals(server):
-            await server.run_until_stopped()
+            async with _delivering(app) if webhooks else nullcontext():
+                await server.run_until_stopped()
     _log.info("stopped", extra={"event": "http.stopped"})
     return DONE
 
@@ -92,6 +103,39 @@ async def _find_app(flags: dict[str, Any]) -> JetJobs:
         return state.load_app(None, flags)
     except AppNotFound:
         return await state.server_app(flags)
+
+
+@asynccontextmanager
+async def _delivering(app: JetJobs) -> AsyncIterator[None]:
+    """Deliver webhooks while the block runs, from when their queue exists: the first callback creates it."""
+    worker: Worker | None = None
+
+    async def deliver() -> None:
+        nonlocal worker
+        while True:
+            with suppress(BrokerError):
+                if WEBHOOKS in await app.queues.names():
+                    break
+            await asyncio.sleep(WEBHOOKS_S)
+        worker = app.worker(queues={WEBHOOKS: None}, schedules=False, name=default_name())
+        await worker.run()
+
+    delivering = asyncio.create_task(deliver())
+    delivering.add_done_callback(_log_failed)
+    try:
+        yield
+    finally:
+        if worker is None:
+            delivering.cancel()
+        else:
+            worker.stop()
+        await asyncio.gather(delivering, return_exceptions=True)
+
+
+def _log_failed(delivering: asyncio.Task[None]) -> None:
+    if not delivering.cancelled() and (error := delivering.exception()) is not None:
+        extra = {"event": "http.webhooks_failed", "error": str(error)}
+        _log.error("webhooks are not delivered by this process", exc_info=error, extra=extra)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from jetjobs.http.models.requests import Place
 from jetjobs.model.errors import JobNotFound, TopologyMissing
 from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.dead_letter import DeadLetter, ReplayAnswer, ReplayOutcome
+from jetjobs.model.wire.validation import check_queue
 
 
 async def list_letters(call: Call, query: DeadListQuery) -> Answer:
@@ -52,7 +53,7 @@ async def replay_letters(call: Call, body: ReplayBody) -> Answer:
     They start at their first attempt. Safe to repeat. `dry_run` only checks their arguments.
     """
     if body.to_queue is not None:
-        call.require_queue(body.to_queue)
+        call.require_queue(check_queue(body.to_queue))
     dead = await call.dead_letters()
     letters = await _selected(call, dead, body)
     if body.dry_run:

@@ -19,6 +19,7 @@ from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, QueueNotF
 from jetjobs.model.job import JobState
 from jetjobs.model.views.access import READ
 from jetjobs.model.wire.ids import request_id, request_run
+from jetjobs.model.wire.validation import check_queue, check_task
 
 KEEP_S = 3600
 """How long the record of a job with an `Idempotency-Key` is kept at least, so that a repeat finds it."""
@@ -116,11 +117,12 @@ async def _request(call: Call, job: NewJob, place: tuple[str | int, ...] = ()) -
     """The checked request. Problem 403 for a task or queue that the caller may not use, 422 for invalid values."""
     if not call.access.may_enqueue(job.task):
         raise missing_scope(call.access, f"enqueue:{job.task}")
+    check_task(job.task)
     try:
         task = await call.services.catalog.resolve(job.task)
     except UnknownTask as error:
         raise unprocessable(error, *place, "task") from error
-    call.require_queue(job.queue or task.queue)
+    call.require_queue(check_queue(job.queue or task.queue))
     for name, moment in (("run_at", job.run_at), ("deadline", job.deadline)):
         if moment is not None:
             check_future(name, moment, place)

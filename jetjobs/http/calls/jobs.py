@@ -27,6 +27,7 @@ from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.dead_letter import ReplayAnswer, ReplayOutcome
 from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
 from jetjobs.model.views.job_query import LIVE
+from jetjobs.model.wire.validation import check_queue, check_task
 
 CANCEL_WAIT_S = 10.0
 """How long a cancel waits for a running job to end, as on the command line."""
@@ -134,7 +135,9 @@ async def change_job(call: Call, query: Place, body: JobChange) -> Answer:
 async def _replay(call: Call, queue: str, task: str, body: RetryBody) -> Answer:
     job_id = call.path["id"]
     if body.queue is not None:
-        call.require_queue(body.queue)
+        call.require_queue(check_queue(body.queue))
+    if body.args is not None:
+        check_task(task)  # other arguments of a webhook would be signed
     dead = await call.dead_letters()
     letter = await dead.get(job_id, queue=queue, task=task)
     if letter is None:

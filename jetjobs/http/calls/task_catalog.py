@@ -22,6 +22,7 @@ from jetjobs.model.views.task_info import TaskDefinition
 from jetjobs.model.wire.headers import SECRET
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import check_priority
+from jetjobs.model.wire.validation import WEBHOOK_TASK
 
 FRESH_S = 5.0
 """How long published definitions are used without reading them again."""
@@ -50,6 +51,9 @@ class TaskCatalog(Router):
         except UnknownTask as error:
             hint = error.hint or "start a worker that has the task; GET /api/v1/tasks lists the known ones"
             raise UnknownTask(f"no running worker knows a task {name!r}", hint=hint) from None
+
+    def find(self, name: str) -> Task[Any, Any]:
+        return self._app.find(name) if name == WEBHOOK_TASK else super().find(name)
 
     async def refresh(self, max_age_s: float = FRESH_S) -> TaskCatalog:
         """Read the definitions that workers publish, unless they are newer than that. Returns the catalog."""

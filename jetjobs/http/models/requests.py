@@ -43,6 +43,9 @@ class NewJob(Body):
     ] = None
     deadline: Annotated[AwareDatetime | None, Field(description="Not started or repeated after this time.")] = None
     max_attempts: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    callback: Annotated[
+        str | None, Field(max_length=2_000, description="URL that gets a webhook when the job has ended.")
+    ] = None
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
@@ -52,7 +55,7 @@ class NewJob(Body):
 
     def options(self) -> dict[str, Any]:
         """The options that were given."""
-        names = ("queue", "priority", "delay", "run_at", "key", "deadline", "max_attempts")
+        names = ("queue", "priority", "delay", "run_at", "key", "deadline", "max_attempts", "callback")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
