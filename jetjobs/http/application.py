@@ -23,7 +23,7 @@ from jetjobs.http.docs_page import POLICY, page
 from jetjobs.http.openapi import document
 from jetjobs.http.problems import MEDIA_TYPE, RETRY_AFTER_S, Problem, problem_of
 from jetjobs.http.request_reader import read_body, read_bytes, read_query
-from jetjobs.http.routes import ENQUEUE, TABLE, Row
+from jetjobs.http.routes import ENQUEUE, JSON, TABLE, Row
 from jetjobs.model.errors import JetJobsError
 from jetjobs.model.settings import HttpSettings
 from jetjobs.model.views.access import Access
@@ -167,7 +167,7 @@ class _Endpoint:
     def __init__(self, application: Application, rows: Mapping[str, Row]) -> None:
         self._application = application
         self._rows = dict(rows)
-        if "GET" in rows:
+        if "GET" in rows and rows["GET"].media_type == JSON:  # the head of an endless answer is of no use
             self._rows["HEAD"] = rows["GET"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import NamedTuple
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
 
 from jetjobs.app import JetJobs
 from jetjobs.http.models.admin_requests import EventQuery
@@ -83,6 +84,20 @@ class _Client:
             yield entry
 
 
+class _Response(EventSourceResponse):
+    """Calls `ended` at the end of the connection, also if the client has left before its first event."""
+
+    def __init__(self, content: AsyncIterator[ServerSentEvent], ended: Callable[[], None]) -> None:
+        super().__init__(content, ping=HEARTBEAT_S, send_timeout=SEND_S, sep="\n")
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 class EventFeed:
     """The events of one namespace. It subscribes when the first client comes."""
 
@@ -108,9 +123,8 @@ class EventFeed:
             self._remove(client)
             raise
         client.clear()  # what has come since then is among the kept events
-        missed = self._missed(client, last_id)
-        content = self._stream(client, missed)
-        return EventSourceResponse(content, ping=HEARTBEAT_S, send_timeout=SEND_S, sep="\n")
+        content = self._stream(client, self._missed(client, last_id))
+        return _Response(content, lambda: self._remove(client))
 
     def close(self) -> None:
         """End all streams and the subscription."""
@@ -195,14 +209,11 @@ class EventFeed:
         return kept if complete else [_Entry(self._kept[0].number - 1 if self._kept else last, None), *kept]
 
     async def _stream(self, client: _Client, missed: Sequence[_Entry]) -> AsyncIterator[ServerSentEvent]:
-        try:
-            yield ServerSentEvent(comment="jetjobs", retry=RETRY_MS)
-            for entry in missed:
-                yield self._sent(entry)
-            async for entry in client.entries():
-                yield self._sent(entry)
-        finally:
-            self._remove(client)
+        yield ServerSentEvent(comment="jetjobs", retry=RETRY_MS)
+        for entry in missed:
+            yield self._sent(entry)
+        async for entry in client.entries():
+            yield self._sent(entry)
 
     def _sent(self, entry: _Entry) -> ServerSentEvent:
         number = f"{self._epoch}-{entry.number}"

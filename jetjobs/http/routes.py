@@ -19,6 +19,7 @@ from jetjobs.http.models.fields import Query
 from jetjobs.model.views.access import ADMIN, OPERATE, READ
 
 PREFIX = "/api/v1"
+JSON = "application/json"
 ENQUEUE = "enqueue"
 """The call checks `enqueue:TASK` itself."""
 
@@ -34,7 +35,7 @@ class Row:
         operation: Callable[..., Awaitable[Answer | Response]],
         answers: Mapping[int, Any],
         *,
-        media_type: str = "application/json",
+        media_type: str = JSON,
     ) -> None:
         self.method = method
         self.path = PREFIX + path

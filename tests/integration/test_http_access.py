@@ -303,6 +303,30 @@ async def _is(value: bool) -> bool:
     return value
 
 
+@pytest.mark.settings(http=LOCAL)
+async def test_behind_a_proxy_the_path_is_part_of_locations_and_of_the_document(tasks: JetJobs) -> None:
+    async with provisioned(tasks) as app, serving(app, root_path="/shop/") as client:
+        answer = await client.post("/jobs", json={"task": "work"})
+        assert answer.headers["location"] == f"/shop/api/v1/jobs/{answer.json()['id']}"
+        document = await client.get(f"{client.server.url}/openapi.json")
+        assert document.json()["servers"] == [{"url": "/shop"}]
+        page = await client.get(f"{client.server.url}/docs")
+        assert "script-src" not in page.headers["content-security-policy"]
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.settings(http=TOKENS)
+async def test_health_needs_no_token_and_metrics_need_the_scope_read(tasks: JetJobs, client: Client) -> None:
+    root = client.server.url
+    for path in ("/livez", "/readyz"):
+        assert (await client.get(root + path)).status_code == 200
+    assert (await client.get(root + "/metrics")).status_code == 401
+    producer = await bearer(tasks, "producer", "enqueue:*")
+    assert (await client.get(root + "/metrics", headers=producer)).status_code == 403
+    page = await client.get(root + "/metrics", headers=await bearer(tasks, "reader", "read"))
+    assert "jetjobs_enqueued_total" in page.text
+
+
 # Mounted
 
 

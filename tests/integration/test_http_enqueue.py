@@ -152,6 +152,7 @@ async def test_a_task_without_results_keeps_the_record_of_a_repeatable_request(
     await truth.until_empty()
     assert (await client.call("POST", "/jobs", 200, **same))["id"] == job["id"]
     assert (await truth.done())[job["id"]]["state"] == "succeeded"
+    assert (await client.call("POST", "/jobs?wait=10s", 200, **same))["state"] == "succeeded"
 
 
 @pytest.mark.parametrize("wait", [{"params": {"wait": "10s"}}, {"headers": {"Prefer": "wait=10"}}])

@@ -174,6 +174,15 @@ async def test_streams_are_limited_for_each_token_and_for_the_process(tasks: Jet
         pass
 
 
+async def test_a_client_that_leaves_at_once_frees_its_place(client: Client) -> None:
+    for _ in range(5):
+        with contextlib.suppress(httpx.TimeoutException):
+            await client.get("/events", timeout=0.001)
+    feed = client.server.application.services.feed
+    await wait_until(lambda: not feed._clients)
+    assert (await client.head("/events")).status_code == 405
+
+
 async def test_a_token_gets_only_events_of_its_queues(tasks: JetJobs, client: Client, worker: Worker) -> None:
     text = await tasks.tokens.new("mail", ["read"], ["mail"])
     async with following(client, headers={"Authorization": f"Bearer {text}"}) as stream:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
@@ -83,6 +84,7 @@ async def _serve(flags: dict[str, Any], root_path: str, *, webhooks: bool) -> in
     except ImportError as error:
         hint = "install it: pip install 'jetjobs[http]'"
         raise ConfigError(f"the HTTP API needs the extra http ({error})", hint=hint) from error
+    _raise_file_limit()
     app = await _find_app(flags)
     settings = app.settings.observe
     colour = state.out.coloured(sys.stderr)
@@ -95,6 +97,13 @@ async def _serve(flags: dict[str, Any], root_path: str, *, webhooks: bool) -> in
                 await server.run_until_stopped()
     _log.info("stopped", extra={"event": "http.stopped"})
     return DONE
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as the system does: the usual limit of 1,024 files is too low for many clients."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _find_app(flags: dict[str, Any]) -> JetJobs:

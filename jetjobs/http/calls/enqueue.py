@@ -16,7 +16,7 @@ from jetjobs.http.calls.call import Answer, Call, End, missing_scope, read_wait,
 from jetjobs.http.models.requests import Batch, EnqueueQuery, NewJob
 from jetjobs.http.problems import Problem, code_of, field_errors, problem_of
 from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, QueueNotFound, UnknownTask
-from jetjobs.model.job import JobState
+from jetjobs.model.job import FINAL, JobState
 from jetjobs.model.views.access import READ
 from jetjobs.model.wire.ids import request_id, request_run
 from jetjobs.model.wire.validation import check_queue, check_task
@@ -36,10 +36,16 @@ async def enqueue(call: Call, query: EnqueueQuery, body: NewJob) -> Answer:
     request = await _request(call, body)
     handle = await _store(call, request, body)
     end = await call.wait(handle, wait_s)
-    if end is not None or (handle.duplicate and not wait_s and call.access.may(READ)):
+    if end is not None or (
+        handle.duplicate and call.access.may(READ) and (not wait_s or await _has_ended(handle))
+    ):
         return await job_answer(call, handle.id, handle.queue, handle.task, end)
     status = HTTPStatus.ACCEPTED if wait_s else HTTPStatus.OK if handle.duplicate else HTTPStatus.CREATED
     return Answer(status, await _enqueued(call, handle, body), _location(call, handle))
+
+
+async def _has_ended(handle: JobHandle[Any]) -> bool:
+    return (await handle.status()).state in FINAL
 
 
 async def _store(call: Call, request: JobRequest[Any], body: NewJob) -> JobHandle[Any]:
