@@ -51,6 +51,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "tokens": frozenset({"transport", "messages", "audit_log"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
+        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
         "client": frozenset(
             {
                 "transport",
@@ -63,11 +64,13 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
                 "topology",
                 "audit_log",
                 "tokens",
+                "webhooks",
             }
         ),
     },
     "worker": {
         "lifespan": frozenset(),
+        "webhooks": frozenset(),
         "options": frozenset({"lifespan"}),
         "attempt": frozenset(),
         "unawaited": frozenset({"attempt"}),
@@ -108,6 +111,7 @@ CONFINED = {
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "rich": ("jetjobs.cli.",),
     "uvloop": ("jetjobs.cli.",),
+    "h11": ("jetjobs.worker.webhooks.http_post.",),
 }
 
 API = "jetjobs.jetstream.transport.api"
