@@ -47,6 +47,8 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
+        "audit_log": frozenset({"transport", "messages"}),
+        "tokens": frozenset({"transport", "messages", "audit_log"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
         "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
@@ -60,6 +62,8 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
                 "workers",
                 "wire_version",
                 "topology",
+                "audit_log",
+                "tokens",
                 "webhooks",
             }
         ),
