@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from jetjobs.dev_server import EmbeddedServer
+from tests.support.probe import wait_until
 from tests.support.processes import Process
 from tests.support.server import Truth
 from tests.support.shell import Shell
@@ -108,8 +109,7 @@ async def test_every_accepted_job_has_its_effect_once_through_kills(
             await asyncio.to_thread(server.kill)
             await clients.until(lambda: clients.answers[503] + clients.answers[504] > 0)
             await asyncio.to_thread(server.start)
-            while len(journal.read_text().splitlines()) < CLIENTS // 2:
-                await asyncio.sleep(0.02)
+            await wait_until(lambda: len(journal.read_text().splitlines()) >= CLIENTS // 2, 60)
             first.popen.kill()
             with shell.process(*worker, "--name", "second"):
                 await everyone
