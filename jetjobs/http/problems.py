@@ -85,7 +85,7 @@ def problem_of(error: e.JetJobsError) -> Problem:
     if isinstance(error, e.InvalidArguments):
         members["errors"] = field_errors((("args", *_parts(name)), text) for name, text in error.problems)
     if isinstance(error, e.EnqueueUnconfirmed | e.JobConflict | e.JobAmbiguous):
-        members["id"] = error.job_id
+        members["job_id"] = error.job_id
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if status is None:

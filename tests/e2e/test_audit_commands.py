@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from jetjobs.cli.state import operator
+from jetjobs.dev_server import EmbeddedServer
 from jetjobs.model.views.token import TokenText
+from tests.support.leaping_clock import leap
 from tests.support.server import Truth
 from tests.support.shell import Shell
 
@@ -140,6 +143,18 @@ def test_the_list_on_an_empty_server_says_what_to_do(shell: Shell) -> None:
     shell("setup", "apply")
     assert "no entries yet" in shell("audit", "list").stderr
     assert "http token new" in shell("http", "token", "list").stderr
+
+
+def test_times_are_those_of_the_server(shell: Shell, server: EmbeddedServer) -> None:
+    assert server.process is not None
+    leap(server.process.pid, -2 * 86_400)
+    shell("setup", "apply")
+    shell("queues", "resume", "default")
+    assert len(entries(shell, "--since", "1h")) == 1
+    made = shell.json("http", "token", "new", "--name", "short", "--may", "read", "--expires", "1h")
+    lasts = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
+    assert abs(lasts.total_seconds() - 3600) < 60
+    assert datetime.fromisoformat(made["created_at"]) < datetime.now(UTC) - timedelta(days=1)
 
 
 # Tokens

@@ -324,7 +324,7 @@ async def test_health_needs_no_token_and_metrics_need_the_scope_read(tasks: JetJ
     producer = await bearer(tasks, "producer", "enqueue:*")
     assert (await client.get(root + "/metrics", headers=producer)).status_code == 403
     page = await client.get(root + "/metrics", headers=await bearer(tasks, "reader", "read"))
-    assert "jetjobs_enqueued_total" in page.text
+    assert "jetjobs_jobs_enqueued_total" in page.text
 
 
 # Mounted

@@ -267,7 +267,7 @@ async def test_an_enqueue_that_is_not_confirmed_is_answered_504_with_the_id(
     finally:
         server.process.send_signal(signal.SIGCONT)
     assert problem["code"] == "enqueue_unconfirmed"
-    job = await client.call("GET", f"/jobs/{problem['id']}")
+    job = await client.call("GET", f"/jobs/{problem['job_id']}")
     assert job["state"] == "queued"
 
 

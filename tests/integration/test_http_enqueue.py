@@ -138,7 +138,7 @@ async def test_a_repeated_request_with_another_body_is_refused(client: Client, t
     first = await client.call("POST", "/jobs", 201, json=ADD, headers=header)
     other = {"task": "add", "args": {"a": 1, "b": 3}}
     problem = await client.call("POST", "/jobs", 422, json=other, headers=header)
-    assert (problem["code"], problem["id"]) == ("job_conflict", first["id"])
+    assert (problem["code"], problem["job_id"]) == ("job_conflict", first["id"])
     reordered = {"args": {"b": 2, "a": 1}, "task": "add"}
     assert (await client.call("POST", "/jobs", 200, json=reordered, headers=header))["id"] == first["id"]
     assert len(await truth.jobs()) == 1

@@ -121,4 +121,4 @@ def test_a_problem_has_code_message_and_hint_of_the_error() -> None:
     assert problem_of(e.BrokerUnavailable("x")).headers == {"Retry-After": "1"}
     assert problem_of(e.StorageFull("x")).status == 507
     assert problem_of(e.AccessDenied("x")).status == 502
-    assert problem_of(e.EnqueueUnconfirmed("x", job_id="j")).as_dict()["id"] == "j"
+    assert problem_of(e.EnqueueUnconfirmed("x", job_id="j")).as_dict()["job_id"] == "j"

@@ -11,7 +11,6 @@ from jetjobs.cli.terminal.empty import next_step, or_empty
 from jetjobs.cli.terminal.options import Cursor, Limit, optional, read_duration
 from jetjobs.cli.terminal.palette import faint, late_style
 from jetjobs.cli.terminal.table import Look
-from jetjobs.cli.terminal.text import one_line
 from jetjobs.model.views.audit import (
     FAILED,
     INTERRUPTED,
@@ -74,6 +73,6 @@ async def list_entries(
 def _row(entry: AuditEntry) -> list[str]:
     counts = ", ".join(f"{number:,} {outcome}" for outcome, number in entry.counts.items())
     detail = counts or entry.detail
-    cells = [entry.action, entry.target, entry.by, entry.via]
     outcome = f"{entry.outcome}: {detail}" if detail else entry.outcome
-    return [f"{entry.at:%Y-%m-%d %H:%M:%SZ}", *(one_line(cell) or "-" for cell in [*cells, outcome, entry.reason])]
+    cells = [entry.action, entry.target, entry.by, entry.via, outcome, entry.reason]
+    return [f"{entry.at:%Y-%m-%d %H:%M:%SZ}", *(cell or "-" for cell in cells)]

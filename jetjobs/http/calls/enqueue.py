@@ -36,9 +36,8 @@ async def enqueue(call: Call, query: EnqueueQuery, body: NewJob) -> Answer:
     request = await _request(call, body)
     handle = await _store(call, request, body)
     end = await call.wait(handle, wait_s)
-    if end is not None or (
-        handle.duplicate and call.access.may(READ) and (not wait_s or await _has_ended(handle))
-    ):
+    known = handle.duplicate and call.access.may(READ)
+    if end is not None or (known and (not wait_s or await _has_ended(handle))):
         return await job_answer(call, handle.id, handle.queue, handle.task, end)
     status = HTTPStatus.ACCEPTED if wait_s else HTTPStatus.OK if handle.duplicate else HTTPStatus.CREATED
     return Answer(status, await _enqueued(call, handle, body), _location(call, handle))

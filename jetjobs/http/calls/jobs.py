@@ -144,9 +144,11 @@ async def _replay(call: Call, queue: str, task: str, body: RetryBody) -> Answer:
         raise JobNotFound(f"no dead letter of job {job_id}: it was just replayed or deleted", job_id=job_id)
     answer = await dead.replay(letter, by=call.by, reason=body.reason, to_queue=body.queue, arguments=body.args)
     if answer.outcome is ReplayOutcome.REFUSED:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "refused", answer.why, id=job_id)
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "refused", answer.why, job_id=job_id)
     if answer.outcome in (ReplayOutcome.ALIVE, ReplayOutcome.GONE):
-        raise Problem(HTTPStatus.CONFLICT, "conflict", answer.why or "it was just replayed or deleted", id=job_id)
+        raise Problem(
+            HTTPStatus.CONFLICT, "conflict", answer.why or "it was just replayed or deleted", job_id=job_id
+        )
     return Answer(HTTPStatus.OK, _replayed(answer))
 
 
@@ -169,7 +171,7 @@ def _moved(answer: MoveAnswer) -> Answer:
 def _conflict(answer: CancelAnswer | MoveAnswer) -> Problem:
     text = f"job {answer.job_id}: {answer.detail or answer.outcome}"
     outcome, state = answer.outcome.value, answer.state
-    return Problem(HTTPStatus.CONFLICT, "conflict", text, id=answer.job_id, outcome=outcome, state=state)
+    return Problem(HTTPStatus.CONFLICT, "conflict", text, job_id=answer.job_id, outcome=outcome, state=state)
 
 
 # Events

@@ -186,4 +186,6 @@ class ProblemDetails(BaseModel):
     code: Annotated[str, Field(examples=["queue_not_found"])]
     hint: str | None
     errors: list[FieldError] = []
-    id: Annotated[str | None, Field(description="The job to ask for, if its enqueue was not confirmed.")] = None
+    job_id: Annotated[str | None, Field(description="The job to ask for, if its enqueue was not confirmed.")] = (
+        None
+    )
