@@ -19,6 +19,7 @@ from jetjobs.dev_server import EmbeddedServer
 from jetjobs.http.models.admin_answers import QueueDetails
 from jetjobs.http.models.answers import Change, EnqueuedJob, Job, JobList, ProblemDetails
 from tests.support.processes import Process, clean_environment, run
+from tests.support.receiver import Receiver, new_key
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 TASKS = """
@@ -102,6 +103,33 @@ def test_it_works_without_an_app(folder: Path, server: EmbeddedServer, worker: P
         assert (job.status_code, job.json()["result"]) == (200, "Hello, Ada!")
         metrics = httpx.get(api.removesuffix("/api/v1") + "/metrics")
         assert (metrics.status_code, "jetjobs_" in metrics.text) == (200, True)
+
+
+def test_a_callback_is_delivered_by_the_process_that_serves_the_api(
+    folder: Path, server: EmbeddedServer, worker: Process
+) -> None:
+    key = new_key()
+    env = {"JETJOBS_WEBHOOKS__DEFAULT_SECRET": key, "JETJOBS_WEBHOOKS__ALLOW_HOSTS": "127.0.0.1"}
+    arguments = ["http", "-s", server.url, "--port", "0", "--log-format", "json"]
+    with Receiver(key) as receiver, Process(arguments, folder, env) as process:
+        api = f"{served(process)}/api/v1"
+        body = {"task": "greet", "args": {"name": "Ada"}, "callback": receiver.url("/hook")}
+        job = httpx.post(f"{api}/jobs", json=body)
+        assert job.status_code == 201
+        give_up = time.monotonic() + 40
+        while not receiver.deliveries:
+            assert time.monotonic() < give_up, process.lines
+            time.sleep(0.05)
+        [delivery] = receiver.deliveries
+        assert (delivery.data["id"], delivery.data["result"]) == (job.json()["id"], "Hello, Ada!")
+        refused = httpx.post(f"{api}/jobs", json={**body, "callback": "ftp://example.com"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "definition_error")
+        for forged in (
+            {"task": "jetjobs_webhook", "args": {"url": "x", "message": {}}},
+            {**body, "queue": "webhooks"},
+        ):
+            assert httpx.post(f"{api}/jobs", json=forged).status_code == 422
+        assert process.end() == 0
 
 
 def test_a_signal_answers_the_requests_that_wait_and_ends_with_code_0(
