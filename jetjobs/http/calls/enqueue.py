@@ -11,11 +11,11 @@ from typing import Any
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions, checked_options
 from jetjobs.define.task import JobRequest
-from jetjobs.enqueue import Identity
+from jetjobs.enqueue import Identity, queue_not_found
 from jetjobs.http.calls.call import Answer, Call, End, missing_scope, read_wait, unprocessable
 from jetjobs.http.models.requests import Batch, EnqueueQuery, NewJob
 from jetjobs.http.problems import Problem, code_of, field_errors, problem_of
-from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, QueueNotFound, UnknownTask
+from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, QueueNotFound, TopologyMissing, UnknownTask
 from jetjobs.model.job import FINAL, JobState
 from jetjobs.model.views.access import READ
 from jetjobs.model.wire.ids import request_id, request_run
@@ -62,6 +62,9 @@ async def _store(call: Call, request: JobRequest[Any], body: NewJob) -> JobHandl
         return await producer.send_once(request, identity)
     except QueueNotFound as error:
         raise unprocessable(error, "queue") from error
+    except TopologyMissing as error:  # looking for the job, before it is stored
+        queue = request.options.get("queue", request.task.queue)
+        raise unprocessable(queue_not_found(queue, error), "queue") from error
 
 
 def _invalid_idempotency_key(body: NewJob) -> Problem:

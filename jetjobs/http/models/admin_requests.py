@@ -17,6 +17,7 @@ from jetjobs.http.models.fields import (
     Reason,
     Span,
     Token,
+    given,
     since,
     whole_number,
 )
@@ -104,11 +105,24 @@ class DeadFilters(Query):
 
 class DeadListQuery(DeadFilters):
     limit: Count = 50
-    cursor: Annotated[int | None, BeforeValidator(whole_number), Field(ge=1, le=2**63 - 1)] = None
+    cursor: Annotated[int, Field(ge=1, le=2**63 - 1), BeforeValidator(whole_number)] | None = None
+
+
+_OTHERS = ("died_of", "error_type", "since")
+_ALL: dict[str, Any] = {"required": ["all"], "properties": {"all": {"const": True}}}
 
 
 class Letters(Body):
     """Ids, filters, or `all`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {**given("ids"), "not": {"anyOf": [*map(given, _OTHERS), _ALL]}},
+                {"not": given("ids"), "anyOf": [*map(given, ("queue", "task", *_OTHERS)), _ALL]},
+            ]
+        }
+    )
 
     ids: Annotated[
         list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]] | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from jetjobs.define.options import MAX_KEY_LENGTH
@@ -20,6 +20,7 @@ from jetjobs.http.models.fields import (
     Span,
     Token,
     Wait,
+    given,
     since,
 )
 from jetjobs.model.job import JobState
@@ -30,6 +31,8 @@ MAX_BATCH = 1_000
 
 class NewJob(Body):
     """A job to enqueue."""
+
+    model_config = ConfigDict(json_schema_extra={"not": given("delay", "run_at")})
 
     task: Token
     args: Annotated[dict[str, Any], Field(default_factory=dict, description="The arguments of the task.")]
@@ -66,7 +69,7 @@ class Batch(Body):
 
 
 class EnqueueQuery(Query):
-    wait: Wait = None
+    wait: Wait | None = None
 
 
 class Place(Query):
@@ -77,12 +80,12 @@ class Place(Query):
 
 
 class JobLookup(Place):
-    wait: Wait = None
+    wait: Wait | None = None
 
 
 class CancelQuery(Place):
     reason: Reason = ""
-    wait: Wait = None
+    wait: Wait | None = None
 
 
 class JobFilters(Query):
@@ -136,6 +139,8 @@ class RetryBody(Body):
 
 class JobChange(Body):
     """Exactly one of `run_at`, `delay` and `priority`."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [given("run_at"), given("delay"), given("priority")]})
 
     run_at: AwareDatetime | None = None
     delay: Span = None
