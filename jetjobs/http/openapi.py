@@ -9,7 +9,7 @@ from functools import cache
 from http import HTTPStatus
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from jetjobs.http.models.answers import ProblemDetails
@@ -152,6 +152,14 @@ def _operation(row: Row, models: dict[Any, Any]) -> dict[str, Any]:
         content = {"application/json": {"schema": models[row, "body"]}}
         operation["requestBody"] = {"required": required, "content": content}
     return operation
+
+
+def _is_valid(model: type[BaseModel], value: Any) -> bool:
+    try:
+        model.model_validate(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def _path_parameters(row: Row) -> list[dict[str, Any]]:

@@ -119,6 +119,29 @@ async def test_a_client_that_connects_again_gets_what_it_has_missed(client: Clie
         assert await stream.kinds(2) == ["job.started", "job.succeeded"]  # nothing twice
 
 
+async def test_what_happens_while_a_client_connects_again_is_sent_once(
+    client: Client, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = client.server.application.services.feed
+    async with following(client) as stream:
+        await run(client)
+        await stream.next()
+        last = await stream.next()
+    begin = feed._begin
+
+    async def begin_with_an_event() -> None:
+        await begin()
+        await run(client)
+        await wait_until(lambda: feed._kept[-1].event is not None and feed._kept[-1].event.kind == "job.succeeded")
+
+    monkeypatch.setattr(feed, "_begin", begin_with_an_event)
+    async with following(client, headers={"Last-Event-ID": last["id"]}) as stream:
+        numbers = [int((await stream.next())["id"].rpartition("-")[2]) for _ in range(2)]
+        await run(client)
+        numbers.append(int((await stream.next())["id"].rpartition("-")[2]))
+    assert numbers == sorted(set(numbers))
+
+
 @pytest.mark.parametrize("last", ["elsewhere-7", "x", "", "9" * 30])
 async def test_an_id_of_another_process_is_answered_by_a_gap(client: Client, worker: Worker, last: str) -> None:
     async with following(client, headers={"Last-Event-ID": last}) as stream:
