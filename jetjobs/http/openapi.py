@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from jetjobs.http.models.answers import ProblemDetails
 from jetjobs.http.problems import MEDIA_TYPE
-from jetjobs.http.routes import ENQUEUE, PREFIX, TABLE, Row
+from jetjobs.http.routes import ENQUEUE, EVENTS, PREFIX, TABLE, Row
 
 VERSION = "1"
 _REFERENCE = "#/components/schemas/{model}"
@@ -146,9 +146,7 @@ def _operation(row: Row, models: dict[Any, Any]) -> dict[str, Any]:
         "responses": _responses(row, models),
     }
     if row.body is not None:
-        required = any(
-            field.is_required() for field in row.body.model_fields.values() if not field.default_factory
-        )
+        required = not _is_valid(row.body, {})
         content = {"application/json": {"schema": models[row, "body"]}}
         operation["requestBody"] = {"required": required, "content": content}
     return operation
@@ -160,6 +158,13 @@ def _is_valid(model: type[BaseModel], value: Any) -> bool:
     except ValidationError:
         return False
     return True
+
+
+def _event_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """One event of a stream, whose data is JSON."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
+    text = {"type": "string"}
+    return {"type": "object", "required": ["data"], "properties": {"id": text, "event": text, "data": data}}
 
 
 def _path_parameters(row: Row) -> list[dict[str, Any]]:
@@ -215,7 +220,10 @@ def _responses(row: Row, models: dict[Any, Any]) -> dict[str, Any]:
     for status, model in sorted(row.answers.items()):
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if model is not None:
-            answer["content"] = {row.media_type: {"schema": models[row, status]}}
+            schema = models[row, status]
+            answer["content"] = {
+                row.media_type: {"schema": _event_of(schema) if row.media_type == EVENTS else schema}
+            }
         if status == HTTPStatus.CREATED and row.method == "POST" and row.name != "enqueue_batch":
             answer["headers"] = {
                 "Location": {"schema": {"type": "string"}, "description": "Where the job is shown."}

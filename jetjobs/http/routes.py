@@ -20,6 +20,7 @@ from jetjobs.model.views.access import ADMIN, OPERATE, READ
 
 PREFIX = "/api/v1"
 JSON = "application/json"
+EVENTS = "text/event-stream"
 ENQUEUE = "enqueue"
 """The call checks `enqueue:TASK` itself."""
 
@@ -70,7 +71,7 @@ TABLE: tuple[Row, ...] = (
     Row("POST", "/jobs:cancel", OPERATE, jobs.cancel_jobs, {200: a.BulkChange | a.DryRun}),
     Row("POST", "/jobs/{id}/retry", OPERATE, jobs.retry_job, {200: a.Change}),
     Row("PATCH", "/jobs/{id}", OPERATE, jobs.change_job, {200: a.Change}),
-    Row("GET", "/events", READ, jobs.follow_events, {200: a.Event}, media_type="text/event-stream"),
+    Row("GET", "/events", READ, jobs.follow_events, {200: a.Event | a.Gap}, media_type=EVENTS),
     Row("GET", "/queues", READ, queues.list_queues, {200: b.QueueList}),
     Row("GET", "/queues/{queue}", READ, queues.show_queue, {200: b.QueueDetails}),
     Row("POST", "/queues/{queue}/pause", OPERATE, queues.pause_queue, {200: b.QueueDetails}),

@@ -12,6 +12,7 @@ from jetjobs.http.models.fields import (
     Count,
     DurationText,
     Flag,
+    PositiveSpan,
     Priority,
     Query,
     Reason,
@@ -35,7 +36,7 @@ class PauseBody(ReasonBody):
     """`for` ends the pause after a time; without it, the pause lasts until the queue is resumed."""
 
     model_config = ConfigDict(validate_by_alias=True)
-    for_: Annotated[Span, Field(alias="for")] = None
+    for_: Annotated[PositiveSpan, Field(alias="for")] = None
 
 
 class PurgeBody(ReasonBody):

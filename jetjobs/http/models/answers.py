@@ -171,6 +171,10 @@ class Changes(Shape):
 Event = shape_of(LiveEvent, "Event")
 
 
+class Gap(Shape):
+    """Events were missed: the data of an event `gap`."""
+
+
 class FieldError(Shape):
     field: str
     message: str

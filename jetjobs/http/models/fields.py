@@ -26,6 +26,12 @@ def _duration(value: Any) -> timedelta:
     raise PydanticCustomError("duration", "use text such as 10s, 5m, 1h30m, or a number of seconds")
 
 
+def _positive(value: timedelta | None) -> timedelta | None:
+    if value is not None and value < timedelta(milliseconds=1):
+        raise PydanticCustomError("positive", "use at least a millisecond")
+    return value
+
+
 def _duration_text(text: str) -> str:
     _duration(text)
     return text
@@ -51,21 +57,28 @@ DurationText = Annotated[
     AfterValidator(_duration_text),
     WithJsonSchema({"type": "string", "pattern": _DURATION, "examples": ["10s", "1h30m"]}),
 ]
+
+
+def _span_schema(*ways: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [*ways, {"type": "null"}], "examples": ["10s", 30]})
+
+
 Span = Annotated[
     Any,
     AfterValidator(lambda value: None if value is None else _duration(value)),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": _DURATION},
-                {"type": "number", "minimum": 0, "maximum": MAX_SECONDS},
-                {"type": "null"},
-            ],
-            "examples": ["10s", 30],
-        }
+    _span_schema(
+        {"type": "string", "pattern": _DURATION}, {"type": "number", "minimum": 0, "maximum": MAX_SECONDS}
     ),
 ]
 """A duration in a body: text, or a number of seconds."""
+PositiveSpan = Annotated[
+    Span,
+    AfterValidator(_positive),
+    _span_schema(
+        {"type": "string", "allOf": [{"pattern": _DURATION}, {"pattern": "[1-9]"}]},
+        {"type": "number", "minimum": 0.001, "maximum": MAX_SECONDS},
+    ),
+]
 Reason = Annotated[str, Field(max_length=MAX_NOTE, description="Why, in your words; recorded and shown.")]
 Priority = Literal["high", "normal", "low"]
 Flag = Annotated[bool, BeforeValidator(_true_or_false)]
