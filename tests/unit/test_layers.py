@@ -104,12 +104,13 @@ API_SUBJECT = re.compile(
 )
 """Subjects of the JetStream API and of acks, whole or as a path below `$JS.API.`."""
 
-SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", API}
+SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", "jetjobs.model.wire.flow_names", API}
 NOT_SUBJECTS = {
     "jetjobs.cli.commands.dead": "names of exception classes",
     "jetjobs.cli.live.tables": "names of exception classes",
     "jetjobs.config": "keys of settings",
     "jetjobs.doctor.checks.server": "versions",
+    "jetjobs.model.flow.steps": "headers of flows",
     "jetjobs.model.masking": "paths of arguments",
     "jetjobs.model.views.dead_letter": "names of exception classes",
     "jetjobs.model.views.error_text": "names of modules",

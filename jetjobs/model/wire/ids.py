@@ -54,6 +54,21 @@ def key_token(key: str) -> str:
     return "k" + _digest(key.encode())
 
 
+def flow_key(flow_id: str) -> str:
+    """The key token of all jobs of a flow: one filter finds them."""
+    return key_token(f"flow\0{flow_id}")
+
+
+def nested_node(parent_uid: str, node: str) -> str:
+    """The name of a step of a flow that job `parent_uid` returned. It does not grow with the depth of nesting."""
+    return f"x{hashlib.sha256(parent_uid.encode()).hexdigest()[:12]}-{node}"
+
+
+def returned_flow_id(job_id: str, run: str) -> str:
+    """The id of the flow that a job outside of flows returned. Each run of the job has its own."""
+    return "f" + _digest(f"{job_id}\0{run}".encode())
+
+
 def request_id(caller: str, key: str) -> str:
     """The job id of a caller's request with an `Idempotency-Key`."""
     return "i" + _digest(f"{caller}\0{key}".encode())
