@@ -178,6 +178,8 @@ def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
 def _found(job_id: str, status: JobStatus) -> MoveAnswer:
     if status.state in (JobState.RUNNING, JobState.QUEUED):
         return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, f"it is {status.state}")
+    if status.state is JobState.WAITING:
+        return MoveAnswer(job_id, MoveOutcome.WAITS, status.state, "it waits for other steps of its flow")
     return MoveAnswer(
         job_id, MoveOutcome.ENDED, status.state, f"it is {status.state}" if status.state else "it does not exist"
     )

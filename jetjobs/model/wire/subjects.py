@@ -18,10 +18,10 @@ LATER: Final = "later"
 """Jobs that have never been delivered and wait for their due time."""
 RETRY: Final = "retry"
 """Jobs that were delivered and wait again: after a failure, a snooze, or because they are parked. ADR 32."""
-WAITING: Final = (LATER, RETRY)
-"""Lanes whose jobs the server moves when they are due. No consumer reads them."""
 GATE: Final = "gate"
-"""Jobs of a flow that wait for other steps, due at the deadline of the flow. No consumer reads this lane."""
+"""Jobs of a flow that wait for other steps, due at the deadline of the flow."""
+WAITING: Final = (LATER, RETRY, GATE)
+"""Lanes whose jobs the server moves when they are due. No consumer reads them."""
 MARK: Final = "mark"
 """Messages that are not jobs: the pin, and marks of schedules and flows. No consumer reads this lane."""
 RETURNED: Final = "returned"
