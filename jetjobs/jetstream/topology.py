@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jetjobs.jetstream.flows.ledger import ledger_config
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
@@ -18,6 +19,7 @@ from jetjobs.model.public import Record, json_value, public
 from jetjobs.model.settings import QueueSettings
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.flow_names import FlowNames
 from jetjobs.model.wire.subjects import Names, kv_stream, object_chunks, object_metas, object_stream
 
 DUPLICATE_WINDOW_S = 120
@@ -55,20 +57,19 @@ class TopologyChange(Record):
         return {"what": self.wanted.label, "action": self.action, "diff": json_value(self.diff)}
 
 
-# Plan
-
-
 def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas: int = 1) -> list[TopologyItem]:
     """Everything that the namespace needs for `queues`. Does not read from the server."""
     shared = {"storage": settings.storage, "num_replicas": settings.replicas or replicas}
+    flows = FlowNames(names)
+    ledger = flows.ledger_stream
+    buckets = (
+        names.running_bucket, names.locks_bucket, names.cancelled_bucket, names.workers_bucket,
+        names.checkpoints_bucket, names.schedules_bucket, flows.flows_bucket,
+    )  # fmt: skip
     wanted = [
         _dead(names, settings, shared),
-        _bucket(names.running_bucket, shared),
-        _bucket(names.locks_bucket, shared),
-        _bucket(names.cancelled_bucket, shared),
-        _bucket(names.workers_bucket, shared),
-        _bucket(names.checkpoints_bucket, shared),
-        _bucket(names.schedules_bucket, shared),
+        *(_bucket(bucket, shared) for bucket in buckets),
+        TopologyItem("stream", f"ledger stream {ledger}", ledger, "", ledger_config(flows) | shared),
         _payloads(names, shared),
     ]
     for queue in sorted(set(queues)):

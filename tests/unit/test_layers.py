@@ -44,13 +44,24 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "pull": frozenset({"transport"}),
         "jobs": frozenset({"transport", "messages"}),
         "schedules": frozenset({"transport", "messages", "jobs"}),
+        "flows": frozenset({"transport", "messages", "jobs"}),
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
         "wire_version": frozenset({"transport", "queues"}),
-        "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
+        "topology": frozenset({"transport", "messages", "flows", "queues", "workers", "wire_version"}),
         "client": frozenset(
-            {"transport", "messages", "jobs", "schedules", "queues", "workers", "wire_version", "topology"}
+            {
+                "transport",
+                "messages",
+                "jobs",
+                "schedules",
+                "flows",
+                "queues",
+                "workers",
+                "wire_version",
+                "topology",
+            }
         ),
     },
     "worker": {

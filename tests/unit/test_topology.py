@@ -54,6 +54,8 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
         "bucket jobs-workers",
         "bucket jobs-checkpoints",
         "bucket jobs-schedules",
+        "bucket jobs-flows",
+        "ledger stream jobs-ledger",
         "object store jobs-payloads",
         "work stream jobs-work-mail",
         "lane mail/high",
@@ -82,7 +84,7 @@ def test_each_job_subject_matches_exactly_one_lane_of_its_stream() -> None:
         assert sum(matches(pattern, subject) for pattern in stream) == 1
         filters = [wanted[f"lane mail/{other}"].config["filter_subject"] for other in PULLED]
         assert sum(matches(pattern, subject) for pattern in filters) == 1
-    for lane in ("later", "retry", "mark"):
+    for lane in ("later", "retry", "gate", "mark"):
         subject = NAMES.job("mail", lane, "greet", "-", "u1")
         assert sum(matches(pattern, subject) for pattern in stream) == 1
     assert any(matches(pattern, NAMES.pin("mail")) for pattern in stream)

@@ -34,6 +34,15 @@ _KEPT = frozenset(
         h.OVERLAP,
         h.PARKED,
         h.KEEP,
+        h.FLOW,
+        h.FLOW_DEADLINE,
+        h.STEP,
+        h.NEXT,
+        h.AFTER,
+        h.MAP,
+        h.UP,
+        h.BOUND,
+        h.ON_FAILURE,
     }
 )
 """Headers of jetjobs that no field of the job represents."""
@@ -135,6 +144,23 @@ def decode(delivery: WireMessage) -> Job:
         0 if crashes is None else _whole(h.CRASHES, crashes),
         headers,
     )
+
+
+def decode_waiting(message: WireMessage) -> Job:
+    """The job in a message, with its priority as lane. While a job waits, the target of its schedule holds the
+    priority."""
+    job = decode(message)
+    if n.JobSubject.parse(message.subject).lane not in n.WAITING:
+        return job
+    target = message.headers.get(h.SCHEDULE_TARGET, "")
+    try:
+        subject = n.JobSubject.parse(target)
+        valid = bool(subject.uid) and subject.lane in n.PRIORITIES
+    except ValueError:
+        valid = False
+    if not valid:
+        raise MalformedJob(f"its schedule has an invalid target: {target[:100]!r}")
+    return job._replace(lane=subject.lane)
 
 
 def decode_malformed(delivery: WireMessage, queue: str, lane: str) -> Job:

@@ -40,6 +40,7 @@ KEEP: Final = "Jetjobs-Keep"
 
 # Headers of the jobs of a flow, and of their entries in the ledger.
 FLOW: Final = "Jetjobs-Flow"
+FLOW_DEADLINE: Final = "Jetjobs-Flow-Deadline"
 STEP: Final = "Jetjobs-Step"
 NEXT: Final = "Jetjobs-Next"
 AFTER: Final = "Jetjobs-After"
