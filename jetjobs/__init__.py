@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from jetjobs.model.settings import ObserveSettings as ObserveSettings
     from jetjobs.model.settings import QueueSettings as QueueSettings
     from jetjobs.model.settings import Settings
+    from jetjobs.model.settings import WebhookSettings as WebhookSettings
     from jetjobs.model.settings import WorkerSettings as WorkerSettings
     from jetjobs.observe.metrics import Metrics as Metrics
     from jetjobs.sync import SyncClient as SyncClient
@@ -116,7 +117,7 @@ _ANNOTATION_HOMES = {
     "jetjobs.define.task": "AsyncTask SyncTask TaskCall",
     "jetjobs.model.durations": "Duration",
     "jetjobs.model.job": "Job",
-    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
+    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WebhookSettings WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",
     "jetjobs.sync": "SyncClient",
 }

@@ -87,7 +87,7 @@ class Jobs:
         """The queue and task of the job with that id."""
         if not is_id(job_id):
             hint = "use 1 to 128 letters, digits, '-' or '_'"
-            raise JobNotFound(f"invalid job id {job_id!r}", job_id=str(job_id), hint=hint)
+            raise JobNotFound(f"invalid job id {job_id!r:.140}", job_id=str(job_id), hint=hint)
         found = await look_twice(lambda: self._places(job_id, queue, task))
         if not found:
             hint = TOO_SHORT if len(job_id) < LEAST else ""

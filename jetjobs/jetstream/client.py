@@ -21,6 +21,7 @@ from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
+from jetjobs.jetstream.webhooks import Webhooks
 from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.errors import AccessDenied
@@ -50,6 +51,9 @@ class JetStreamClient:
         self.cancel_marks = CancelMarks(self.connection, self.publisher, self.names)
         self.locator = JobLocator(
             self.connection, self.publisher, self.results, self.dead, self.payloads, self.names
+        )
+        self.webhooks = Webhooks(
+            self.connection, self.publisher, self.names, self.locator, settings.queues, observe
         )
         self.result_waiter = ResultWaiter(
             self.connection, self.names, self.payloads, self.results, self.dead, self.locator, self.waiting_reason

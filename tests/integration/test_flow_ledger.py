@@ -42,9 +42,7 @@ async def test_each_entry_reports_how_many_there_are(ledger: Ledger, truth: Trut
     assert completed.results == [0, 10, 20]
 
 
-async def test_a_repeated_entry_is_stored_once_and_reports_the_present_count(
-    ledger: Ledger, truth: Truth
-) -> None:
+async def test_a_repeated_entry_is_stored_once_and_reports_the_present_count(ledger: Ledger, truth: Truth) -> None:
     first = await add(ledger, 0)
     await add(ledger, 1)
     assert await add(ledger, 0) == Written(2, first.sequence)

@@ -50,6 +50,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "leader_lock": frozenset({"transport", "messages"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "flows", "queues", "workers", "wire_version"}),
+        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
         "client": frozenset(
             {
                 "transport",
@@ -61,11 +62,13 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
                 "workers",
                 "wire_version",
                 "topology",
+                "webhooks",
             }
         ),
     },
     "worker": {
         "lifespan": frozenset(),
+        "webhooks": frozenset(),
         "options": frozenset({"lifespan"}),
         "attempt": frozenset(),
         "unawaited": frozenset({"attempt"}),
@@ -106,6 +109,7 @@ CONFINED = {
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "rich": ("jetjobs.cli.",),
     "uvloop": ("jetjobs.cli.",),
+    "h11": ("jetjobs.worker.webhooks.http_post.",),
 }
 
 API = "jetjobs.jetstream.transport.api"

@@ -254,7 +254,9 @@ def check_names(ids: list[str], queue: str | None, task: str | None) -> None:
     """ConfigError for an invalid id, queue or task name."""
     for job_id in ids:
         if not is_id(job_id):
-            raise ConfigError(f"invalid job id {job_id!r}", hint="an id has 1 to 128 letters, digits, '-' or '_'")
+            raise ConfigError(
+                f"invalid job id {job_id!r:.140}", hint="an id has 1 to 128 letters, digits, '-' or '_'"
+            )
     for what, token in (("queue", queue), ("task", task)):
         if token is not None:
             check_token(what, token)
