@@ -20,6 +20,7 @@ from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
 from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import (
     BrokerError,
+    DefinitionError,
     EnqueueUnconfirmed,
     JetJobsError,
     JobTooLarge,
@@ -109,6 +110,10 @@ class Enqueuer:
     def _with_options(self, request: JobRequest[Any], identity: Identity | None) -> tuple[Job, str | None]:
         """The job, and the subject that must be empty to store it."""
         task, body, options = request
+        if "step" in options:
+            raise DefinitionError(
+                "option 'step' names a step of a flow", hint="use flow.add(task.options(step=...))"
+            )
         if identity is not None:
             options = {**options, "job_id": identity.job_id}
         names = self._jetstream.names

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jetjobs.jetstream.queues.purge import Purged
     from jetjobs.jetstream.topology import TopologyChange, TopologyItem
     from jetjobs.jetstream.workers.control_client import WorkerAnswers
+    from jetjobs.model.flow.flow_status import FlowCancelAnswer, FlowCancelOutcome, FlowRetryAnswer
     from jetjobs.model.views.dead_letter import (
         DeadLetter,
         DeadLetterFilter,
@@ -38,6 +39,9 @@ __all__ = [
     "DeadLetterGroup",
     "DeadLetters",
     "Finding",
+    "FlowCancelAnswer",
+    "FlowCancelOutcome",
+    "FlowRetryAnswer",
     "ImportReport",
     "JobPage",
     "JobQuery",
@@ -81,6 +85,7 @@ _HOMES = {
     "jetjobs.jetstream.queues.purge": "Purged",
     "jetjobs.jetstream.topology": "TopologyChange TopologyItem",
     "jetjobs.jetstream.workers.control_client": "WorkerAnswers",
+    "jetjobs.model.flow.flow_status": "FlowCancelAnswer FlowCancelOutcome FlowRetryAnswer",
     "jetjobs.model.views.dead_letter": "DeadLetter DeadLetterFilter DeadLetterGroup "
     "ReplayAnswer ReplayOptions ReplayOutcome",
     "jetjobs.model.views.job_changes": "CancelAnswer CancelOutcome MoveAnswer MoveOutcome",

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jetjobs.errors import MalformedJob
 from jetjobs.model.flow.binding import bind, expand
-from jetjobs.model.flow.entries import Completed, Entry, Failed
+from jetjobs.model.flow.entries import Completed, Entry
+from jetjobs.model.flow.failed import Failed
 from jetjobs.model.flow.steps import (
     After,
     FlowHeaders,

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from jetjobs.model.flow.entries import (
     Completed,
     Entry,
-    Failed,
     complete,
     entry_headers,
     entry_id,
     failed_result,
 )
+from jetjobs.model.flow.failed import Failed
 from jetjobs.model.flow.steps import Position
 from jetjobs.model.wire import headers as h
 

@@ -157,6 +157,11 @@ def test_a_pointer_leads_to_any_key(names: list[str]) -> None:
     assert pointer_tokens(write_pointer(names)) == names
 
 
+def test_a_pointer_escapes_its_own_escapes() -> None:
+    assert write_pointer(["~1", "a~0/b"]) == "/~01/a~00~1b"
+    assert pointer_tokens("/~01/a~00~1b") == ["~1", "a~0/b"]
+
+
 def test_the_needed_nodes_are_named_once() -> None:
     after = After({"/a": Source("x"), "/b": Source("y", True), "/c": Source("x")}, ("y", "z"), ("w",))
     assert after.needed == ("x", "y", "z")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
+from jetjobs.model.flow.failed import Failed
 from jetjobs.model.flow.steps import Position
-from jetjobs.model.public import Record, public
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_json, write_json
 
@@ -18,18 +17,6 @@ MAX_INLINE_RESULT = 32 * 1024
 """Bytes of a result in an entry. A larger one is in the object store."""
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-
-
-@public("jetjobs")
-@dataclass(frozen=True, slots=True)
-class Failed(Record):
-    """The result of a step that failed, where a flow goes on without it: `flow.map(resize.settled, paths)`."""
-
-    job_id: str
-    reason: str
-    """Why the job is dead, such as `exhausted`, or `cancelled`."""
-    error: str
-    """The last error as text."""
 
 
 class Entry(NamedTuple):

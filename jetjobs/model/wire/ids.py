@@ -124,6 +124,14 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
+def check_flow_id(flow_id: str) -> str:
+    """The id itself, or DefinitionError if a flow cannot have it."""
+    if not isinstance(flow_id, str) or not is_id(flow_id) or len(flow_id) > MAX_OWN_ID:
+        hint = f"an id is 1 to {MAX_OWN_ID} letters, digits, '-' or '_'"
+        raise DefinitionError(f"invalid flow id {flow_id!r:.120}", hint=hint)
+    return flow_id
+
+
 def anonymous_id(stored_at: float, sequence: int) -> str:
     """The id of a job published without jetjobs: the time, in microseconds, and the sequence of its first message.
 
