@@ -1,4 +1,4 @@
-"""Operations on jobs, queues, dead letters, schedules and workers; the public import path of their types."""
+"""Operations on jobs, flows, queues, dead letters, schedules and workers; the public import path of their types."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jetjobs.admin.dead_letter_files import ImportReport
     from jetjobs.admin.dead_letters import DeadLetters
+    from jetjobs.admin.flows import Flows
     from jetjobs.admin.jobs import Jobs
     from jetjobs.admin.queues import Queues
     from jetjobs.admin.schedules import PutOptions, ScheduleInfo, Schedules
@@ -42,6 +43,7 @@ __all__ = [
     "FlowCancelAnswer",
     "FlowCancelOutcome",
     "FlowRetryAnswer",
+    "Flows",
     "ImportReport",
     "JobPage",
     "JobQuery",
@@ -77,6 +79,7 @@ __all__ = [
 _HOMES = {
     "jetjobs.admin.dead_letter_files": "ImportReport",
     "jetjobs.admin.dead_letters": "DeadLetters",
+    "jetjobs.admin.flows": "Flows",
     "jetjobs.admin.jobs": "Jobs",
     "jetjobs.admin.queues": "Queues",
     "jetjobs.admin.schedules": "PutOptions ScheduleInfo Schedules",

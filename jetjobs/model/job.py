@@ -47,7 +47,7 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
     JobState.RETRYING: frozenset({JobState.QUEUED, JobState.CANCELLED}),
     JobState.WAITING: frozenset({JobState.QUEUED, JobState.CANCELLED}),
     JobState.SUCCEEDED: frozenset(),
-    JobState.DEAD: frozenset({JobState.QUEUED}),
+    JobState.DEAD: frozenset({JobState.QUEUED, JobState.WAITING}),
     JobState.CANCELLED: frozenset(),
 }
 

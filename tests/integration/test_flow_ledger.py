@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jetjobs import JetJobs
-from jetjobs.jetstream.flows.ledger import Ledger, NodeCounts, Written
+from jetjobs.jetstream.flows.ledger import Ledger, Written
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.flow.entries import entry_headers
+from jetjobs.model.flow.progress import NodeCounts
 from jetjobs.model.flow.steps import Position
 from jetjobs.model.wire.flow_names import FlowNames
 from jetjobs.model.wire.ids import flow_key

@@ -44,13 +44,13 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "pull": frozenset({"transport"}),
         "jobs": frozenset({"transport", "messages"}),
         "schedules": frozenset({"transport", "messages", "jobs"}),
-        "flows": frozenset({"transport", "messages", "jobs"}),
+        "flows": frozenset({"transport", "messages", "jobs", "queues"}),
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "flows", "queues", "workers", "wire_version"}),
-        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
+        "webhooks": frozenset({"transport", "messages", "topology"}),
         "client": frozenset(
             {
                 "transport",

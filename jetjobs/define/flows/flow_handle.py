@@ -20,7 +20,7 @@ class FlowLookup(Protocol):
     """What a handle needs from the server."""
 
     def result(
-        self, handle: FlowHandle[Any], decode: Callable[[Completed], Any], timeout_s: float
+        self, handle: FlowHandle[Any], decode: Callable[[Completed | None], Any], timeout_s: float
     ) -> Awaitable[Any]: ...
 
     def status(self, flow_id: str, /) -> Awaitable[FlowStatus]: ...
@@ -48,9 +48,9 @@ class FlowHandle(Generic[R]):
         self.name = name
         self.duplicate = duplicate
         self._lookup: FlowLookup | None = None
-        self._decode: Callable[[Completed], Any] | None = None
+        self._decode: Callable[[Completed | None], Any] | None = None
 
-    def attach(self, lookup: FlowLookup, decode: Callable[[Completed], Any]) -> FlowHandle[R]:
+    def attach(self, lookup: FlowLookup, decode: Callable[[Completed | None], Any]) -> FlowHandle[R]:
         """Connect the handle to the server. Called by the app."""
         self._lookup = lookup
         self._decode = decode

@@ -77,8 +77,8 @@ class Gates:
         return Gate(message, decode_waiting(message), flow, due_at)
 
     async def _is_gone(self, stream: str, subject: str, known: int) -> bool:
-        """Whether there is no message on the subject, by a leader that knows sequence `known`. Of a queue of which
-        nothing is known, only two looks show it."""
+        """Whether the subject has no message, by a leader that knows sequence `known`. Of a queue of which nothing
+        is known, only two looks show it."""
 
         async def look() -> bool:
             info = await self._connection.api(api.stream_info(stream), {"subjects_filter": subject})

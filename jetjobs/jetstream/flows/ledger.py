@@ -19,7 +19,8 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import BrokerUnavailable
-from jetjobs.model.flow.entries import Completed, Entry, complete
+from jetjobs.model.flow.entries import MAX_INLINE_RESULT, Completed, Entry, complete
+from jetjobs.model.flow.progress import NodeCounts
 from jetjobs.model.flow.steps import Position
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.flow_names import FlowNames, LedgerKind, LedgerSubject
@@ -55,17 +56,6 @@ class Written:
     count: int
     """How many entries its node has, at least."""
     sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCounts:
-    """How many entries a node has."""
-
-    node: str
-    count: int
-    """How many jobs the node has."""
-    ended: int
-    dead: int
 
 
 class Ledger:
@@ -118,11 +108,29 @@ class Ledger:
         return [entry for entry in found if entry is not None]
 
     async def counts(self, fkey: str) -> list[NodeCounts]:
-        """The nodes of a flow that have entries."""
-        found: dict[tuple[str, int], dict[str, int]] = {}
-        for subject, count in _subjects(await self._counts(self._names.ledger_of(fkey), 0)):
-            found.setdefault((subject.node, subject.count), {})[subject.kind] = count
-        return [NodeCounts(*node, kinds.get("end", 0), kinds.get("dead", 0)) for node, kinds in found.items()]
+        """The nodes of a flow that have entries, by one request for each 100,000 of them."""
+        return (await self._all_counts(self._names.ledger_of(fkey))).get(fkey, [])
+
+    async def all_counts(self) -> dict[str, list[NodeCounts]]:
+        """`counts` of all flows, by their key tokens."""
+        return await self._all_counts(self._names.ledger_filter)
+
+    async def _all_counts(self, pattern: str) -> dict[str, list[NodeCounts]]:
+        found: dict[tuple[str, str, int], dict[str, int]] = {}
+        offset = total = 0
+        while offset == 0 or offset < total:
+            query = {"subjects_filter": pattern, "offset": offset}
+            info = await self._connection.api(api.stream_info(self._stream), query)
+            counts: dict[str, int] = info["state"].get("subjects") or {}
+            if not counts:
+                break
+            offset, total = offset + len(counts), int(info.get("total", 0))
+            for subject, count in _subjects(counts):
+                found.setdefault((subject.fkey, subject.node, subject.count), {})[subject.kind] = count
+        by_flow: dict[str, list[NodeCounts]] = {}
+        for (fkey, node, size), kinds in found.items():
+            by_flow.setdefault(fkey, []).append(NodeCounts(node, size, kinds.get("end", 0), kinds.get("dead", 0)))
+        return by_flow
 
     async def entries(self, pattern: str) -> list[Entry | None]:
         """The entries on matching subjects in their order; None for what cannot be read."""
@@ -142,6 +150,11 @@ class Ledger:
                 return info["state"].get("subjects") or {}
             tries += 1
             await _wait(tries, give_up, f"the leader of {self._stream} does not know its last entries yet")
+
+
+def fits_entry(result: bytes) -> bool:
+    """Whether a result, as JSON, fits into an entry. There, other characters than ASCII are escaped."""
+    return len(result) * (1 if result.isascii() else 3) <= MAX_INLINE_RESULT
 
 
 async def _wait(tries: int, give_up: float, problem: str) -> None:

@@ -35,15 +35,7 @@ _KEPT = frozenset(
         h.PARKED,
         h.CALLBACK,
         h.KEEP,
-        h.FLOW,
-        h.FLOW_DEADLINE,
-        h.STEP,
-        h.NEXT,
-        h.AFTER,
-        h.MAP,
-        h.UP,
-        h.BOUND,
-        h.ON_FAILURE,
+        *h.OF_FLOW,
     }
 )
 """Headers of jetjobs that no field of the job represents."""

@@ -49,6 +49,8 @@ MAP: Final = "Jetjobs-Map"
 UP: Final = "Jetjobs-Up"
 BOUND: Final = "Jetjobs-Bound"
 ON_FAILURE: Final = "Jetjobs-On-Failure"
+OF_FLOW: Final = frozenset({FLOW, FLOW_DEADLINE, STEP, NEXT, AFTER, MAP, UP, BOUND, ON_FAILURE})
+"""Those of jobs: every move keeps them."""
 INDEX: Final = "Jetjobs-Index"
 STATE: Final = "Jetjobs-State"
 RESULT: Final = "Jetjobs-Result"
