@@ -1,4 +1,4 @@
-"""Operations on jobs, flows, queues, dead letters, schedules and workers; the public import path of their types."""
+"""Operations on jobs, flows, queues, dead letters, schedules and workers; where their types are imported from."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from jetjobs.jetstream.flows.gate_arguments import GateArguments
 from jetjobs.jetstream.flows.ledger import Ledger
 from jetjobs.jetstream.flows.records import FlowRecords
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
+from jetjobs.jetstream.transport.backoff import backoff_s
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.model.errors import BrokerUnavailable, FlowCancelled, FlowFailed, FlowNotFound, ResultNotReady
@@ -112,23 +113,31 @@ class FlowWaiter:
     async def continued(self, where: Mapping[str, Any], timeout_s: float) -> bytes:
         """The result, as JSON, of a job that has returned a flow. `where` is `continued_as` of its record."""
         flow_id, step = str(where.get("flow", "")), where.get("step")
-        if step is None:
-            done, many = await self.result(flow_id, timeout_s), (await self.record(flow_id)).many
-            return json.dumps(None if done is None else done.results if many else done.results[0]).encode()
-        position = Position.parse(str(step))
         try:
             async with asyncio.timeout(timeout_s):
-                async for status in self._looks(flow_id):
-                    pattern = self._names.ledger(flow_key(flow_id), position.node, position.count, "end")
-                    ends = [entry for entry in await self._ledger.entries(pattern) if entry is not None]
-                    if mine := [entry for entry in ends if entry.position == position]:
-                        loaded = await self._arguments.loaded(Completed(position.node, (mine[0],)))
-                        return json.dumps(loaded.results[0]).encode()
-                    if status.state is not FlowState.RUNNING:
-                        raise _error(status, await self.record(flow_id))
+                # The record of the job is stored, and sent to its producer, before the flow is.
+                failures = 0
+                while await self._records.get(flow_id) is None:
+                    failures += 1
+                    await asyncio.sleep(backoff_s(failures))
+                if step is not None:
+                    return await self._at(flow_id, Position.parse(str(step)))
+                done, many = await self.result(flow_id, timeout_s), (await self.record(flow_id)).many
+                return json.dumps(None if done is None else done.results if many else done.results[0]).encode()
         except TimeoutError:
-            text = f"step {step} of flow {flow_id} has not ended within {timeout_s:g} s"
+            text = f"flow {flow_id} has not ended within {timeout_s:g} s"
             raise ResultNotReady(text, job_id=flow_id) from None
+
+    async def _at(self, flow_id: str, position: Position) -> bytes:
+        """The result at a position of a flow, as JSON."""
+        pattern = self._names.ledger(flow_key(flow_id), position.node, position.count, "end")
+        async for status in self._looks(flow_id):
+            ends = [entry for entry in await self._ledger.entries(pattern) if entry is not None]
+            if mine := [entry for entry in ends if entry.position == position]:
+                loaded = await self._arguments.loaded(Completed(position.node, (mine[0],)))
+                return json.dumps(loaded.results[0]).encode()
+            if status.state is not FlowState.RUNNING:
+                raise _error(status, await self.record(flow_id))
         raise AssertionError("not reached")
 
     async def _completed(self, flow_id: str) -> Completed | None:
