@@ -145,14 +145,15 @@ class FlowContinuation:
         if place is not None:
             await self._count(ending, _Place(place.step, place.next, place.up), result)
             return
+        cancels = flow.on_failure.policy == "cancel"
+        if not await self._placement.is_cancelled(ending.fkey):
+            if flow.on_failure.gate is not None:
+                await self._fire_on_failed(ending, flow.on_failure.gate)
+            if cancels:
+                why = f"job {ending.job.id} failed"
+                await self._cancellation.mark(flow.flow, deadline_of(ending.job), "jetjobs", why)
         await self._write(ending, flow.step, "dead", result)
-        if await self._placement.is_cancelled(ending.fkey):
-            return
-        if flow.on_failure.gate is not None:
-            await self._fire_on_failed(ending, flow.on_failure.gate)
-        if flow.on_failure.policy == "cancel":
-            why = f"job {ending.job.id} failed"
-            await self._cancellation.mark(flow.flow, deadline_of(ending.job), "jetjobs", why)
+        if cancels:
             # Not those that wait for their next attempt: the job of on_failed may be among them.
             await self._cancellation.remove_waiting(flow.flow, (n.GATE,))
 

@@ -64,9 +64,11 @@ class FlowWaiter:
 
     async def status(self, flow_id: str) -> FlowStatus:
         """The state of a flow and the progress of its steps. FlowNotFound if there is none."""
-        record = await self.record(flow_id)
         counts = await self._ledger.counts(flow_key(flow_id))
         failures = await self._failures(flow_id, counts)
+        record = await self.record(
+            flow_id
+        )  # after the failures: one that cancels the flow is written after the mark
         status = flow_status(record, counts, failures, await self._clock.seconds())
         if status.state is FlowState.FAILED and not failures:
             return replace(status, state=FlowState.RUNNING)  # what was dead has been replayed
