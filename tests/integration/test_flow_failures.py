@@ -213,6 +213,7 @@ async def test_an_entry_too_many_does_not_fire_a_join_early(app: JetJobs, truth:
 
     @app.task(retry=ONCE)
     async def each(n: int) -> int:
+        call = tasks.check if n < 0 else tasks.hold
         result: int = await call(n)
         return result
 
