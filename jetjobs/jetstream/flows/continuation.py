@@ -42,6 +42,8 @@ from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import JobId, flow_key, returned_flow_id
 from jetjobs.model.wire.lenient_json import read_json
 
+RESULT_JSON = "result_json"
+"""In the end of a job: its result as JSON, in place of `result`."""
 MAX_ERROR = 2_000
 """Characters of the error in a failure."""
 _log = logging.getLogger("jetjobs.flows")
@@ -312,7 +314,7 @@ def _own(flow: FlowHeaders) -> _Place:
 
 
 def _result_of(end: Mapping[str, Any]) -> _Result:
-    data = json.dumps(end.get("result"), separators=(",", ":")).encode()
+    data = end.get(RESULT_JSON) or json.dumps(end.get("result"), separators=(",", ":")).encode()
     return _Result("succeeded", data, str(end.get("result_object") or ""), str(end.get("secret") or ""))
 
 

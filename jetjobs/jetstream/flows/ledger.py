@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -170,9 +171,12 @@ def _subjects(counts: Mapping[str, int]) -> Iterator[tuple[LedgerSubject, int]]:
             yield LedgerSubject.parse(subject), count
 
 
+_parse = functools.lru_cache(1024)(LedgerSubject.parse)
+
+
 def _read(subject: str, headers: Mapping[str, str]) -> Entry | None:
     try:
-        place = LedgerSubject.parse(subject)
+        place = _parse(subject)
         return Entry.read(place.node, place.count, headers)
     except ValueError:
         return None

@@ -16,6 +16,7 @@ EntryState = Literal["succeeded", "dead", "cancelled"]
 MAX_INLINE_RESULT = 32 * 1024
 """Bytes of a result in an entry. A larger one is in the object store."""
 
+_STATES = frozenset(get_args(EntryState))
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
@@ -36,7 +37,7 @@ class Entry(NamedTuple):
         """The entry in a message. ValueError if it is invalid: any client with access to the ledger can write
         there."""
         state = headers.get(h.STATE, "")
-        if state not in get_args(EntryState):
+        if state not in _STATES:
             raise ValueError(f"invalid state {state[:40]!r}")
         position = Position.parse(f"{node}.{headers.get(h.INDEX, '')}.{count}")
         result = read_json(headers.get(h.RESULT, "null"))

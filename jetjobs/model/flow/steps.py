@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,8 @@ class Position:
         Position(node='resize', index=3, count=50)
         """
         node, *numbers = text.split(".")
-        if is_node(node) and len(numbers) == 2 and all(_is_number(number) for number in numbers):
-            index, count = map(int, numbers)
+        if len(numbers) == 2 and _is_number(numbers[0]) and _is_number(numbers[1]) and is_node(node):
+            index, count = int(numbers[0]), int(numbers[1])
             if index < count or index == count == 0:
                 return cls(node, index, count)
         raise ValueError(f"invalid step {text[:200]!r}")
@@ -76,6 +77,7 @@ def write_gates(gates: Sequence[GateRef]) -> str:
     return ",".join(map(str, gates))
 
 
+@functools.lru_cache(1024)
 def read_gates(text: str) -> tuple[GateRef, ...]:
     """The gates of `Jetjobs-Next`. ValueError if one is invalid."""
     return tuple(GateRef.parse(each) for each in text.split(",") if each)
@@ -263,9 +265,9 @@ class FlowHeaders:
             _parsed(headers, h.NEXT, read_gates) if h.NEXT in headers else (),
             _parsed(headers, h.AFTER, After.parse) if h.AFTER in headers else None,
             _parsed(headers, h.MAP, _pointer) if h.MAP in headers else None,
-            _parsed(headers, h.UP, Up.parse) if h.UP in headers else None,
+            _parsed(headers, h.UP, _read_up) if h.UP in headers else None,
             headers.get(h.BOUND) == "1",
-            _parsed(headers, h.ON_FAILURE, OnFailure.parse) if h.ON_FAILURE in headers else WAIT,
+            _parsed(headers, h.ON_FAILURE, _read_on_failure) if h.ON_FAILURE in headers else WAIT,
         )
 
 
@@ -276,6 +278,12 @@ def _parsed(headers: Mapping[str, str], name: str, parse: Callable[[str], T]) ->
         raise MalformedJob(f"invalid header {name}: {error}") from None
 
 
+# The jobs of a group have these in common.
+_read_up = functools.lru_cache(1024)(Up.parse)
+_read_on_failure = functools.lru_cache(1024)(OnFailure.parse)
+
+
+@functools.lru_cache(1024)
 def _flow_id(text: str) -> str:
     if not is_id(text):
         raise ValueError(f"invalid id {text[:40]!r}")
@@ -287,6 +295,7 @@ def _pointer(text: str) -> str:
     return text
 
 
+@functools.lru_cache(1024)
 def is_node(text: str) -> bool:
     """Whether a node may have this name."""
     return is_id(text) and len(text) <= MAX_NODE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import random
@@ -54,6 +55,7 @@ def key_token(key: str) -> str:
     return "k" + _digest(key.encode())
 
 
+@functools.lru_cache(1024)
 def flow_key(flow_id: str) -> str:
     """The key token of all jobs of a flow: one filter finds them."""
     return key_token(f"flow\0{flow_id}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.flows.continuation import continued_as
+from jetjobs.jetstream.flows.continuation import RESULT_JSON, continued_as
 from jetjobs.jetstream.flows.gates import Delivered
 from jetjobs.jetstream.flows.ledger import fits_entry
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
@@ -163,6 +163,7 @@ class Settlement:
             result = result[len(RETURNED) :]
         hidden, worker = task.secret_in_result, self._worker
         record = success_record(job, result, worker, started_at, ended_at, "", hidden, continued)
+        end: dict[str, Any] | None = None
         stored, large = record, len(record) > self._jetstream.connection.inline_limit
         try:
             if result is not None and (large or (in_flow and not continued and not fits_entry(result))):
@@ -175,6 +176,8 @@ class Settlement:
                 )
             elif result is not None or keep:
                 stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+                if in_flow and stored is record and result is not None and not (calls or continued):
+                    end = {"state": "succeeded", RESULT_JSON: result, "secret": hidden}  # not read back
         except StorageFull as error:
             if in_flow or calls or continued:
                 raise  # what follows could not be stored either
@@ -182,7 +185,7 @@ class Settlement:
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
-        return read_record(stored) if in_flow or calls or continued else None
+        return (end or read_record(stored)) if in_flow or calls or continued else None
 
     async def _store_large(
         self, attempt: Attempt, job: Job, result: bytes, record_with: Callable[[str], bytes], ttl_s: int
