@@ -17,6 +17,7 @@ from benchmarks.backlog import backlog
 from benchmarks.backoff import backoff
 from benchmarks.bench import log_as_workers_do, prepared
 from benchmarks.counting import metrics
+from benchmarks.http import http
 from benchmarks.measures import MEASURES
 from benchmarks.operator import operator
 from benchmarks.report import Row, Table, environment, header, write
@@ -24,7 +25,7 @@ from benchmarks.report import Row, Table, environment, header, write
 _ROUNDS = 3
 _MEASURE_S = 600.0
 """A measurement that takes longer is aborted."""
-_NAMES = [*MEASURES, "backoff", "metrics", "operator"]
+_NAMES = [*MEASURES, "backoff", "metrics", "http", "operator"]
 _OUT = Path(__file__).parent / "results" / "latest.json"
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class _Session:
                 if name in MEASURES:
                     rows += await self.attempt(name, MEASURES[name](bench), _MEASURE_S) or []
             tables = [Table("beside plain nats-py", "jetjobs", "nats-py", rows)] if rows else []
-            for name, measure in (("backoff", backoff), ("metrics", metrics)):
+            for name, measure in (("backoff", backoff), ("metrics", metrics), ("http", http)):
                 table = await self.attempt(name, measure(bench), _MEASURE_S) if name in self.names else None
                 tables += [table] if table else []
         if "operator" in self.names:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from jetjobs.model.settings import ObserveSettings as ObserveSettings
     from jetjobs.model.settings import QueueSettings as QueueSettings
     from jetjobs.model.settings import Settings
+    from jetjobs.model.settings import WebhookSettings as WebhookSettings
     from jetjobs.model.settings import WorkerSettings as WorkerSettings
     from jetjobs.observe.metrics import Metrics as Metrics
     from jetjobs.sync import SyncClient as SyncClient
@@ -140,7 +141,7 @@ _ANNOTATION_HOMES = {
     "jetjobs.model.durations": "Duration",
     "jetjobs.model.flow.flow_status": "StepStatus",
     "jetjobs.model.job": "Job",
-    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WorkerSettings",
+    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WebhookSettings WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",
     "jetjobs.sync": "SyncClient",
 }

@@ -16,7 +16,7 @@ from jetjobs.define.context import Middleware
 from jetjobs.define.enqueue_report import EnqueueReport
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
-from jetjobs.define.task import JobRequest
+from jetjobs.define.task import JobRequest, Task
 from jetjobs.enqueue import Enqueuer, Identity, enqueue_failed
 from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
@@ -29,11 +29,12 @@ from jetjobs.model.public import public
 from jetjobs.model.settings import Settings
 from jetjobs.model.views.error_text import type_name
 from jetjobs.model.wire.subjects import Names
-from jetjobs.model.wire.validation import check_token
+from jetjobs.model.wire.validation import WEBHOOK_TASK, WEBHOOKS, check_token
 from jetjobs.observe.observers import Observers
 from jetjobs.sync import SyncClient
 from jetjobs.worker.lifespan import L, Lifespan, make_lifespan
 from jetjobs.worker.options import WorkerOptions
+from jetjobs.worker.webhooks.delivery_task import sending_task, webhook_task
 
 if TYPE_CHECKING:
     from jetjobs.doctor.finding import Finding
@@ -260,6 +261,11 @@ class JetJobs(Operations):
 
     # Workers, topology and health
 
+    def find(self, name: str) -> Task[Any, Any]:
+        """The task of that name or alias, also the built-in one. UnknownTask if there is none."""
+        built_in = name == WEBHOOK_TASK and name not in self.tasks
+        return webhook_task(self.settings.webhooks) if built_in else super().find(name)
+
     def worker(
         self,
         *,
@@ -273,22 +279,27 @@ class JetJobs(Operations):
         """A worker for the tasks of this app, on its connection. `await worker.run()` runs until it is stopped.
 
         With `schedules` it is a candidate for leader, which plans the schedules. With 0 slots it serves no queue.
+        Queue `webhooks` is served if `queues` names it; alone it needs no middleware and no lifespan of the app.
         """
         from jetjobs.worker.worker import Worker  # most processes only enqueue or read
 
         slots = self.settings.worker.slots if slots is None else slots
         if slots == 0:
             queues = {}
+        queues = dict.fromkeys(self.task_queues) if queues is None else queues
+        if WEBHOOKS in queues:
+            self.tasks[WEBHOOK_TASK] = sending_task(self.settings.webhooks)
+        alone = queues.keys() == {WEBHOOKS}
         options = WorkerOptions(
-            queues=dict.fromkeys(self.task_queues) if queues is None else queues,
+            queues,
             slots=slots,
             name=name,
             burst=burst,
             max_jobs=max_jobs,
             app=self.name,
             schedules=schedules,
-            middlewares=self.middlewares,
-            lifespans=tuple(self._lifespans),
+            middlewares=() if alone else self.middlewares,
+            lifespans=() if alone else tuple(self._lifespans),
             classifiers=dict(self.classifiers),
         )
         return Worker(self.jetstream, self, self.settings, options, self._observers.notify)

@@ -37,6 +37,10 @@ _OF_ANY_SERVER = frozenset({"inbox_prefix", "connect_timeout"})
 # Variables of jetjobs that are not settings.
 _NOT_SETTINGS = frozenset({"JETJOBS_CHILD", "JETJOBS_CHILD_PORT", "JETJOBS_CONFIG", "JETJOBS_DEV"})
 
+# Settings whose value is a table.
+_TABLES = frozenset({"webhooks.secrets"})
+_MASK = "********"
+
 
 class LoadedSettings(NamedTuple):
     """The settings, and the source of each value by its dotted key."""
@@ -279,7 +283,7 @@ def _checked(pairs: Iterable[tuple[str, Any]], source: str) -> Iterable[tuple[st
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and prefix + key not in _TABLES:
             yield from _dotted(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
@@ -308,7 +312,11 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _show(key: str, value: Any) -> str:
     if isinstance(value, SecretStr):
-        return "********"
+        return _MASK
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {_show(key, one)}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(_show(key, one) for one in value)
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         unit, size = next(

@@ -125,6 +125,8 @@ class Enqueuer:
         headers = {**self._headers_for(task), **options.get("headers", {})}
         if "retry" in options:
             headers[h.RETRY_POLICY] = options["retry"].to_header()
+        if "callback" in options:
+            headers[h.CALLBACK] = options["callback"]
         if identity is not None:
             headers[h.KEEP] = str(identity.keep_s)
         if (size := header_size(headers)) > MAX_HEADERS:

@@ -13,7 +13,7 @@ from jetjobs.define.router import Router
 from jetjobs.define.signature import Signature
 from jetjobs.define.task import JobRequest, Task
 from jetjobs.model.errors import DefinitionError, InvalidArguments
-from jetjobs.model.wire.validation import check_token, has_wire_form
+from jetjobs.model.wire.validation import check_task, check_token, has_wire_form
 
 _KNOWN = frozenset(EnqueueOptions.__annotations__)
 
@@ -65,6 +65,7 @@ def request_by_name(router: Router, name: str, args: Any, options: EnqueueOption
     if not isinstance(name, str):
         hint = "call enqueue of a task itself: task.enqueue(...)" if isinstance(name, Task) else None
         raise DefinitionError(f"the first argument must be the name of a task, not {name!r:.80}", hint=hint)
+    check_task(name)
     if unknown := sorted(options.keys() - _KNOWN):
         raise DefinitionError(
             f"unknown option {unknown[0]!r}",

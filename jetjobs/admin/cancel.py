@@ -20,6 +20,8 @@ from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import WAITING, JobSubject
 
 _HOW = {"stopped": "it was stopped while it ran", "killed": "it did not stop; its child process was killed"}
@@ -108,6 +110,8 @@ class Canceller:
         stands = await self._jetstream.results.put(job, record, cancelled_ttl_s(job), 15.0, lambda: True)
         if job.reply:
             self._jetstream.results.notify_producer(job, stands)
+        if h.CALLBACK in job.headers:
+            await self._jetstream.webhooks.add(job, read_record(stands))
         with contextlib.suppress(BrokerError):  # what remains expires, or maintenance removes it
             if job.payload:
                 await self._jetstream.locator.delete_unreferenced(queue, task, job_id, job.payload)
@@ -128,7 +132,9 @@ def _read(live: StoredMessage, job_id: str) -> Job:
         return decode(live)
     except MalformedJob:
         subject = JobSubject.parse(live.subject)
-        return Job(job_id, subject.task, subject.queue, subject.lane, live.data, run=run_of(live))
+        return Job(
+            job_id, subject.task, subject.queue, subject.lane, live.data, run=run_of(live), headers=live.headers
+        )
 
 
 def _is_over(status: JobStatus, mark: CancelMark, taken: bool) -> bool:

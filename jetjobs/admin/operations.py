@@ -12,7 +12,9 @@ from jetjobs.admin.schedules import Schedules
 from jetjobs.admin.workers import Workers
 from jetjobs.define.handle import JobHandle, JobLookup
 from jetjobs.define.router import Router
+from jetjobs.jetstream.audit_log import AuditLog
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.tokens import Tokens
 from jetjobs.jetstream.workers.control_client import EventStream
 from jetjobs.model.job import JobStatus
 from jetjobs.model.views.live_events import LiveEvent, event_subjects
@@ -72,6 +74,16 @@ class Operations(Router):
     def workers(self) -> Workers:
         """List, quiet and stop the running workers."""
         return Workers(self.jetstream)
+
+    @property
+    def audit(self) -> AuditLog:
+        """List who changed what, and record further actions."""
+        return self.jetstream.audit
+
+    @property
+    def tokens(self) -> Tokens:
+        """Create, list and revoke tokens of the HTTP API."""
+        return self.jetstream.tokens
 
     def events(
         self,

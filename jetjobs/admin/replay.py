@@ -42,7 +42,7 @@ from jetjobs.model.wire.lenient_json import read_record
 AT_ONCE = 16
 """Letters replayed concurrently when there are many."""
 GROUP_BYTES = 2 * 1024 * 1024
-_KEPT = frozenset({h.PRODUCER, h.RETRY_POLICY, h.PARENT, h.ROOT})
+_KEPT = frozenset({h.PRODUCER, h.RETRY_POLICY, h.PARENT, h.ROOT, h.CALLBACK, h.KEEP})
 """Headers of jetjobs that the replayed job keeps."""
 _REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
 """Errors that concern one letter. Every other error concerns the server."""

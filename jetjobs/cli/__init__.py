@@ -12,9 +12,11 @@ def main() -> None:
     """Entry point of `jetjobs` and `python -m jetjobs`."""
     _open_standard_files()
     _escape_unencodable()
-    from jetjobs.cli.command_tree import run
-    from jetjobs.cli.terminal.output import flushed
-
+    try:
+        from jetjobs.cli.command_tree import run
+        from jetjobs.cli.terminal.output import flushed
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(flushed(run(sys.argv[1:])))
 
 

@@ -11,10 +11,11 @@ from jetjobs.model.errors import DefinitionError
 from jetjobs.model.public import public
 from jetjobs.model.retry import RetryPolicy, check_attempts
 from jetjobs.model.schedule.schedule import Misfire, Overlap
+from jetjobs.model.webhooks.endpoint import check_callback
 from jetjobs.model.wire.headers import check_header
 from jetjobs.model.wire.ids import check_job_id
 from jetjobs.model.wire.subjects import Priority, check_priority
-from jetjobs.model.wire.validation import check_token, has_wire_form
+from jetjobs.model.wire.validation import check_queue, check_token, has_wire_form
 
 MAX_KEY_LENGTH = 1024
 MIN_MEMORY = 16 * 2**20
@@ -67,6 +68,8 @@ class EnqueueOptions(TypedDict, total=False):
     retry: RetryPolicy
     """Replaces the policy of the task for this job; without functions and exception classes."""
     headers: Mapping[str, str]
+    callback: str
+    """A URL that is called when the job has ended: a webhook."""
     step: str
     """The name of the step in a flow; the name of its task by default."""
 
@@ -101,7 +104,7 @@ def checked_options(options: EnqueueOptions) -> EnqueueOptions:
     if unknown := options.keys() - _KNOWN:
         raise DefinitionError(f"unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(sorted(_KNOWN))}")
     if "queue" in options:
-        check_token("queue", options["queue"])
+        check_queue(options["queue"])
     if "priority" in options:
         check_priority(options["priority"])
     if "job_id" in options:
@@ -118,6 +121,8 @@ def checked_options(options: EnqueueOptions) -> EnqueueOptions:
         check_type("headers", options["headers"], Mapping)
         for name, value in options["headers"].items():
             check_header(name, value)
+    if "callback" in options:
+        check_callback(options["callback"])
     _check_times(options)
     return options
 

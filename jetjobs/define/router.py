@@ -21,7 +21,7 @@ from jetjobs.model.durations import Duration
 from jetjobs.model.errors import DefinitionError, UnknownTask
 from jetjobs.model.public import public
 from jetjobs.model.schedule.schedule import Schedule
-from jetjobs.model.wire.validation import check_token
+from jetjobs.model.wire.validation import WEBHOOKS, check_queue, check_task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +50,7 @@ class Router:
     """The tasks of one module, with a default queue. It opens no connection and reads no settings."""
 
     def __init__(self, *, queue: str = "default") -> None:
-        self.default_queue = check_token("queue", queue)
+        self.default_queue = check_queue(queue)
         self.tasks: dict[str, Task[Any, Any]] = {}
         """By name. A task with aliases is here under each of its names."""
         self.declared_schedules: dict[str, Schedule] = {}
@@ -85,8 +85,11 @@ class Router:
                 raise DefinitionError(f"a task must be a function, not {function!r}")
             kinds = (AsyncFlowTask, SyncFlowTask) if returns_flow(function) else (AsyncTask, SyncTask)
             kind = kinds[0] if inspect.iscoroutinefunction(function) else kinds[1]
-            sends = (self.send, self.send_sync, self._send_chain)
-            task = cast("Task[Any, Any]", kind(function, *sends, options, self._declare))
+            made = kind(function, self.send, self.send_sync, options, self._declare, self._send_chain)  # type: ignore[var-annotated]
+            task = cast("Task[Any, Any]", made)
+            check_queue(task.queue)
+            for name in task.names:
+                check_task(name)
             self._add(task)
             return task
 
@@ -140,9 +143,10 @@ class Router:
 
     @property
     def task_queues(self) -> list[str]:
-        """The queues that the tasks and their schedules are declared for."""
+        """The queues that the tasks and their schedules are declared for. A worker must name that of webhooks."""
         schedules = self.declared_schedules.values()
-        return sorted({task.queue for task in self.tasks.values()} | {schedule.queue for schedule in schedules})
+        queues = {task.queue for task in self.tasks.values()} | {schedule.queue for schedule in schedules}
+        return sorted(queues - {WEBHOOKS})
 
     def _add(self, *tasks: Task[Any, Any]) -> None:
         """Add the tasks here and to all routers that include this one; none of them if one name is taken."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
+from jetjobs.jetstream.audit_log import AuditLog
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.jobs.checkpoints import Checkpoints
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
@@ -19,8 +20,10 @@ from jetjobs.jetstream.messages.publisher import Publisher
 from jetjobs.jetstream.queues.queue_state import lane_states, pause_of
 from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
+from jetjobs.jetstream.tokens import Tokens
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
+from jetjobs.jetstream.webhooks import Webhooks
 from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.errors import AccessDenied
@@ -51,13 +54,18 @@ class JetStreamClient:
         self.locator = JobLocator(
             self.connection, self.publisher, self.results, self.dead, self.payloads, self.names
         )
+        self.webhooks = Webhooks(
+            self.connection, self.publisher, self.names, self.locator, settings.queues, observe
+        )
         self.result_waiter = ResultWaiter(
             self.connection, self.names, self.payloads, self.results, self.dead, self.locator, self.waiting_reason
         )
         self.max_attempts: Callable[[str], int] = lambda task: 0
         """How many attempts the jobs of a task may have, as the app declares it; 0 if it does not declare it."""
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
+        self.audit = AuditLog(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, self.names)
+        self.tokens = Tokens(self.connection, self.publisher, self.names, self.audit, self.server_clock)
         self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
 

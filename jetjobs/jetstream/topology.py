@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
@@ -61,14 +62,16 @@ class TopologyChange(Record):
 def plan(names: Names, queues: Iterable[str], settings: QueueSettings, replicas: int = 1) -> list[TopologyItem]:
     """Everything that the namespace needs for `queues`. Does not read from the server."""
     shared = {"storage": settings.storage, "num_replicas": settings.replicas or replicas}
+    dead = {"description": "jetjobs dead letters", "max_msgs_per_subject": 1, **shared}
+    audit = {"description": "jetjobs audit", "deny_delete": True, "deny_purge": True, **shared}
+    buckets = (
+        names.running_bucket, names.locks_bucket, names.cancelled_bucket, names.workers_bucket,
+        names.checkpoints_bucket, names.schedules_bucket, names.tokens_bucket,
+    )  # fmt: skip
     wanted = [
-        _dead(names, settings, shared),
-        _bucket(names.running_bucket, shared),
-        _bucket(names.locks_bucket, shared),
-        _bucket(names.cancelled_bucket, shared),
-        _bucket(names.workers_bucket, shared),
-        _bucket(names.checkpoints_bucket, shared),
-        _bucket(names.schedules_bucket, shared),
+        _log("dead-letter", names.dead_stream, names.dead_filter, settings.dead_max_age, dead),
+        _log("audit", names.audit_stream, names.audit(">"), settings.audit_max_age, audit),
+        *(_bucket(bucket, shared) for bucket in buckets),
         _payloads(names, shared),
     ]
     for queue in sorted(set(queues)):
@@ -123,20 +126,19 @@ def _lane(names: Names, queue: str, lane: str, settings: QueueSettings) -> Topol
     return TopologyItem("lane", f"lane {queue}/{lane}", stream, lane, config)
 
 
-def _dead(names: Names, settings: QueueSettings, shared: dict[str, Any]) -> TopologyItem:
+def _log(what: str, stream: str, subjects: str, max_age: timedelta, more: dict[str, Any]) -> TopologyItem:
+    """A stream whose messages stay until they are older than `max_age`."""
     config = {
-        "name": names.dead_stream,
-        "description": "jetjobs dead letters",
-        "subjects": [names.dead_filter],
+        "name": stream,
+        "subjects": [subjects],
         "retention": "limits",
         "discard": "old",
-        "max_age": int(settings.dead_max_age.total_seconds() * api.NS),
-        "max_msgs_per_subject": 1,
+        "max_age": int(max_age.total_seconds() * api.NS),
         "allow_direct": True,
         "metadata": {LAYOUT: n.WIRE_VERSION},
-        **shared,
+        **more,
     }
-    return TopologyItem("stream", f"dead-letter stream {names.dead_stream}", names.dead_stream, "", config)
+    return TopologyItem("stream", f"{what} stream {stream}", stream, "", config)
 
 
 def _bucket(bucket: str, shared: dict[str, Any]) -> TopologyItem:

@@ -111,9 +111,9 @@ class SettleFailed(Record):
     task: str
     job_id: str
     error: str
-    kind: Literal["outcome", "record"] = "outcome"
+    kind: Literal["outcome", "record", "webhook"] = "outcome"
     """outcome: the delivery is not acked, and the job is delivered again. record: storage was full, and a job that
-    succeeded was acked without a record.
+    succeeded was acked without a record. webhook: this user may not store the job's webhook, and it is lost.
     """
 
 

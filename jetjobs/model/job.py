@@ -149,6 +149,8 @@ class JobStatus(Record):
     """The headers that the caller set, of a live or dead job. Lists leave them out."""
     arguments: Any = None
     """The arguments of a live or dead job as JSON, secrets masked; text if they are stored elsewhere."""
+    callback: str | None = None
+    """The URL that is called when the job has ended, of a live or dead job. Lists leave it out."""
 
 
 def lineage_of(headers: Mapping[str, str]) -> tuple[str | None, str | None]:

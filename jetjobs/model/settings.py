@@ -24,6 +24,9 @@ from pydantic import (
 from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.public import public
+from jetjobs.model.webhooks.endpoint import check_host, check_pattern
+from jetjobs.model.webhooks.message import read_key
+from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.namespaces import check_namespace
 
 # Up to the last @, because a password may contain @ or a slash. The scheme is optional.
@@ -200,6 +203,8 @@ class QueueSettings(_Group):
     unknown_task_grace: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(minutes=10)
     """How long a job whose task no running worker knows waits before it is dead-lettered."""
     dead_max_age: Positive = timedelta(days=30)
+    audit_max_age: Positive = timedelta(days=90)
+    """How long entries of the audit are kept."""
 
 
 @public("jetjobs")
@@ -224,6 +229,51 @@ class ObserveSettings(_Group):
     log_format: Literal["auto", "console", "json"] = "auto"
 
 
+def _keys(value: Any) -> Any:
+    """One or two keys for one endpoint: as a list, or as text separated by spaces."""
+    shown = value.get_secret_value() if isinstance(value, SecretStr) else value
+    texts = shown.split() if isinstance(shown, str) else shown
+    if not isinstance(texts, list | tuple) or len(texts) > 2:
+        raise ValueError("use one key, or two while one replaces the other")
+    keys = [text.get_secret_value() if isinstance(text, SecretStr) else str(text) for text in texts]
+    for key in keys:
+        read_key(key)
+    return keys
+
+
+def _by_endpoint(value: Any) -> Any:
+    """Keys by endpoint, as a mapping or as JSON, which a variable of the environment has."""
+    found = read_json(value) if isinstance(value, str) else value
+    if not isinstance(found, Mapping) or not all(found.values()):
+        raise ValueError('use a table of keys by endpoint: {"https://example.com/hooks": "whsec_..."}')
+    return {check_pattern(str(entry)): keys for entry, keys in found.items()}
+
+
+def _hosts(value: Any) -> Any:
+    """Hosts as a list, or as text separated by commas."""
+    entries = value.split(",") if isinstance(value, str) else value
+    return [check_host(str(entry)) for entry in entries if entry] if isinstance(entries, list | tuple) else entries
+
+
+Keys = Annotated[tuple[SecretStr, ...], BeforeValidator(_keys)]
+
+
+@public("jetjobs")
+class WebhookSettings(_Group):
+    """How webhooks are signed, and where they may be sent."""
+
+    secrets: Annotated[Mapping[str, Keys], BeforeValidator(_by_endpoint)] = {}
+    """The keys of each endpoint, a host or the beginning of a URL. With two keys there are two signatures."""
+    default_secret: Keys = ()
+    """The keys of all other endpoints. Without keys nothing is sent to them."""
+    allow_hosts: Annotated[tuple[str, ...], BeforeValidator(_hosts)] = ()
+    """Hosts that may have a private address: a name, `*.NAME` or an address, with or without a port."""
+    timeout: Positive = timedelta(seconds=10)
+    """How long one delivery may take, from the lookup of the name to the answer."""
+    tls_ca: FilePath | None = None
+    """Path of a file with the CA certificates to trust. Not set: those of the system."""
+
+
 @public("jetjobs")
 class Settings(_Group):
     """All settings. `Settings()` connects to a server on this machine."""
@@ -236,6 +286,7 @@ class Settings(_Group):
     queues: QueueSettings = QueueSettings()
     worker: WorkerSettings = WorkerSettings()
     observe: ObserveSettings = ObserveSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
 
 def build_settings(values: dict[str, Any], sources: Mapping[str, str] | None = None) -> Settings:

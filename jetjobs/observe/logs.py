@@ -77,11 +77,19 @@ _LINES: dict[type[Event], tuple[int, str, str]] = {
         "a thread is still running after its time limit: use time limits inside the task, or isolation",
     ),
 }
-_RECORD_DROPPED = (
-    logging.ERROR,
-    "job.record_dropped",
-    "storage is full: the record of a successful job was not stored",
-)
+_SETTLE_LINES = {
+    "outcome": _LINES[SettleFailed],
+    "record": (
+        logging.ERROR,
+        "job.record_dropped",
+        "storage is full: the record of a successful job was not stored",
+    ),
+    "webhook": (
+        logging.ERROR,
+        "job.webhook_dropped",
+        "the webhook of a job was not stored: a permission is missing",
+    ),
+}
 
 
 def log_event(event: Event) -> None:
@@ -103,8 +111,8 @@ def log_event(event: Event) -> None:
 
 
 def _log_line(event: Event, fields: Mapping[str, Any]) -> None:
-    dropped = isinstance(event, SettleFailed) and event.kind == "record"
-    level, kind, text = _RECORD_DROPPED if dropped else _LINES[type(event)]
+    line = _SETTLE_LINES[event.kind] if isinstance(event, SettleFailed) else _LINES[type(event)]
+    level, kind, text = line
     if _log.isEnabledFor(level):
         _log.log(level, text, extra={"event": kind, **fields})
 

@@ -286,8 +286,9 @@ _BY_QUEUE = (
     ("unexpected_redeliveries", "Deliveries of a job that was already delivered"),
     ("settle_errors", "Outcomes that could not be stored"),
     ("records_dropped", "Successful jobs whose record was not stored"),
+    ("webhooks_dropped", "Jobs whose webhook this user may not store"),
 )
-_SETTLE_FAILED = {"outcome": "settle_errors", "record": "records_dropped"}
+_SETTLE_FAILED = {"outcome": "settle_errors", "record": "records_dropped", "webhook": "webhooks_dropped"}
 
 
 def _histogram(

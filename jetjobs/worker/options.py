@@ -11,10 +11,15 @@ from typing import Any
 
 from jetjobs.define.context import Middleware
 from jetjobs.model.error_classification import Classifier
+from jetjobs.model.errors import ConfigError
 from jetjobs.worker.lifespan import Lifespan
 
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Starts a background task that the worker waits for when it stops."""
+
+
+MAX_NAME = 100
+"""Characters of a worker's name. It is part of every record of its jobs."""
 
 
 class Phase(StrEnum):
@@ -45,6 +50,12 @@ class WorkerOptions:
     middlewares: Sequence[Middleware] = ()
     lifespans: Sequence[Lifespan] = field(default_factory=tuple)
     classifiers: Mapping[type[BaseException], Classifier] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.name) > MAX_NAME or not self.name.isprintable():
+            raise ConfigError(
+                f"invalid worker name {self.name[:40]!r}", hint=f"use up to {MAX_NAME} printable characters"
+            )
 
 
 def default_name() -> str:

@@ -172,7 +172,9 @@ def test_pause_asks_for_a_reason_and_the_same_key_resumes(shell: Shell, worker: 
         terminal.press("quit?" + ESCAPE)  # q is text here
         terminal.wait_for_screen("nothing was changed")
         assert pause() is None
-        terminal.press("Pdisk full" + ENTER)
+        terminal.press("P")
+        terminal.wait_for_screen("reason: _")
+        terminal.press("disk full" + ENTER)
         terminal.wait_for_screen("queue mail is paused", "paused   ")
         found = pause()
         assert found is not None
@@ -266,3 +268,23 @@ def test_a_signal_that_ends_top_restores_the_terminal(
         terminal.popen.send_signal(ending)
         assert terminal.end(40) == -ending
         assert terminal.text.rstrip().endswith("\x1b[?1049l")
+
+
+def test_keys_pasted_with_the_one_that_asks_confirm_nothing(shell: Shell, worker: Process) -> None:
+    job_id = enqueue(shell, "count", "until=never")
+    running(shell, job_id)
+    with top(shell) as terminal:
+        terminal.wait_for_screen(job_id[-10:])
+        for keys, answer in (("P" + ENTER, "reason"), (TAB + "cY", "cancel"), ("cy", "cancel")):
+            terminal.press(keys)
+            terminal.wait_for_screen(answer)
+            terminal.press(ESCAPE)
+            terminal.wait_for_screen("nothing was changed", without="?  y")
+    assert shell.json("jobs", "show", job_id)["state"] == "running"
+    assert {one["state"] for one in shell.json("queues", "list")["items"]} == {"running"}
+
+
+def test_keys_typed_before_the_screen_opens_count(shell: Shell, worker: Process) -> None:
+    with shell.terminal("top") as terminal:
+        terminal.press("q")
+        assert terminal.end(60) == 0

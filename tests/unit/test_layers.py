@@ -47,14 +47,30 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
+        "audit_log": frozenset({"transport", "messages"}),
+        "tokens": frozenset({"transport", "messages", "audit_log"}),
         "wire_version": frozenset({"transport", "queues"}),
         "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
+        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
         "client": frozenset(
-            {"transport", "messages", "jobs", "schedules", "queues", "workers", "wire_version", "topology"}
+            {
+                "transport",
+                "messages",
+                "jobs",
+                "schedules",
+                "queues",
+                "workers",
+                "wire_version",
+                "topology",
+                "audit_log",
+                "tokens",
+                "webhooks",
+            }
         ),
     },
     "worker": {
         "lifespan": frozenset(),
+        "webhooks": frozenset(),
         "options": frozenset({"lifespan"}),
         "attempt": frozenset(),
         "unawaited": frozenset({"attempt"}),
@@ -95,6 +111,7 @@ CONFINED = {
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "rich": ("jetjobs.cli.",),
     "uvloop": ("jetjobs.cli.",),
+    "h11": ("jetjobs.worker.webhooks.http_post.",),
 }
 
 API = "jetjobs.jetstream.transport.api"

@@ -240,13 +240,14 @@ def test_the_history_of_rates_counts_every_job_of_the_last_minute(steps: list[tu
 def test_every_queue_is_read_in_turn_and_those_on_the_screen_each_time() -> None:
     names = [f"q{i:03}" for i in range(500)]
     visible = names[100:120]
-    read_at: dict[str, int] = {}
-    for number in range(1, 18):
+    read_at = dict.fromkeys(due_queues(names, visible, {}), 1)
+    assert read_at.keys() == set(names)  # the first update shows all of them
+    for number in range(2, 18):
         chosen = due_queues(names, visible, read_at)
         assert len(chosen) == QUEUES_AT_ONCE
         assert chosen[:20] == visible
         read_at |= dict.fromkeys(chosen, number)
-    assert read_at.keys() == set(names)
+    assert min(read_at.values()) > 1
     assert due_queues(names[:3], ["gone", "q001"], {}) == ["q001", "q000", "q002"]
 
 

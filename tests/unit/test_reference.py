@@ -18,7 +18,7 @@ PHASES = ("started", "ready", "recycling", "quiet", "stopped")
 MADE_UP = {
     "job.{event.outcome}": {f"job.{outcome}" for outcome in _OUTCOMES},
     "worker.{event.phase}": {f"worker.{phase}" for phase in PHASES},
-    "{kind}": {"job.record_dropped", *(kind for _, kind, _ in _LINES.values())},
+    "{kind}": {"job.record_dropped", "job.webhook_dropped", *(kind for _, kind, _ in _LINES.values())},
 }
 """Events whose names are put together, and what they can be."""
 

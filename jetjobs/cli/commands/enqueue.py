@@ -50,6 +50,9 @@ async def enqueue(
     job_id: Annotated[
         str | None, typer.Option("--id", help="Id of the job. [default: generated]", metavar="ID")
     ] = None,
+    callback: Annotated[
+        str | None, typer.Option(help="Call this URL when the job has ended: a webhook.", metavar="URL")
+    ] = None,
     count: Annotated[int, typer.Option("-n", help="Number of copies.", min=1, max=1_000_000, metavar="N")] = 1,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")] = False,
     wait_for: Annotated[
@@ -64,6 +67,7 @@ async def enqueue(
         "priority": priority,
         "key": key,
         "job_id": job_id,
+        "callback": callback,
         "delay": optional(read_duration, "--delay", delay),
         "run_at": optional(read_time, "--at", at),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -190,7 +191,7 @@ def init(
     for file in FILES:
         out.data(str(folder / file))
     if not out.quiet:
-        change = f"cd {folder} && " if folder != Path() else ""
+        change = f"cd {shlex.quote(str(folder))} && " if folder != Path() else ""
         out.note(f"created app {name}; next: {change}jetjobs dev")
     return DONE
 

@@ -25,7 +25,7 @@ commands = typer.Typer()
 
 _TIMES = ("enqueued_at", "due_at", "started_at", "ended_at")
 _FACTS = ("queue", "task", "lane", "attempt", "crashes", "worker")
-_ORIGIN = ("schedule", "scheduled_time", "parent", "root", "key")
+_ORIGIN = ("schedule", "scheduled_time", "parent", "root", "key", "callback")
 
 
 @commands.command()

@@ -135,7 +135,7 @@ def _row(task: TaskInfo, schedules: list[Schedule]) -> list[str]:
         known.queue if known is not None else "-",
         str(len(task.workers)) + (" (differ)" if len(task.versions) > 1 else ""),
         str(known.retry.get("max_attempts", "-")) if known is not None else "-",
-        show_duration(known.timeout) if known is not None and known.timeout is not None else "-",
+        show_duration(known.timeout) if known is not None and known.timeout is not None else "default",
         str(len(schedules)),
         known.signature if known is not None else "-",
     ]
@@ -176,7 +176,14 @@ def _facts(task: TaskDefinition) -> list[tuple[str, str]]:
     found += [("secret", ", ".join(task.secret))] if task.secret else []
     found += [("retry", _policy(task.retry))]
     found += [(key, ", ".join(task.retry[key])) for key in ("retry_on", "dead_on") if task.retry.get(key)]
-    found += [("timeout", show_duration(task.timeout) if task.timeout is not None else "none")]
+    found += [
+        (
+            "timeout",
+            show_duration(task.timeout)
+            if task.timeout is not None
+            else "worker.timeout of the worker (default 5m)",
+        )
+    ]
     found += [("result", f"stored for {show_duration(task.result_ttl)}" if task.store_result else "not stored")]
     limit = f", at most {task.memory_limit / 2**20:.0f} MiB" if task.memory_limit is not None else ""
     found += [("isolation", task.isolation + limit)] if task.isolation != "none" else []

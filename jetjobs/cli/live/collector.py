@@ -23,7 +23,7 @@ from jetjobs.model.views.queue_info import QueueState
 from jetjobs.model.views.worker_info import WorkerRecord
 
 QUEUES_AT_ONCE = 50
-"""How many queues one update reads: those on the screen, and the others in turn."""
+"""How many queues one update reads: those on the screen, and the others in turn. The first one reads all."""
 LETTERS = 200
 JOBS = 50
 ARGUMENTS = 5_000
@@ -66,7 +66,9 @@ class Collector:
             for gone in known.keys() - set(names):
                 del known[gone]
         chosen = due_queues(names, visible, self._read_at)
-        await asyncio.gather(*(self._read_queue(name, workers) for name in chosen))
+        for first in range(0, len(chosen), QUEUES_AT_ONCE):
+            some = chosen[first : first + QUEUES_AT_ONCE]
+            await asyncio.gather(*(self._read_queue(name, workers) for name in some))
 
     async def _read_queue(self, name: str, workers: Sequence[WorkerRecord]) -> None:
         before = self._states.get(name)
@@ -172,7 +174,8 @@ class Collector:
 
 
 def due_queues(names: Sequence[str], visible: Sequence[str], read_at: Mapping[str, int]) -> list[str]:
-    """The queues to read now: those on the screen and then those that were read longest ago, up to the limit.
+    """The queues to read now: those on the screen, those that were never read, and those that were read longest
+    ago, up to the limit.
 
     >>> due_queues(["a", "b", "c"], ["c"], {"a": 1})
     ['c', 'b', 'a']
@@ -180,4 +183,5 @@ def due_queues(names: Sequence[str], visible: Sequence[str], read_at: Mapping[st
     there = set(names)
     shown = [name for name in dict.fromkeys(visible) if name in there]
     others = sorted(there - set(shown), key=lambda name: (read_at.get(name, 0), name))
-    return [*shown, *others][: max(QUEUES_AT_ONCE, len(shown))]
+    unread = sum(name not in read_at for name in others)
+    return [*shown, *others][: max(QUEUES_AT_ONCE, len(shown) + unread)]

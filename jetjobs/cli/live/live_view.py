@@ -11,6 +11,7 @@ from jetjobs.cli.live.collector import Collector
 from jetjobs.cli.live.frame import Frame, frame
 from jetjobs.cli.live.snapshot import Content, Data, Snapshot
 from jetjobs.cli.live.view_state import (
+    ENTER,
     Action,
     Cancel,
     Extent,
@@ -30,6 +31,7 @@ SHORTEST_S = 0.2
 """The shortest time between two reads."""
 NOTE_S = 6.0
 """How long the outcome of an action is shown."""
+CONFIRMING = ("y", "Y", ENTER)
 CANCEL_S = 3.0
 """How long a cancel waits for a running job to end."""
 
@@ -118,9 +120,9 @@ class LiveView:
                         due = time.monotonic() + self._refresh_s
                         snapshot = await collector.snapshot(self._visible)
                         self._snapshot = snapshot.only(self._queue, self._task)
+                        self._answered_at, self._failed = time.monotonic(), False
                     place = self._view.page.place
                     self._content, self._place = await collector.content(self._view.page), place
-                    self._answered_at, self._failed = time.monotonic(), False
                 except BrokerError:
                     self._failed = True
                 self._changed.set()
@@ -135,7 +137,7 @@ class LiveView:
         if self._view != self._drawn:  # several keys arrived at once: each acts on what the one before has opened
             self._frame()
         prompt, reads = self._view.prompt, self._screen.reads
-        if prompt is not None and key == "y" and prompt.action is not None and reads == self._asked_in:
+        if prompt is not None and prompt.action is not None and key in CONFIRMING and reads == self._asked_in:
             return  # pasted: the question was not seen
         before = self._view.page.place
         self._view, action = press(self._view, key, self._extent)
@@ -179,5 +181,5 @@ class LiveView:
             await app.queues.pause(action.queue, reason=action.reason, by=by)
             self._say(f"queue {action.queue} is paused")
         elif isinstance(action, ResumeQueue):
-            resumed = await app.queues.resume(action.queue)
+            resumed = await app.queues.resume(action.queue, by=by, reason="from jetjobs top")
             self._say(f"queue {action.queue} {'is resumed' if resumed else 'was not paused'}")

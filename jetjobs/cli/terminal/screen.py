@@ -93,9 +93,8 @@ class Screen:
             self._handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with contextlib.suppress(termios.error, OSError, ValueError):
             # Raises if stdin is not a terminal: keys are then unavailable.
-            before = termios.tcgetattr(sys.stdin.fileno())
-            tty.setcbreak(sys.stdin.fileno())
-            self._before = before
+            self._before = termios.tcgetattr(sys.stdin.fileno())
+            tty.setcbreak(sys.stdin.fileno(), termios.TCSADRAIN)  # keeps what was typed before
         self._held = [_Held(name) for name in ("stdout", "stderr") if getattr(sys, name).isatty()]
         self._write(_ENTER)
         return self

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jetjobs.jetstream.jobs.dead_letters import DeadLetters
+from jetjobs.jetstream.jobs.dead_letters import DeadLetters, read_cause
 from jetjobs.jetstream.jobs.results import Results
 from jetjobs.jetstream.jobs.status import dead_status, done_status, live_status, with_sent
 from jetjobs.jetstream.messages.codec import header_number, identify, read_replays, run_of
@@ -68,6 +68,19 @@ class JobLocator:
             and live.headers.get(h.RUN) == job.run
             and header_number(live.headers, h.HOP, 0) > job.hop
         )
+
+    async def end_of(self, job: Job) -> dict[str, Any] | None:
+        """How this run of the job ended: its done record, or the cause of its dead letter with `"state": "dead"`.
+        None if it has neither."""
+        done, dead = await asyncio.gather(
+            self._results.get(job.queue, job.task, job.id), self._dead.get(job.queue, job.task, job.id)
+        )
+        record = read_record(done.data) if done is not None else {}
+        if record.get("run") == job.run:
+            return record
+        if dead is not None and dead.headers.get(h.RUN) == job.run:
+            return {"state": "dead", **read_cause(dead.headers)}
+        return None
 
     async def mark_alone(self, job: Job) -> None:
         """Record that no other job starts while this message runs: if its worker dies, this job is the cause."""

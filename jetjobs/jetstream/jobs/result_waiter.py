@@ -106,11 +106,7 @@ class ResultWaiter:
     async def _succeeded(self, handle: JobReference, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """Record and result of a job that succeeded. Raises the outcome of one that did not."""
         if not handle.stores_result:
-            raise ResultExpired(
-                f"task {handle.task!r} does not store results",
-                job_id=handle.id,
-                hint="declare it with store_result=True",
-            )
+            raise _not_stored(handle)
         give_up = time.monotonic() + timeout_s
         record = await self._record(handle, timeout_s)
         if record["state"] == "cancelled":
@@ -126,6 +122,8 @@ class ResultWaiter:
                 traceback=str(record.get("traceback") or ""),
                 job_id=handle.id,
             )
+        if record.get("result_stored") is False:
+            raise _not_stored(handle)
         if record["state"] != "succeeded" or not {"result", "result_object"} & record.keys():
             raise ResultError(f"job {handle.id} has a record that cannot be read", job_id=handle.id)
         return record, await self._result(handle, record, give_up)
@@ -269,6 +267,11 @@ class ResultWaiter:
         record = read_record(data)
         if pushed is not None and not pushed.done() and "state" in record:
             pushed.set_result(record)
+
+
+def _not_stored(handle: JobReference) -> ResultExpired:
+    hint = "declare it with store_result=True"
+    return ResultExpired(f"task {handle.task!r} does not store results", job_id=handle.id, hint=hint)
 
 
 def _is_run(record: dict[str, Any], handle: JobReference) -> bool:

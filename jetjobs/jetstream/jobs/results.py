@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii
 
+from jetjobs.jetstream.messages.codec import header_number
 from jetjobs.jetstream.messages.get import StoredMessage, last_on
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
 from jetjobs.jetstream.transport.connection import Connection
@@ -18,6 +21,8 @@ from jetjobs.model.wire.subjects import Names, kv_stream, kv_subject
 
 CANCELLED_TTL_S = 3600
 """How long the record of a cancelled job is kept. A process that cancels need not know the task's `result_ttl`."""
+MAX_KEEP_S = 3650 * 86400
+"""The longest time for which a job may have its record kept: ten years, the limit of `result_ttl`."""
 MARK_TTL_S = 86400
 """How long a cancel mark is kept: longer than a message of the job can reappear after a server failure."""
 MAX_REPLY = 512
@@ -28,7 +33,7 @@ _INBOX = re.compile(r"_INBOX[\w-]*(\.[\w-]+)+", re.ASCII)
 
 def success_record(
     job: Job,
-    result: bytes,
+    result: bytes | None,
     worker: str,
     started_at: float,
     ended_at: float,
@@ -38,6 +43,7 @@ def success_record(
     """The record of a success. Formatted without json.dumps, because this runs for every job.
 
     `kept_as` names the object with a result that is too large for the record. `secret` lists the secret fields.
+    Without a result the record says that the task stores none.
     """
     replay = job.headers.get(h.REPLAY)
     return (
@@ -55,8 +61,8 @@ def success_record(
         + (_tick(job.headers) if h.OF_SCHEDULE in job.headers else b"")
         + (_line(job.headers) if h.PARENT in job.headers else b"")
         + (b'"secret":%b,' % quote(secret) if secret else b""),
-        b"result_object" if kept_as else b"result",
-        quote(kept_as) if kept_as else result,
+        b"result_object" if kept_as else b"result" if result is not None else b"result_stored",
+        quote(kept_as) if kept_as else result if result is not None else b"false",
     )
 
 
@@ -86,10 +92,18 @@ def cancelled_record(
     return json.dumps(record).encode()
 
 
+def kept_s(job: Job, ttl_s: int) -> int:
+    """How long the record of the job is kept: `ttl_s`, or longer if the job requests that."""
+    if h.KEEP not in job.headers:
+        return ttl_s
+    wanted_s: float = header_number(job.headers, h.KEEP, 0)
+    return max(ttl_s, min(math.ceil(wanted_s), MAX_KEEP_S))
+
+
 def cancelled_ttl_s(job: Job) -> int:
     """How long the record of a cancelled job is kept. One that may be sent again with the same id and run keeps it
     as long as its cancel mark, which would cancel it again."""
-    return MARK_TTL_S if h.KEEP in job.headers else CANCELLED_TTL_S
+    return kept_s(job, MARK_TTL_S) if h.KEEP in job.headers else CANCELLED_TTL_S
 
 
 def _tick(headers: Mapping[str, str]) -> bytes:
@@ -126,14 +140,13 @@ class Results:
         self._connection = connection
         self._publisher = publisher
         self._names = names
-        self._first: dict[int, bytes] = {}
         self._places: dict[str, tuple[str, str]] = {}
 
     async def put(self, job: Job, record: bytes, ttl_s: int, timeout_s: float, owned: Callable[[], bool]) -> bytes:
         """Store the record, unless the run has one. Returns the record that is stored, confirmed."""
         stream, prefix = self._places.get(job.queue) or self._place(job.queue)
         subject = f"{prefix}{job.task}.{job.id}"
-        headers = self._first.get(ttl_s) or self._first.setdefault(ttl_s, _guard(ttl_s, 0))
+        headers = _first(ttl_s)
         while True:
             try:
                 await self._publisher.store(
@@ -164,6 +177,12 @@ class Results:
             and len(record) <= self._connection.max_payload
         ):
             self._connection.post(job.reply, record)
+
+
+@functools.lru_cache(256)  # bounded, because the headers of a job may choose the time
+def _first(ttl_s: int) -> bytes:
+    """The headers of the first record of an id."""
+    return _guard(ttl_s, 0)
 
 
 def _guard(ttl_s: int, expected: int) -> bytes:

@@ -94,9 +94,10 @@ def _priority(headers: Mapping[str, str], lane: str) -> str | None:
 
 
 def with_sent(status: JobStatus, message: StoredMessage) -> JobStatus:
-    """The status with what the caller has sent: headers and arguments. Lists leave them out."""
+    """The status with what the caller has sent: headers, arguments and callback. Lists leave them out."""
     headers = {k: v for k, v in message.headers.items() if not k.lower().startswith(h.OWN_PREFIXES)}
-    return replace(status, headers=headers, arguments=shown_arguments(message.data, message.headers))
+    arguments, callback = shown_arguments(message.data, message.headers), message.headers.get(h.CALLBACK)
+    return replace(status, headers=headers, arguments=arguments, callback=callback)
 
 
 def _key(job_id: str) -> str | None:

@@ -33,6 +33,7 @@ _KEPT = frozenset(
         h.SCHEDULED_TIME,
         h.OVERLAP,
         h.PARKED,
+        h.CALLBACK,
         h.KEEP,
     }
 )

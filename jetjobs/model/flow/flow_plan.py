@@ -34,7 +34,8 @@ MAX_STEP_HEADERS: Final = 24 * 1024
 _WHOLE, _GATES, _JOBS = "~flow", "~gates", "~jobs"
 
 
-_RETURNED = b"\0"
+RETURNED: Final = b"\0"
+"""The first byte of a flow in place of a result. No JSON begins with it."""
 
 
 class PlannedJob(NamedTuple):
@@ -265,13 +266,13 @@ class FlowPlan:
 
 
 def write_returned(plan: FlowPlan) -> bytes:
-    """A flow in place of the result of a job. It begins with a byte that JSON cannot have."""
-    return _RETURNED + plan.to_json()
+    """A flow in place of the result of a job."""
+    return RETURNED + plan.to_json()
 
 
 def read_returned(result: bytes) -> FlowPlan | None:
     """The flow in place of a result; None for a result. ValueError for a flow that cannot be read."""
-    return FlowPlan.from_json(result[len(_RETURNED) :]) if result[:1] == _RETURNED else None
+    return FlowPlan.from_json(result[len(RETURNED) :]) if result[:1] == RETURNED else None
 
 
 def _followed(step: PlannedStep, on_failed: str) -> bool:

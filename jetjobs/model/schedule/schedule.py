@@ -26,7 +26,7 @@ from jetjobs.model.public import public
 from jetjobs.model.schedule.cron import Cron, zone_of
 from jetjobs.model.wire.ids import key_token
 from jetjobs.model.wire.subjects import Priority
-from jetjobs.model.wire.validation import check_schedule_name, check_token
+from jetjobs.model.wire.validation import check_queue, check_schedule_name, check_task
 
 MAX_ARGUMENTS = 64 * 1024
 MAX_JITTER = timedelta(hours=1)
@@ -114,8 +114,8 @@ class Schedule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     name: Annotated[str, AfterValidator(check_schedule_name)]
-    task: Annotated[str, AfterValidator(lambda token: check_token("task", token))]
-    queue: Annotated[str, AfterValidator(lambda token: check_token("queue", token))] = "default"
+    task: Annotated[str, AfterValidator(check_task)]
+    queue: Annotated[str, AfterValidator(check_queue)] = "default"
     args: dict[str, Any] = Field(default={}, repr=False)
     """The arguments of the task, as JSON."""
     priority: Priority = "normal"

@@ -83,6 +83,12 @@ def _digest(data: bytes) -> str:
     return base64.b32encode(hashlib.sha256(data).digest())[:26].decode().lower()
 
 
+def webhook_id(*parts: str) -> str:
+    """The id of the webhook of one run of a job, the same for every process that stores it."""
+    digest = hashlib.sha256("\0".join(parts).encode()).digest()
+    return "w" + base64.b32encode(digest)[:26].decode().lower()
+
+
 def parse_id(job_id: str) -> JobId:
     """The tokens of a public id. Each id has exactly one interpretation."""
     keyed = _KEYED.fullmatch(job_id)

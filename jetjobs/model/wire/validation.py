@@ -7,6 +7,11 @@ from typing import Final, TypeGuard
 
 from jetjobs.model.errors import DefinitionError
 
+WEBHOOKS: Final = "webhooks"
+"""The queue of webhooks. Only jetjobs stores jobs there, and only workers that name it take them."""
+WEBHOOK_TASK: Final = "jetjobs_webhook"
+"""The built-in task that delivers them."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _KEY: Final = re.compile(r"[^\s\x00-\x1f\x7f.*>\ud800-\udfff]+(?:\.[^\s\x00-\x1f\x7f.*>\ud800-\udfff]+)*")
 """Any subject without wildcards."""
@@ -17,10 +22,24 @@ def check_token(what: str, token: str) -> str:
     if not is_token(token):
         near = suggest_token(token)
         raise DefinitionError(
-            f"invalid {what} name {token!r}",
+            f"invalid {what} name {token!r:.200}",
             hint="a name is 1 to 64 letters, digits, '-' or '_'" + (f"; use {near!r}" if near else ""),
         )
     return token
+
+
+def check_queue(queue: str) -> str:
+    """A queue for the jobs of an app. DefinitionError for an invalid name, and for the queue of webhooks."""
+    if queue == WEBHOOKS:
+        raise DefinitionError(f"queue {queue!r} is reserved for webhooks", hint="choose another name")
+    return check_token("queue", queue)
+
+
+def check_task(name: str) -> str:
+    """A task of an app. DefinitionError for an invalid name, and for that of the built-in task."""
+    if name == WEBHOOK_TASK:
+        raise DefinitionError(f"task {name!r} is reserved: it delivers webhooks", hint="choose another name")
+    return check_token("task", name)
 
 
 def suggest_token(text: object) -> str:

@@ -9,11 +9,13 @@ import contextlib
 import json
 import math
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
-from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s, success_record
+from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s, kept_s, success_record
 from jetjobs.jetstream.messages.codec import with_error, with_parking
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
@@ -97,6 +99,8 @@ class Settlement:
             await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
+        elif h.CALLBACK in job.headers:
+            await self._jetstream.webhooks.add_again(job, self._timeout_s)
         if attempt.doubt:
             if not await self._leases.until_compared(attempt):
                 return outcome  # another job may have its sequence now, and an ack would delete that one
@@ -130,55 +134,65 @@ class Settlement:
                 await self._jetstream.checkpoints.remove(attempt.checkpoint)
 
     async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
-        if outcome.result is None:
+        keep, calls = h.KEEP in job.headers, h.CALLBACK in job.headers
+        if outcome.result is None and not keep and not calls:
             return
         ended_at = self._clock.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
         task = self._tasks[job.task]
         ttl_s = math.ceil(task.result_ttl.total_seconds())
+        if keep:
+            ttl_s = kept_s(job, ttl_s)
         hidden = task.secret_in_result
         record = success_record(job, outcome.result, self._worker, started_at, ended_at, secret=hidden)
-        if len(record) > self._jetstream.connection.inline_limit:
-            times = (started_at, ended_at)
-            await self._succeed_large(attempt, job, outcome.result, times, ttl_s)
-            return
+        stored = record
         try:
-            await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+            if outcome.result is not None and len(record) > self._jetstream.connection.inline_limit:
+                times = (started_at, ended_at)
+                stored = record = await self._store_large(attempt, job, outcome.result, times, ttl_s)
+            elif outcome.result is not None or keep:
+                stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         except StorageFull as error:
+            if calls:
+                raise  # its webhook could not be stored either
             # The work is done: acknowledge without a record, which can free space.
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
+        if calls:
+            await self._call_back(attempt, job, read_record(stored))
 
-    async def _succeed_large(
+    async def _store_large(
         self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
-    ) -> None:
-        """Store the result in the object store, then the record that refers to it. If storage is full, store
-        neither."""
+    ) -> bytes:
+        """Store the result in the object store, then the record that refers to it. Returns the record that is
+        stored."""
         payloads, delivery = self._jetstream.payloads, attempt.delivery
         name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
         hidden = self._tasks[job.task].secret_in_result
         record = success_record(job, b"", self._worker, *times, kept_as=name, secret=hidden)
-        try:
-            await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
-            stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
-        except StorageFull as error:
-            self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
-            return
+        await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
+        stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         if read_record(stored).get("result_object") != name:
             # Another delivery of this run ended first, and its record stays.
             with contextlib.suppress(BrokerError):
                 await payloads.delete(name)
-        if job.reply:
-            self._jetstream.results.notify_producer(job, stored)
+        return stored
+
+    async def _call_back(self, attempt: Attempt, job: Job, end: Mapping[str, Any]) -> None:
+        """Store the webhook of a job that has ended. Its own end is stored by then, and its delivery not acked."""
+        await self._jetstream.webhooks.add(job, end, self._timeout_s, attempt.owned)
 
     async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
         ended_at = self._clock.time()
         started_at = _started_at(attempt, ended_at)
         record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
-        await self._jetstream.results.put(job, record, cancelled_ttl_s(job), self._timeout_s, attempt.owned)
+        ttl_s = cancelled_ttl_s(job)
+        stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
+        if h.CALLBACK in job.headers:
+            await self._call_back(attempt, job, read_record(stored))
 
     async def _reschedule(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed | Parked) -> Outcome:
         try:
@@ -238,8 +252,11 @@ class Settlement:
         failed = with_error(job, outcome.error, self._worker, now)
         letter = NewDeadLetter(failed, outcome, origin, self._worker, now, _started_at(attempt, now))
         await self._jetstream.dead.add(letter, self._timeout_s, attempt.owned)
+        end = _dead_record(job, outcome)
         if job.reply:
-            self._jetstream.results.notify_producer(job, _dead_record(job, outcome))
+            self._jetstream.results.notify_producer(job, json.dumps(end).encode())
+        if h.CALLBACK in job.headers:
+            await self._call_back(attempt, job, {**end, "at": now})
         if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
             # The job did not start this time, but an earlier delivery may have stored a checkpoint.
             with contextlib.suppress(BrokerError):
@@ -293,16 +310,14 @@ def _started_at(attempt: Attempt, now: float) -> float:
     return now - (time.monotonic() - attempt.started_at) if attempt.started_at else 0.0
 
 
-def _dead_record(job: Job, outcome: DeadLettered) -> bytes:
+def _dead_record(job: Job, outcome: DeadLettered) -> dict[str, Any]:
     error: ErrorInfo = outcome.error
-    return json.dumps(
-        {
-            "state": "dead",
-            "id": job.id,
-            "run": job.run,
-            "reason": str(outcome.reason),
-            "type": error.type,
-            "text": error.text,
-            "traceback": error.traceback,
-        }
-    ).encode()
+    return {
+        "state": "dead",
+        "id": job.id,
+        "run": job.run,
+        "reason": str(outcome.reason),
+        "type": error.type,
+        "text": error.text,
+        "traceback": error.traceback,
+    }

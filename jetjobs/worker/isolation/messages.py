@@ -33,6 +33,8 @@ def settings_data(settings: Settings | None) -> dict[str, Any] | None:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     return value.total_seconds() if isinstance(value, timedelta) else value

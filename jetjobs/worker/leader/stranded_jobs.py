@@ -23,6 +23,7 @@ from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, M
 from jetjobs.model.events import JobFinished, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
+from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.validation import is_token
@@ -120,11 +121,16 @@ class StrandedJobs:
         if message is None:
             return
         job, outcome = _read(queue, lane, message)
-        if not await jetstream.locator.was_settled(job):
+        if await jetstream.locator.was_settled(job):
+            if h.CALLBACK in job.headers:
+                await jetstream.webhooks.add_again(job)
+        else:
             now = jetstream.server_clock.time()
             failed = with_error(job, outcome.error, self._worker, now)
             letter = NewDeadLetter(failed, outcome, f"{message.subject} {sequence}", self._worker, now)
             await jetstream.dead.add(letter, _TIMEOUT_S, lambda: True)
+            if h.CALLBACK in job.headers:
+                await jetstream.webhooks.add_again(job)
             with contextlib.suppress(BrokerError):
                 await jetstream.checkpoints.forget(job.id, job.run)
             finished = JobFinished(queue, job.task, job.id, job.attempt, "dead_lettered", 0.0, 0.0, outcome.reason)

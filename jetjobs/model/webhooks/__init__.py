@@ -1,0 +1,1 @@
+"""Webhooks without I/O: endpoints, messages and signatures."""

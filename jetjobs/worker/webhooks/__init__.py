@@ -1,0 +1,1 @@
+"""The built-in task that delivers webhooks. It needs the extra `http`."""
