@@ -22,6 +22,7 @@ from jetjobs.enqueue import Enqueuer, Identity, enqueue_failed
 from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.topology_plan import plan as plan_topology
 from jetjobs.jetstream.transport import api
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
@@ -321,7 +322,7 @@ class JetJobs(Operations):
         await connection.api(api.ACCOUNT_INFO)
         settings = self.settings.queues
         queues, replicas = self.task_queues if queues is None else queues, 3 if connection.clustered else 1
-        wanted = topology.plan(self.jetstream.names, queues, settings, replicas)
+        wanted = plan_topology(self.jetstream.names, queues, settings, replicas)
         return await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
 
     async def provision(

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from jetjobs.admin.schedules import PutOptions, ScheduleInfo, Schedules
     from jetjobs.admin.workers import Workers
     from jetjobs.doctor.finding import Finding
+    from jetjobs.jetstream.audit_log import AuditLog
     from jetjobs.jetstream.queues.purge import Purged
-    from jetjobs.jetstream.topology import TopologyChange, TopologyItem
+    from jetjobs.jetstream.tokens import Tokens
+    from jetjobs.jetstream.topology import TopologyChange
+    from jetjobs.jetstream.topology_plan import TopologyItem
     from jetjobs.jetstream.workers.control_client import WorkerAnswers
     from jetjobs.model.flow.flow_status import FlowCancelAnswer, FlowCancelOutcome, FlowRetryAnswer
+    from jetjobs.model.views.audit import AuditEntry, AuditFilter, AuditPage
     from jetjobs.model.views.dead_letter import (
         DeadLetter,
         DeadLetterFilter,
@@ -30,9 +34,14 @@ if TYPE_CHECKING:
     from jetjobs.model.views.job_query import JobPage, JobQuery, ListedJob
     from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
     from jetjobs.model.views.task_info import TaskDefinition, TaskInfo, TaskVersion
+    from jetjobs.model.views.token import TokenInfo
     from jetjobs.model.views.worker_info import QueueSlots, RunningJob, WorkerRecord
 
 __all__ = [
+    "AuditEntry",
+    "AuditFilter",
+    "AuditLog",
+    "AuditPage",
     "CancelAnswer",
     "CancelOutcome",
     "DeadLetter",
@@ -67,6 +76,8 @@ __all__ = [
     "TaskDefinition",
     "TaskInfo",
     "TaskVersion",
+    "TokenInfo",
+    "Tokens",
     "TopologyChange",
     "TopologyItem",
     "WorkerAnswers",
@@ -85,16 +96,21 @@ _HOMES = {
     "jetjobs.admin.schedules": "PutOptions ScheduleInfo Schedules",
     "jetjobs.admin.workers": "Workers",
     "jetjobs.doctor.finding": "Finding",
+    "jetjobs.jetstream.audit_log": "AuditLog",
     "jetjobs.jetstream.queues.purge": "Purged",
-    "jetjobs.jetstream.topology": "TopologyChange TopologyItem",
+    "jetjobs.jetstream.tokens": "Tokens",
+    "jetjobs.jetstream.topology": "TopologyChange",
+    "jetjobs.jetstream.topology_plan": "TopologyItem",
     "jetjobs.jetstream.workers.control_client": "WorkerAnswers",
     "jetjobs.model.flow.flow_status": "FlowCancelAnswer FlowCancelOutcome FlowRetryAnswer",
+    "jetjobs.model.views.audit": "AuditEntry AuditFilter AuditPage",
     "jetjobs.model.views.dead_letter": "DeadLetter DeadLetterFilter DeadLetterGroup "
     "ReplayAnswer ReplayOptions ReplayOutcome",
     "jetjobs.model.views.job_changes": "CancelAnswer CancelOutcome MoveAnswer MoveOutcome",
     "jetjobs.model.views.job_query": "JobPage JobQuery ListedJob",
     "jetjobs.model.views.queue_info": "LaneState Pause QueueState",
     "jetjobs.model.views.task_info": "TaskDefinition TaskInfo TaskVersion",
+    "jetjobs.model.views.token": "TokenInfo",
     "jetjobs.model.views.worker_info": "QueueSlots RunningJob WorkerRecord",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

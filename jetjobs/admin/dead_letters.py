@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import IO, Any
@@ -15,6 +16,7 @@ from jetjobs.jetstream.jobs.dead_letters import read_letter
 from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.model.errors import DefinitionError, DeliveryError, JobAmbiguous, QueueNotFound
 from jetjobs.model.public import public
+from jetjobs.model.views.audit import DONE, UNCHANGED, filter_text
 from jetjobs.model.views.dead_letter import (
     DeadLetter,
     DeadLetterFilter,
@@ -27,6 +29,8 @@ from jetjobs.model.wire.ids import is_id
 from jetjobs.model.wire.subjects import DeadSubject
 
 EVERYTHING = DeadLetterFilter()
+_NAMED = 10
+"""Ids that the audit names if letters are replayed without a selection."""
 
 
 @public("jetjobs.admin")
@@ -97,12 +101,16 @@ class DeadLetters:
         arguments: Mapping[str, Any] | None = None,
     ) -> ReplayAnswer:
         """Enqueue the job again with its id and key, starting from its first attempt."""
-        try:
-            replayer = Replayer(self._jetstream, self._registry, ReplayOptions(by, reason, to_queue, arguments))
-            await replayer.check_queue()
-        except (DefinitionError, QueueNotFound) as error:
-            return ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
-        return await replayer.replay(letter)
+        async with self._jetstream.audit.action("dead.replay", letter.id, by=by, reason=reason) as outcome:
+            try:
+                options = ReplayOptions(by, reason, to_queue, arguments)
+                replayer = Replayer(self._jetstream, self._registry, options)
+                await replayer.check_queue()
+                answer = await replayer.replay(letter)
+            except (DefinitionError, QueueNotFound) as error:
+                answer = ReplayAnswer(letter, ReplayOutcome.REFUSED, str(error))
+            outcome.set(answer.outcome, answer.why)
+        return answer
 
     def replay_many(
         self,
@@ -113,13 +121,30 @@ class DeadLetters:
         to_queue: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         rate: float = 0.0,
+        selection: str = "",
     ) -> AsyncGenerator[ReplayAnswer, None]:
         """Replay letters, up to 16 at a time, and yield an answer for each. `rate` limits the letters per second.
 
         QueueNotFound, before any change, when `to_queue` does not exist. A cancel lets replays in progress finish.
+        The audit gets one entry for all, with `selection`, how they were chosen; without it, with the first ids.
         """
-        options = ReplayOptions(by, reason, to_queue, arguments)
-        return replay_many(Replayer(self._jetstream, self._registry, options), letters, rate)
+        replayer = Replayer(self._jetstream, self._registry, ReplayOptions(by, reason, to_queue, arguments))
+        return self._recorded(replay_many(replayer, letters, rate), selection, by, reason)
+
+    async def _recorded(
+        self, answers: AsyncGenerator[ReplayAnswer, None], selection: str, by: str, reason: str
+    ) -> AsyncGenerator[ReplayAnswer, None]:
+        ids: list[str] = []
+        async with (
+            self._jetstream.audit.action("dead.replay", selection, by=by, reason=reason) as outcome,
+            contextlib.aclosing(answers),
+        ):
+            async for answer in answers:
+                outcome.counts[answer.outcome] = outcome.counts.get(answer.outcome, 0) + 1
+                if not selection and len(ids) < _NAMED:
+                    ids.append(answer.letter.id)
+                    outcome.target = " ".join(ids)
+                yield answer
 
     async def replay_all(
         self,
@@ -132,8 +157,12 @@ class DeadLetters:
     ) -> AsyncIterator[ReplayAnswer]:
         """Replay the letters that match now. A job that dies again in the meantime is not replayed twice."""
         letters = self.list(wanted, until=await self.last_sequence())
-        async for answer in self.replay_many(letters, by=by, reason=reason, to_queue=to_queue, rate=rate):
-            yield answer
+        answers = self.replay_many(
+            letters, by=by, reason=reason, to_queue=to_queue, rate=rate, selection=filter_text(wanted)
+        )
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
+                yield answer
 
     async def check(self, letter: DeadLetter, *, arguments: Mapping[str, Any] | None = None) -> str | None:
         """Why a replay would be refused because of its task or arguments; None when they are valid.
@@ -148,15 +177,17 @@ class DeadLetters:
 
     # Deleting
 
-    async def delete(self, letter: DeadLetter) -> bool:
+    async def delete(self, letter: DeadLetter, *, by: str = "", reason: str = "") -> bool:
         """Delete a letter and its stored objects permanently. False when it was gone already."""
-        gone = await self._jetstream.dead.remove(letter.sequence)
-        if gone and objects_of(letter.headers):
+        async with self._jetstream.audit.action("dead.delete", letter.id, by=by, reason=reason) as outcome:
+            deleted = await self._jetstream.dead.remove(letter.sequence)
+            outcome.set("deleted" if deleted else "gone")
+        if deleted and objects_of(letter.headers):
             needed = await self._needed_by_others(letter)
             for name in objects_of(letter.headers):
                 if name not in needed:
                     await self._jetstream.locator.delete_unreferenced(letter.queue, letter.task, letter.id, name)
-        return gone
+        return deleted
 
     async def _needed_by_others(self, letter: DeadLetter) -> set[str]:
         """The objects of other letters with the same id."""
@@ -170,9 +201,12 @@ class DeadLetters:
         """The complete letter as one JSON object: a line of an exported file."""
         return await dead_letter_files.to_json(self._jetstream, letter)
 
-    async def from_json(self, value: Any) -> bool:
+    async def from_json(self, value: Any, *, by: str = "", reason: str = "") -> bool:
         """Restore an exported letter. False when it exists already; ValueError when it is not valid here."""
-        return await dead_letter_files.from_json(self._jetstream, value)
+        async with self._jetstream.audit.action("dead.import", "one letter", by=by, reason=reason) as outcome:
+            restored = await dead_letter_files.from_json(self._jetstream, value)
+            outcome.set(DONE if restored else UNCHANGED)
+        return restored
 
     async def export_to(self, file: IO[str], wanted: DeadLetterFilter = EVERYTHING) -> int:
         """Write letters to a text file, one JSON object per line. Returns how many; the letters are kept."""
@@ -182,6 +216,11 @@ class DeadLetters:
             count += 1
         return count
 
-    async def import_from(self, file: IO[str]) -> ImportReport:
+    async def import_from(self, file: IO[str], *, by: str = "", reason: str = "") -> ImportReport:
         """Restore the letters of an exported file. Letters that exist already are not changed."""
-        return await dead_letter_files.read_file(self._jetstream, file)
+        name = str(getattr(file, "name", "file"))
+        async with self._jetstream.audit.action("dead.import", name, by=by, reason=reason) as outcome:
+            report = await dead_letter_files.read_file(self._jetstream, file)
+            problems = len(report.problems)
+            outcome.counts = {"imported": report.imported, "existed": report.already_there, "failed": problems}
+        return report

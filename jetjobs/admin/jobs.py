@@ -96,13 +96,8 @@ class Jobs:
             raise JobNotFound(f"no job with id {job_id}", job_id=job_id, hint=hint)
         if len(found) > 1:
             places = sorted(found)
-            listed = ", ".join(f"{q}/{t}" for q, t in places)
-            raise JobAmbiguous(
-                f"{len(places)} jobs have the id {job_id}: {listed}",
-                places=places,
-                job_id=job_id,
-                hint="add --queue and --task",
-            )
+            text = f"{len(places)} jobs have the id {job_id}: " + ", ".join(f"{q}/{t}" for q, t in places)
+            raise JobAmbiguous(text, places=places, job_id=job_id, hint="add --queue and --task")
         return found.pop()
 
     async def _places(self, job_id: str, queue: str | None, task: str | None) -> set[tuple[str, str]]:
@@ -115,11 +110,8 @@ class Jobs:
         """Raise the reason why a job that was located has no state."""
         there = await self._jetstream.results.get(queue, task, job_id)
         if there is not None and there.data and KV_OPERATION not in there.headers:
-            raise ResultError(
-                f"job {job_id} has a record that cannot be read",
-                job_id=job_id,
-                hint=f"`nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id}` shows the record",
-            )
+            hint = f"`nats kv get {self._jetstream.names.done_bucket(queue)} {task}.{job_id}` shows the record"
+            raise ResultError(f"job {job_id} has a record that cannot be read", job_id=job_id, hint=hint)
         raise JobNotFound(f"no job with id {job_id}: its record has just expired or was deleted", job_id=job_id)
 
     # Changes
@@ -136,12 +128,22 @@ class Jobs:
     ) -> CancelAnswer:
         """Cancel a job in any state and report the outcome. Waits up to `timeout` for a running job to end."""
         seconds = to_duration("timeout", timeout).total_seconds()
-        where = await self.locate(job_id, queue, task)
-        return await Canceller(self._jetstream).cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
+        async with self._jetstream.audit.action("job.cancel", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            canceller = Canceller(self._jetstream)
+            answer = await canceller.cancel(*where, job_id, by=by, reason=reason, timeout_s=seconds)
+            outcome.set(answer.outcome, answer.detail)
+        return answer
 
-    async def run_now(self, job_id: str, *, queue: str | None = None, task: str | None = None) -> MoveAnswer:
+    async def run_now(
+        self, job_id: str, *, queue: str | None = None, task: str | None = None, by: str = "", reason: str = ""
+    ) -> MoveAnswer:
         """Make a scheduled or retrying job due now."""
-        return await Rescheduler(self._jetstream).reschedule(*await self.locate(job_id, queue, task), job_id, None)
+        async with self._jetstream.audit.action("job.run_now", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            answer = await Rescheduler(self._jetstream).reschedule(*where, job_id, None)
+            outcome.set(answer.outcome, answer.detail)
+        return answer
 
     async def reschedule(
         self,
@@ -151,6 +153,8 @@ class Jobs:
         delay: Duration | None = None,
         queue: str | None = None,
         task: str | None = None,
+        by: str = "",
+        reason: str = "",
     ) -> MoveAnswer:
         """Change the time at which a scheduled or retrying job is due: to `run_at`, or `delay` from now."""
         if (run_at is None) == (delay is None):
@@ -159,18 +163,31 @@ class Jobs:
             check_moment("run_at", run_at)
         else:
             check_delay(delay)
-        where = await self.locate(job_id, queue, task)
-        if run_at is None:  # a delay counts on the server's clock, which fires the job
-            run_at = await self._jetstream.server_clock.now() + to_duration("delay", delay)
-        return await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
+        async with self._jetstream.audit.action("job.reschedule", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            if run_at is None:  # a delay counts on the server's clock, which fires the job
+                run_at = await self._jetstream.server_clock.now() + to_duration("delay", delay)
+            answer = await Rescheduler(self._jetstream).reschedule(*where, job_id, run_at.timestamp())
+            outcome.set(answer.outcome, answer.detail or f"to {run_at.isoformat()}")
+        return answer
 
     async def set_priority(
-        self, job_id: str, priority: str, *, queue: str | None = None, task: str | None = None
+        self,
+        job_id: str,
+        priority: str,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        by: str = "",
+        reason: str = "",
     ) -> MoveAnswer:
         """Change the priority of a waiting job: high, normal or low."""
         check_priority(priority)
-        where = await self.locate(job_id, queue, task)
-        return await Rescheduler(self._jetstream).set_priority(*where, job_id, priority)
+        async with self._jetstream.audit.action("job.priority", job_id, by=by, reason=reason) as outcome:
+            where = await self.locate(job_id, queue, task)
+            answer = await Rescheduler(self._jetstream).set_priority(*where, job_id, priority)
+            outcome.set(answer.outcome, answer.detail or f"to {priority}")
+        return answer
 
     # Lists
 

@@ -15,7 +15,9 @@ from jetjobs.admin.workers import Workers
 from jetjobs.define.flows.flow_handle import FlowHandle
 from jetjobs.define.handle import JobHandle, JobLookup
 from jetjobs.define.router import Router
+from jetjobs.jetstream.audit_log import AuditLog
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.tokens import Tokens
 from jetjobs.jetstream.workers.control_client import EventStream
 from jetjobs.model.durations import Duration
 from jetjobs.model.flow.entries import Completed
@@ -83,6 +85,16 @@ class Operations(Router):
     def workers(self) -> Workers:
         """List, quiet and stop the running workers."""
         return Workers(self.jetstream)
+
+    @property
+    def audit(self) -> AuditLog:
+        """List who changed what, and record further actions."""
+        return self.jetstream.audit
+
+    @property
+    def tokens(self) -> Tokens:
+        """Create, list and revoke tokens of the HTTP API."""
+        return self.jetstream.tokens
 
     def events(
         self,

@@ -16,6 +16,7 @@ from jetjobs.jetstream.workers.registry import list_workers
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError, QueueInUse, QueueNotFound
 from jetjobs.model.public import public
+from jetjobs.model.views.audit import DONE, UNCHANGED
 from jetjobs.model.views.queue_info import LaneState, Pause, QueueState
 from jetjobs.model.views.worker_info import WorkerRecord
 from jetjobs.model.wire.validation import check_token
@@ -84,18 +85,29 @@ class Queues:
         length = None if for_ is None else to_duration("for_", for_, of="pause: ", positive=True)
         if length is not None and length > timedelta(days=3650):
             raise DefinitionError(f"pause: invalid for_ {for_!r:.80}: use at most ten years")
-        now = server_time_of(await lane_states(self._connection, self._names, queue))
-        wanted = Pause(None if length is None else now + length, reason, by, now)
-        await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
+        async with self._jetstream.audit.action("queue.pause", queue, by=by, reason=reason) as outcome:
+            now = server_time_of(await lane_states(self._connection, self._names, queue))
+            wanted = Pause(None if length is None else now + length, reason, by, now)
+            await pause(self._connection, self._jetstream.publisher, self._names, queue, wanted)
+            outcome.detail = "" if wanted.until is None else f"until {wanted.until.isoformat()}"
         return await self.get(queue, rates_over=0)
 
-    async def resume(self, queue: str) -> bool:
+    async def resume(self, queue: str, *, by: str = "", reason: str = "") -> bool:
         """Start its jobs again. False when it was not paused; QueueNotFound when it does not exist."""
         check_token("queue", queue)
-        return await resume(self._connection, self._jetstream.publisher, self._names, queue)
+        async with self._jetstream.audit.action("queue.resume", queue, by=by, reason=reason) as outcome:
+            resumed = await resume(self._connection, self._jetstream.publisher, self._names, queue)
+            outcome.set(DONE if resumed else UNCHANGED)
+        return resumed
 
     async def purge(
-        self, queue: str, *, scheduled: bool = False, step: Callable[[int], None] = lambda count: None
+        self,
+        queue: str,
+        *,
+        scheduled: bool = False,
+        by: str = "",
+        reason: str = "",
+        step: Callable[[int], None] = lambda count: None,
     ) -> Purged:
         """Delete the queued jobs; with `scheduled`, also the jobs scheduled for later.
 
@@ -105,14 +117,25 @@ class Queues:
         check_token("queue", queue)
         jetstream = self._jetstream
         purge = Purge(jetstream.connection, jetstream.publisher, jetstream.names, queue, step)
-        return await purge.run(scheduled=scheduled)
+        async with jetstream.audit.action("queue.purge", queue, by=by, reason=reason) as outcome:
+            purged = await purge.run(scheduled=scheduled)
+            outcome.counts = {"queued": purged.queued, "scheduled": purged.scheduled}
+        return purged
 
-    async def delete(self, queue: str, *, force: bool = False) -> QueueState:
+    async def delete(self, queue: str, *, force: bool = False, by: str = "", reason: str = "") -> QueueState:
         """Delete the queue with its lanes and done records, and return its last state.
 
         QueueInUse while it holds jobs or dead letters, or workers or schedules use it. `force` deletes it anyway,
         with its jobs and dead letters. QueueNotFound when it does not exist.
         """
+        check_token("queue", queue)
+        async with self._jetstream.audit.action("queue.delete", queue, by=by, reason=reason) as outcome:
+            found = await self._delete(queue, force)
+            jobs = found.queued + found.running + found.scheduled + found.retrying
+            outcome.counts = {"jobs": jobs, "dead": found.dead}
+        return found
+
+    async def _delete(self, queue: str, force: bool) -> QueueState:
         found = await self.get(queue, rates_over=0)
         if not force:
             await self._check_unused(found)

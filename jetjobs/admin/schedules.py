@@ -25,6 +25,7 @@ from jetjobs.model.masking import mask, read_paths
 from jetjobs.model.public import Record, public
 from jetjobs.model.schedule.plan import AHEAD, Mark, Tick, last_scheduled_time
 from jetjobs.model.schedule.schedule import Schedule, time_token
+from jetjobs.model.views.audit import DONE, UNCHANGED
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import JobId, new_run
 from jetjobs.model.wire.validation import check_schedule_key, check_schedule_name
@@ -107,6 +108,7 @@ class Schedules:
         self, jetstream: JetStreamClient, registry: Router, handle: Callable[[Job], JobHandle[Any]]
     ) -> None:
         self._jetstream = jetstream
+        self._audit = jetstream.audit
         self._registry = registry
         self._handle = handle
 
@@ -155,6 +157,8 @@ class Schedules:
         /,
         *,
         revision: int | None = None,
+        by: str = "",
+        reason: str = "",
         **options: Unpack[PutOptions],
     ) -> ScheduleInfo:
         """Create or replace a schedule; options that are not given get their defaults. The leader plans it.
@@ -170,6 +174,13 @@ class Schedules:
         if "name" in options:
             raise DefinitionError("the name must be the first argument")
         wanted = schedule_of(known, name, options)
+        async with self._audit.action("schedule.put", name, by=by, reason=reason) as outcome:
+            info = await self._put(wanted, revision)
+            outcome.detail = f"revision {info.revision}"
+        return info
+
+    async def _put(self, wanted: Schedule, revision: int | None) -> ScheduleInfo:
+        name = wanted.name
         _check_end(wanted, await self._jetstream.server_clock.now())
         await self._jetstream.schedules.check(wanted)
         for tries_left in reversed(range(_TRIES if revision is None else 1)):
@@ -187,25 +198,26 @@ class Schedules:
         assert there is not None
         return await self._info(there)
 
-    async def pause(self, name: str) -> ScheduleInfo:
+    async def pause(self, name: str, *, by: str = "", reason: str = "") -> ScheduleInfo:
         """Plan no more ticks. The leader removes ticks that have not fired, within about a second.
 
         The schedule stays paused through deploys.
         """
-        return await self._set_paused(name, True)
+        return await self._set_paused(name, True, by, reason)
 
-    async def resume(self, name: str) -> ScheduleInfo:
+    async def resume(self, name: str, *, by: str = "", reason: str = "") -> ScheduleInfo:
         """Plan its ticks again, from now on. Scheduled times during the pause do not count as missed."""
-        return await self._set_paused(name, False)
+        return await self._set_paused(name, False, by, reason)
 
-    async def delete(self, name: str, *, force: bool = False) -> None:
+    async def delete(self, name: str, *, force: bool = False, by: str = "", reason: str = "") -> None:
         """Delete a schedule. The leader removes ticks that have not fired.
 
         ScheduleConflict for a schedule that the code of an app declares, unless `force` is given because that app
         is gone. If the app is not gone, its next worker stores the schedule again.
         """
-        definition = await self.find_to_delete(name, force=force)
-        await self._jetstream.schedules.delete(definition)
+        check_schedule_key(name)
+        async with self._audit.action("schedule.delete", name, by=by, reason=reason):
+            await self._jetstream.schedules.delete(await self.find_to_delete(name, force=force))
 
     async def find_to_delete(self, name: str, *, force: bool = False) -> Definition:
         """What `delete` would delete, with the same errors. Any key is accepted: it may be foreign data."""
@@ -215,10 +227,16 @@ class Schedules:
             _check_not_declared(definition, hint)
         return definition
 
-    async def run_now(self, name: str) -> JobHandle[Any]:
+    async def run_now(self, name: str, *, by: str = "", reason: str = "") -> JobHandle[Any]:
         """Enqueue one extra job of the schedule now, even if it is paused. Its ticks are not changed."""
-        definition = await self._find(name)
-        schedule = _readable(definition)
+        check_schedule_name(name)
+        async with self._audit.action("schedule.run", name, by=by, reason=reason) as outcome:
+            handle = await self._run_now(name)
+            outcome.detail = f"job {handle.id}"
+        return handle
+
+    async def _run_now(self, name: str) -> JobHandle[Any]:
+        schedule = _readable(await self._find(name))
         job = _extra_job(schedule, await self._jetstream.server_clock.now())
         publisher = self._jetstream.publisher
         try:
@@ -231,7 +249,15 @@ class Schedules:
 
     # Parts
 
-    async def _set_paused(self, name: str, paused: bool) -> ScheduleInfo:
+    async def _set_paused(self, name: str, paused: bool, by: str, reason: str) -> ScheduleInfo:
+        check_schedule_name(name)
+        action = "schedule.pause" if paused else "schedule.resume"
+        async with self._audit.action(action, name, by=by, reason=reason) as outcome:
+            definition, changed = await self._store_paused(name, paused)
+            outcome.set(DONE if changed else UNCHANGED)
+        return await self._info(definition)
+
+    async def _store_paused(self, name: str, paused: bool) -> tuple[Definition, bool]:
         for tries_left in reversed(range(_TRIES)):
             definition = await self._find(name)
             schedule = _readable(definition)
@@ -239,12 +265,11 @@ class Schedules:
                 break
             try:
                 wanted = schedule.model_copy(update={"paused": paused})
-                definition = await self._jetstream.schedules.put(wanted, definition)
-                break
+                return await self._jetstream.schedules.put(wanted, definition), True
             except ScheduleConflict:
                 if not tries_left:
                     raise
-        return await self._info(definition)
+        return definition, False
 
     async def _find(self, name: str) -> Definition:
         return await self._jetstream.schedules.find(check_schedule_name(name))

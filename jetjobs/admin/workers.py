@@ -12,6 +12,7 @@ from jetjobs.jetstream.workers.registry import list_tasks, list_workers
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import BrokerUnavailable, WorkerNotFound, WorkerSilent
 from jetjobs.model.public import public
+from jetjobs.model.views.audit import REFUSED
 from jetjobs.model.views.task_info import TaskDefinition, TaskInfo, known_tasks
 from jetjobs.model.views.worker_info import WorkerRecord
 
@@ -25,6 +26,7 @@ class Workers:
 
     def __init__(self, jetstream: JetStreamClient) -> None:
         self._connection = jetstream.connection
+        self._audit = jetstream.audit
         self._names = jetstream.names
 
     async def tasks(self, declared: Iterable[TaskDefinition] = ()) -> list[TaskInfo]:
@@ -51,19 +53,35 @@ class Workers:
             raise WorkerNotFound(f"several workers are named {name!r}", hint=f"use one of {keys}")
         raise WorkerNotFound(f"no running worker {name!r}", hint="list them with `jetjobs workers list`")
 
-    async def quiet(self, name: str, *, timeout: Duration = ANSWER_S) -> dict[str, Any]:
+    async def quiet(
+        self, name: str, *, by: str = "", reason: str = "", timeout: Duration = ANSWER_S
+    ) -> dict[str, Any]:
         """Make a worker take no new jobs. It finishes its running jobs and stays until it is stopped.
 
         Returns the worker's answer.
         """
-        return await self.request(name, "quiet", timeout=timeout)
+        return await self._change(name, "quiet", {}, by, reason, timeout)
 
-    async def stop(self, name: str, *, now: bool = False, timeout: Duration = ANSWER_S) -> dict[str, Any]:
+    async def stop(
+        self, name: str, *, now: bool = False, by: str = "", reason: str = "", timeout: Duration = ANSWER_S
+    ) -> dict[str, Any]:
         """Stop a worker as a signal would: gracefully, or at once with `now`.
 
         Returns the worker's answer, which it sends before it has stopped.
         """
-        return await self.request(name, "stop", {"now": now}, timeout=timeout)
+        return await self._change(name, "stop", {"now": now}, by, reason, timeout)
+
+    async def _change(
+        self, name: str, command: str, body: Mapping[str, Any], by: str, reason: str, timeout: Duration
+    ) -> dict[str, Any]:
+        limit = to_duration("timeout", timeout)
+        async with self._audit.action(f"worker.{command}", name, by=by, reason=reason) as outcome:
+            answer = await self.request(name, command, body, timeout=limit)
+            if not answer.get("ok"):
+                outcome.set(REFUSED, str(answer.get("error", "")))
+            elif body.get("now"):
+                outcome.detail = "at once"
+        return answer
 
     async def request(
         self, name: str, command: str, body: Mapping[str, Any] | None = None, *, timeout: Duration = ANSWER_S

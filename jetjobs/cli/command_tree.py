@@ -51,8 +51,10 @@ ENTRIES = {
     "workers": Entry("workers", "List, show, quiet or stop workers."),
     "dead": _DEAD,
     "dlq": _DEAD._replace(hidden=True),
+    "audit": Entry("audit", "List who changed what, and why."),
     "events": Entry("events", "Follow events of jobs and workers until Ctrl-C."),
     "top": Entry("top", "Show queues, running jobs and workers, live."),
+    "http": Entry("http_tokens", "Manage tokens of the HTTP API."),
     "setup": Entry("setup", "Plan, apply or destroy what an app needs on the server."),
     "doctor": Entry("doctor", "Check server, streams, queues, schedules, workers and app."),
     "config": Entry("config", "Show settings and their sources."),
@@ -78,14 +80,23 @@ def load(name: str) -> Any:
     entry = ENTRIES[name]
     combined = typer.Typer(name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=None)
     for module in entry.modules.split():
-        combined.registered_commands += import_module(
-            f"jetjobs.cli.commands.{module}"
-        ).commands.registered_commands
-    for command in combined.registered_commands:
-        if inspect.iscoroutinefunction(command.callback):
-            command.callback = _on_event_loop(command.callback)
+        part: typer.Typer = import_module(f"jetjobs.cli.commands.{module}").commands
+        combined.registered_commands += part.registered_commands
+        combined.registered_groups += part.registered_groups
+        combined.registered_callback = part.registered_callback or combined.registered_callback
+    _run_on_event_loop(combined)
     group = typer.main.get_group(combined)
     return group.commands.get(name, group)
+
+
+def _run_on_event_loop(group: typer.Typer) -> None:
+    found: list[Any] = [*group.registered_commands, group.registered_callback]
+    for command in found:
+        if command is not None and inspect.iscoroutinefunction(command.callback):
+            command.callback = _on_event_loop(command.callback)
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        _run_on_event_loop(inner.typer_instance)
 
 
 def _on_event_loop(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -48,6 +48,8 @@ def exit_code(error: JetJobsError) -> int:
         (e.WorkerNotFound, NOT_FOUND),
         (e.ScheduleNotFound, NOT_FOUND),
         (e.ScheduleConflict, REFUSED),
+        (e.TokenNotFound, NOT_FOUND),
+        (e.TokenConflict, REFUSED),
         (e.WorkerSilent, TIMED_OUT),
         (e.ResultNotReady, TIMED_OUT),
         (e.InvalidArguments, USAGE),

@@ -61,11 +61,15 @@ def commands() -> Iterator[Command]:
     for name, entry in ENTRIES.items():
         if entry.hidden:
             continue
-        found = load(name)
-        if inner := getattr(found, "commands", None):
-            yield from (Command((name, word), one) for word, one in inner.items())
-        else:
-            yield Command((name,), found)
+        yield from _commands((name,), load(name))
+
+
+def _commands(words: tuple[str, ...], found: Any) -> Iterator[Command]:
+    inner = getattr(found, "commands", {})
+    if not inner or found.invoke_without_command:
+        yield Command(words, found)
+    for word, one in inner.items():
+        yield from _commands((*words, word), one)
 
 
 def markdown() -> str:
@@ -77,9 +81,10 @@ def markdown() -> str:
     ]
     group = ""
     for command in commands():
-        if len(command.words) > 1 and command.words[0] != group:
+        if command.words[0] != group:
             group = command.words[0]
-            parts.append(f"## `jetjobs {group}`\n\n{ENTRIES[group].help}\n")
+            if len(command.words) > 1:
+                parts.append(f"## `jetjobs {group}`\n\n{ENTRIES[group].help}\n")
         usage = " ".join(["jetjobs", *command.words, *(_usage(p) for p in _arguments(command.click))])
         level = "###" if len(command.words) > 1 else "##"
         parts.append(_section(f"jetjobs {command.name}", usage, command.click.help, command.click, level))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jetjobs.config import LoadedSettings
     from jetjobs.jetstream.transport.connection import Connection
     from jetjobs.model.settings import Settings
+    from jetjobs.model.views.audit import Via
 
 T = TypeVar("T")
 
@@ -129,16 +130,36 @@ class State:
 state = State()
 
 
-def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine, on uvloop if it is installed."""
+def run_async(main: Callable[[], Coroutine[Any, Any, T]], via: Via = "cli") -> T:
+    """Run a coroutine, on uvloop if it is installed. What it changes is recorded as having come from `via`."""
     import asyncio
+
+    from jetjobs.model.views.audit import acting_via
+
+    _note_warnings()
+
+    async def work() -> T:
+        with acting_via(via):
+            return await main()
 
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(main())
+        return asyncio.run(work())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(main())
+        return runner.run(work())
+
+
+def _note_warnings() -> None:
+    """Print warnings of jetjobs as notes, with their cause, unless the command sets up logging."""
+    import logging
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            cause = vars(record).get("error")
+            state.out.note(self.format(record) + (f": {cause}" if cause else ""))
+
+    logging.lastResort = Notes(logging.WARNING)
 
 
 @contextlib.asynccontextmanager

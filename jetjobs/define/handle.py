@@ -46,10 +46,19 @@ class JobChanges(Protocol):
         self, job_id: str, /, *, queue: str, task: str, by: str, reason: str, timeout: Duration
     ) -> Awaitable[CancelAnswer]: ...
 
-    def run_now(self, job_id: str, /, *, queue: str, task: str) -> Awaitable[MoveAnswer]: ...
+    def run_now(self, job_id: str, /, *, queue: str, task: str, by: str, reason: str) -> Awaitable[MoveAnswer]: ...
 
     def reschedule(
-        self, job_id: str, run_at: datetime | None, /, *, delay: Duration | None, queue: str, task: str
+        self,
+        job_id: str,
+        run_at: datetime | None,
+        /,
+        *,
+        delay: Duration | None,
+        queue: str,
+        task: str,
+        by: str,
+        reason: str,
     ) -> Awaitable[MoveAnswer]: ...
 
 
@@ -134,15 +143,19 @@ class JobHandle(Generic[R]):
         where = {"queue": self.queue, "task": self.task}
         return await self._lookup.jobs.cancel(self.id, **where, by=by, reason=reason, timeout=timeout)
 
-    async def run_now(self) -> MoveAnswer:
+    async def run_now(self, *, by: str = "", reason: str = "") -> MoveAnswer:
         """Make the job due now if it is scheduled or retrying, as `app.jobs.run_now` does."""
         assert self._lookup is not None
-        return await self._lookup.jobs.run_now(self.id, queue=self.queue, task=self.task)
+        where = {"queue": self.queue, "task": self.task}
+        return await self._lookup.jobs.run_now(self.id, **where, by=by, reason=reason)
 
-    async def reschedule(self, *, delay: Duration | None = None, at: datetime | None = None) -> MoveAnswer:
+    async def reschedule(
+        self, *, delay: Duration | None = None, at: datetime | None = None, by: str = "", reason: str = ""
+    ) -> MoveAnswer:
         """Change when the job runs if it is scheduled or retrying, as `app.jobs.reschedule` does."""
         assert self._lookup is not None
-        return await self._lookup.jobs.reschedule(self.id, at, delay=delay, queue=self.queue, task=self.task)
+        where = {"queue": self.queue, "task": self.task}
+        return await self._lookup.jobs.reschedule(self.id, at, delay=delay, **where, by=by, reason=reason)
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self.task}@{self.queue}{' duplicate' if self.duplicate else ''}>"

@@ -85,8 +85,8 @@ class Router:
                 raise DefinitionError(f"a task must be a function, not {function!r}")
             kinds = (AsyncFlowTask, SyncFlowTask) if returns_flow(function) else (AsyncTask, SyncTask)
             kind = kinds[0] if inspect.iscoroutinefunction(function) else kinds[1]
-            sends = (self.send, self.send_sync, self._send_chain)
-            task = cast("Task[Any, Any]", kind(function, *sends, options, self._declare))
+            made = kind(function, self.send, self.send_sync, options, self._declare, self._send_chain)  # type: ignore[var-annotated]
+            task = cast("Task[Any, Any]", made)
             check_queue(task.queue)
             for name in task.names:
                 check_task(name)

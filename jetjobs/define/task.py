@@ -83,18 +83,11 @@ class JobRequest(NamedTuple, Generic[R]):
 
     def then(self, step: Step[Concatenate[R, P], S], /, *args: P.args, **kwargs: P.kwargs) -> Chain[S]:
         """Begin a chain: run `step` with the result of this job as its first argument."""
-        first = Link(StepCall(self.task, self.options), StepArguments(self.body, {}))
+        first = StepCall(self.task, self.options), StepArguments(self.body, {})
         return Chain[R]((first,)).then(step, *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<JobRequest {self.task.name}>"  # the body may contain secrets
-
-
-class Link(NamedTuple):
-    """One job of a chain."""
-
-    call: StepCall
-    arguments: StepArguments
 
 
 @public("jetjobs")
@@ -103,21 +96,25 @@ class Chain(Generic[R]):
     `charge.bind(7).then(ship, carrier="dhl").then(notify)`.
     """
 
-    def __init__(self, links: tuple[Link, ...]) -> None:
+    def __init__(self, links: tuple[tuple[StepCall, StepArguments], ...]) -> None:
         self.links = links
+        self.tasks = [call.task for call, _ in links]
 
     def then(self, step: Step[Concatenate[R, P], S], /, *args: P.args, **kwargs: P.kwargs) -> Chain[S]:
         """The chain with one more job. InvalidArguments if the other arguments do not fit its task."""
         call = step._step()
         arguments = encode_arguments(call.task.signature, (Placeholder(), *args), kwargs)
-        return Chain((*self.links, Link(call, arguments)))
+        return Chain((*self.links, (call, arguments)))
 
     async def enqueue(self) -> FlowHandle[R]:
         """Store the chain as a flow. For an id or a deadline, use `Flow.of(chain, id=...)`."""
-        return await self.links[0].call.task.send_chain(self)
+        first = self.tasks[0]
+        if first.send_chain is None:
+            raise DefinitionError(f"task {first.name!r} belongs to no app or router")
+        return await first.send_chain(self)
 
     def __repr__(self) -> str:
-        return f"<Chain {' > '.join(link.call.task.name for link in self.links)}>"
+        return f"<Chain {' > '.join(task.name for task in self.tasks)}>"
 
 
 Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
@@ -135,9 +132,9 @@ class Task(Step[P, R]):
         function: Callable[..., Any],
         send: Send,
         send_sync: SendSync,
-        send_chain: SendChain,
         options: TaskOptions,
         declare: Declare | None = None,
+        send_chain: SendChain | None = None,
     ) -> None:
         self.function = function
         self.name = check_token("task", options.get("name", getattr(function, "__name__", "")))

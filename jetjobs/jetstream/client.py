@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jetjobs.jetstream.audit_log import AuditLog
 from jetjobs.jetstream.flows.cancellation import FlowCancellation
 from jetjobs.jetstream.flows.continuation import FlowContinuation
 from jetjobs.jetstream.flows.flow_waiter import FlowWaiter
@@ -28,6 +29,7 @@ from jetjobs.jetstream.messages.publisher import Publisher
 from jetjobs.jetstream.queues.queue_state import lane_states, pause_of
 from jetjobs.jetstream.schedules.store import ScheduleStore
 from jetjobs.jetstream.schedules.ticks import Ticks
+from jetjobs.jetstream.tokens import Tokens
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.jetstream.webhooks import Webhooks
@@ -69,9 +71,11 @@ class JetStreamClient:
         )
         self.max_attempts: Callable[[str], int] = lambda task: 0
         """How many attempts the jobs of a task may have, as the app declares it; 0 if it does not declare it."""
-        self.server_clock = ServerClock(self.connection, self.names)
-        self._add_flows(FlowNames(names))
         self.checkpoints = Checkpoints(self.connection, self.publisher, self.names)
+        self.audit = AuditLog(self.connection, self.publisher, self.names)
+        self.server_clock = ServerClock(self.connection, self.names)
+        self.tokens = Tokens(self.connection, self.publisher, self.names, self.audit, self.server_clock)
+        self._add_flows(FlowNames(names))
         self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
 

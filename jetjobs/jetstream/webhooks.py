@@ -8,6 +8,7 @@ from typing import Any
 
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
+from jetjobs.jetstream.topology_plan import plan
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import AccessDenied, TopologyMissing
 from jetjobs.model.events import Observer, SettleFailed
@@ -86,7 +87,7 @@ class Webhooks:
             await self._store(webhook, timeout_s, owned)
         except TopologyMissing:
             replicas = 3 if self._connection.clustered else 1
-            wanted = topology.plan(self._names, [WEBHOOKS], self._settings, replicas)
+            wanted = plan(self._names, [WEBHOOKS], self._settings, replicas)
             changes = await topology.inspect(self._connection, wanted, keep_replicas=True)
             missing = [change for change in changes if change.action == "create"]
             await topology.apply(self._connection, self._publisher, self._names, missing)

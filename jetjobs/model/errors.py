@@ -329,6 +329,14 @@ class ScheduleConflict(JetJobsError):
     """Another process has changed the schedule since the caller read it."""
 
 
+class TokenNotFound(JetJobsError):
+    """No token has that name."""
+
+
+class TokenConflict(JetJobsError):
+    """The name of the token is taken."""
+
+
 class WorkerNotFound(JetJobsError):
     """No running worker has that name."""
 

@@ -203,6 +203,8 @@ class QueueSettings(_Group):
     unknown_task_grace: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(minutes=10)
     """How long a job whose task no running worker knows waits before it is dead-lettered."""
     dead_max_age: Positive = timedelta(days=30)
+    audit_max_age: Positive = timedelta(days=90)
+    """How long entries of the audit are kept."""
 
 
 @public("jetjobs")

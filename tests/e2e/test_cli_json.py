@@ -248,6 +248,11 @@ def the_rest(session: Session) -> None:
     session("queues show", "default")
     session("queues purge", "default", "--yes")
     session("queues resume", "default")
+    session("http token new", "--name", "billing", "--may", "enqueue:greet,read", "--expires", "1d")
+    session("http token new", "--name", "web", "--may", "read", "--queues", "default")
+    session("http token list")
+    session("http token revoke", "billing")
+    session("audit list")
     session("doctor", code=None)  # its findings do not matter here
     session("config show")
 

@@ -50,13 +50,3 @@ def test_a_part_of_five_characters_is_named_as_too_short(shell: Shell) -> None:
     assert SHORT not in shell("jobs", "show", "missing", code=5).stderr
     shell("enqueue", "fails", "--id", "ab")
     assert shell.json("jobs", "show", "ab")["id"] == "ab"  # a whole id may be short
-
-
-def test_reschedule_says_that_it_stores_no_reason(shell: Shell) -> None:
-    shell("setup", "apply")
-    shell("enqueue", "fails", "--id", "later-1", "--delay", "1h")
-    for words in (["later-1"], ["--all", "--yes"]):
-        found = shell.error("jobs", "reschedule", *words, "--now", "--reason", "deploy", code=2)
-        assert found == "error: reschedule stores no reason"
-    assert shell.json("jobs", "show", "later-1")["state"] == "scheduled"
-    assert "--reason" not in shell("jobs", "reschedule", "--help").stdout

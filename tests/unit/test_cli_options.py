@@ -26,6 +26,7 @@ SHARED = {
     "--force": "Also ",
     "--key": "dempotency key",
     "--limit": "Maximum number of rows",
+    "--name": "Name of th",
     "--now": "immediately",
     "--priority": "high, normal or low",
     "--queue": "ueue",

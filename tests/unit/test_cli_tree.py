@@ -176,6 +176,8 @@ def test_errors_are_json_where_asked_for(capsys: pytest.CaptureFixture[str]) -> 
         (e.QueueNotFound("x"), NOT_FOUND),
         (e.ScheduleNotFound("x"), NOT_FOUND),
         (e.ScheduleConflict("x"), REFUSED),
+        (e.TokenNotFound("x"), NOT_FOUND),
+        (e.TokenConflict("x"), REFUSED),
         (e.TopologyMissing("x"), REFUSED),
         (e.TopologyConflict("x"), REFUSED),
         (e.ResultNotReady("x"), TIMED_OUT),

@@ -13,6 +13,7 @@ from pydantic import BaseModel, PlainSerializer
 
 from jetjobs import INJECTED, Context, Failed, Flow, JetJobs, RetryPolicy, Router, Secret, Settings
 from jetjobs.define.flows.flow_handle import FlowHandle
+from jetjobs.define.task import SyncTask
 from jetjobs.errors import DefinitionError, InvalidArguments, NotYetKnown, UnstorableValue
 from jetjobs.model.flow.entries import Completed, Entry
 from jetjobs.model.flow.flow_plan import FlowPlan, PlannedStep, read_returned
@@ -209,7 +210,13 @@ def test_options_of_a_step() -> None:
     policy = RetryPolicy(max_attempts=2)
     flow.add(
         login.options(
-            queue="web", priority="high", max_attempts=3, retry=policy, headers={"tenant": "7"}, step="in"
+            queue="web",
+            priority="high",
+            max_attempts=3,
+            retry=policy,
+            headers={"tenant": "7"},
+            callback="https://shop.example/hook",
+            step="in",
         ),
         "ada",
         password="x",
@@ -220,6 +227,7 @@ def test_options_of_a_step() -> None:
         "tenant": "7",
         "Jetjobs-Secret": "password",
         "Jetjobs-Retry": policy.to_header(),
+        "Jetjobs-Callback": "https://shop.example/hook",
     }
     assert step.on_failure == OnFailure("cancel")
 
@@ -719,6 +727,16 @@ async def test_a_chain_is_stored_by_the_app_of_its_first_task() -> None:
     handle = await first.bind(7).then(ship, "dhl").enqueue()
     assert (handle.id, repr(handle)) == ("id", "<FlowHandle id charge>")
     assert [step.node for step in stub.flows[0].plan().steps] == ["charge", "ship"]
+
+
+def greet(name: str) -> str:
+    return name
+
+
+async def test_a_chain_of_a_task_without_an_app_cannot_be_stored() -> None:
+    alone = SyncTask[[str], str](greet, charge.send, charge.send_sync, {})
+    with pytest.raises(DefinitionError, match="belongs to no app or router"):
+        await alone.bind("ada").then(anything).enqueue()
 
 
 async def test_a_router_without_an_app_cannot_store_a_flow() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jetjobs.errors import MalformedJob
+from jetjobs.jetstream.transport.api import matches
 from jetjobs.model.flow.chunks import CHUNK_BYTES, CHUNK_SIZE, cut
 from jetjobs.model.flow.steps import (
     After,
@@ -26,7 +27,7 @@ from jetjobs.model.flow.steps import (
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.flow_names import FlowNames, LedgerSubject
 from jetjobs.model.wire.ids import flow_key, is_id, join_id, nested_node, parse_id, returned_flow_id
-from jetjobs.model.wire.subjects import JobSubject, Names, matches
+from jetjobs.model.wire.subjects import JobSubject, Names
 
 NAMES = FlowNames(Names("shop"))
 

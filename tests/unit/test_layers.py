@@ -48,9 +48,12 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
+        "audit_log": frozenset({"transport", "messages"}),
+        "tokens": frozenset({"transport", "messages", "audit_log"}),
         "wire_version": frozenset({"transport", "queues"}),
-        "topology": frozenset({"transport", "messages", "flows", "queues", "workers", "wire_version"}),
-        "webhooks": frozenset({"transport", "messages", "topology"}),
+        "topology_plan": frozenset({"transport", "wire_version"}),
+        "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version", "topology_plan"}),
+        "webhooks": frozenset({"transport", "messages", "topology", "topology_plan"}),
         "client": frozenset(
             {
                 "transport",
@@ -62,6 +65,9 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
                 "workers",
                 "wire_version",
                 "topology",
+                "topology_plan",
+                "audit_log",
+                "tokens",
                 "webhooks",
             }
         ),

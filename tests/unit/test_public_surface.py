@@ -26,6 +26,7 @@ from jetjobs.model.views.error_text import describe
 MODULES: tuple[ModuleType, ...] = (jetjobs, jetjobs.errors, jetjobs.events, jetjobs.admin, jetjobs.testing)
 
 INTERNAL = {
+    "AuditLog.action": "how the operations record themselves",
     "JetJobs.jetstream": "the connection, for jetjobs' own admin and testing modules",
     "JetJobs.enqueuer": "stores jobs in the name of a caller, for the HTTP API",
     "JetJobs.send_by": "`send` for the HTTP API",
@@ -34,6 +35,7 @@ INTERNAL = {
     "Flow.plan": "what the app stores",
     "FlowHandle.attach": "called by the app, which makes handles",
     "JobHandle.attach": "called by the app, which makes handles",
+    "Tokens.find": "what the HTTP API asks for each request; `Access` is its own",
     "Schedule.rule": "the calendar or interval behind `after` and `before`",
     "Schedules.find_to_delete": "what the command line asks before it deletes",
 }

@@ -62,6 +62,7 @@ def test_an_unknown_group_is_refused_by_name() -> None:
         ("queues.unknown_task_grace", -1),
         ("queues.unknown_task_grace", "soon"),
         ("queues.dead_max_age", "0s"),
+        ("queues.audit_max_age", "0s"),
         ("queues.namespace", "a.b"),
         ("queues.namespace", ""),
         ("nats.connect_timeout", "0s"),

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jetjobs import JetJobs
-from jetjobs.jetstream.topology import plan
+from jetjobs.jetstream.topology_plan import plan
+from jetjobs.jetstream.transport.api import matches
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.settings import QueueSettings, Settings
 from jetjobs.model.wire.headers import OWN_PREFIXES, check_header
@@ -21,7 +22,6 @@ from jetjobs.model.wire.subjects import (
     check_priority,
     kv_stream,
     kv_subject,
-    matches,
     object_stream,
 )
 from jetjobs.model.wire.validation import check_token

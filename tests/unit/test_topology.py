@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.topology import TopologyChange, TopologyItem, check, difference, plan
+from jetjobs.jetstream.topology import TopologyChange, check, difference
+from jetjobs.jetstream.topology_plan import TopologyItem, plan
 from jetjobs.jetstream.transport import api
+from jetjobs.jetstream.transport.api import matches
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
 from jetjobs.model.settings import QueueSettings
-from jetjobs.model.wire.subjects import PULLED, Names, matches
+from jetjobs.model.wire.subjects import PULLED, Names
 
 NAMES = Names("jobs")
 SETTINGS = QueueSettings()
@@ -48,14 +50,16 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
     labels = list(planned("mail"))
     assert labels == [
         "dead-letter stream jobs-dead",
+        "audit stream jobs-audit",
+        "ledger stream jobs-ledger",
         "bucket jobs-running",
         "bucket jobs-locks",
         "bucket jobs-cancelled",
         "bucket jobs-workers",
         "bucket jobs-checkpoints",
         "bucket jobs-schedules",
+        "bucket jobs-tokens",
         "bucket jobs-flows",
-        "ledger stream jobs-ledger",
         "object store jobs-payloads",
         "work stream jobs-work-mail",
         "lane mail/high",
@@ -92,12 +96,18 @@ def test_each_job_subject_matches_exactly_one_lane_of_its_stream() -> None:
 
 def test_settings_reach_the_plan() -> None:
     settings = QueueSettings(
-        lease=timedelta(seconds=5), max_running=7, storage="memory", replicas=3, dead_max_age=timedelta(days=1)
+        lease=timedelta(seconds=5),
+        max_running=7,
+        storage="memory",
+        replicas=3,
+        dead_max_age=timedelta(days=1),
+        audit_max_age=timedelta(days=2),
     )
     wanted = planned("mail", settings=settings, replicas=1)
     lane = wanted["lane mail/low"].config
     assert (lane["ack_wait"], lane["max_ack_pending"]) == (5 * api.NS, 7)
     assert wanted["dead-letter stream jobs-dead"].config["max_age"] == 86400 * api.NS
+    assert wanted["audit stream jobs-audit"].config["max_age"] == 2 * 86400 * api.NS
     for one in wanted.values():
         if not one.consumer:
             assert (one.config["storage"], one.config["num_replicas"]) == ("memory", 3)
@@ -171,11 +181,11 @@ def test_no_changes_pass_the_check() -> None:
 
 
 def test_a_missing_item_raises_topology_missing() -> None:
-    with pytest.raises(TopologyMissing, match="bucket jobs-running, bucket jobs-locks") as caught:
+    with pytest.raises(TopologyMissing, match="audit stream jobs-audit, ledger stream jobs-ledger") as caught:
         check(changes("none", "create", "create", "update"))
     assert caught.value.hint == "jetjobs setup apply"
 
 
 def test_a_difference_raises_a_conflict_that_names_the_keys() -> None:
-    with pytest.raises(TopologyConflict, match=r"bucket jobs-running \(ack_wait\)"):
+    with pytest.raises(TopologyConflict, match=r"audit stream jobs-audit \(ack_wait\)"):
         check(changes("none", "update"))

@@ -19,9 +19,9 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.commands.job_details import show_traceback
 from jetjobs.cli.completion import dead_ids, queue_names, task_names
 from jetjobs.cli.exit_codes import DONE, FAILED
-from jetjobs.cli.state import state
+from jetjobs.cli.state import operator, state
 from jetjobs.cli.terminal.empty import next_step, or_empty
-from jetjobs.cli.terminal.options import Cursor, Limit, read_since, stripped
+from jetjobs.cli.terminal.options import Cursor, Limit, Reason, read_since, stripped
 from jetjobs.cli.terminal.palette import DEAD, dead_style, faint
 from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import ago, json_line, one_line, printable
@@ -299,13 +299,14 @@ def _output(name: str) -> Iterator[IO[str]]:
 @commands.command("import")
 async def import_letters(
     file: Annotated[str, typer.Argument(help="File that `export` wrote; - for standard input.")],
+    reason: Reason = "",
 ) -> int:
     """Import exported letters. Letters that already exist are skipped."""
     with _input(file) as reading:
         async with state.reader() as app:
             await app.provision([])
             try:
-                report = await app.dead.import_from(reading)
+                report = await app.dead.import_from(reading, by=operator(), reason=reason)
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{file} is not a text file: {error}") from None
             except asyncio.CancelledError:

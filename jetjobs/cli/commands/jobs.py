@@ -58,7 +58,6 @@ Id = Annotated[
 Ids = Annotated[
     list[str] | None, typer.Argument(help="Ids of jobs, or their beginnings or ends.", callback=stripped)
 ]
-NoReason = Annotated[str | None, typer.Option("--reason", help="Not stored, so it is refused.", hidden=True)]
 _NO_JOBS = "no live jobs; enqueue one with `jetjobs enqueue TASK`; --state succeeded or dead lists ended ones"
 _NO_MATCH = "no jobs match; `jetjobs jobs list` without options lists all live jobs"
 
@@ -158,7 +157,8 @@ async def cancel(
 
     if not ids:
         query = read_query(job_state, queue, task, since, where)
-        return await Bulk("cancel", "cancelled", LIVE, cancel_one).run(query, dry_run=dry_run, yes=yes)
+        bulk = Bulk("cancel", "cancelled", LIVE, cancel_one, by, reason)
+        return await bulk.run(query, dry_run=dry_run, yes=yes)
     return await _each(ids, queue, task, cancel_one)
 
 
@@ -176,29 +176,28 @@ async def reschedule(
     task: JobTask = None,
     since: Since = None,
     where: Where = None,
+    reason: Reason = "",
     dry_run: DryRun = False,
     yes: Yes = False,
-    reason: NoReason = None,
 ) -> int:
     """Run scheduled or retrying jobs at another time or now. --all reschedules by filter."""
-    if reason is not None:
-        raise ConfigError("reschedule stores no reason", hint="leave out --reason; nothing was changed")
     check_choice(ids, all_matching, dry_run, job_state, since, where)
     if (at is not None) + (delay is not None) + now != 1:
         raise ConfigError("give exactly one of --at, --delay and --now")
-    wanted = None if now else _moment(at, delay)
+    wanted, by = None if now else _moment(at, delay), operator()
 
     async def move(app: JetJobs, job_id: str, queue: str | None, task: str | None) -> MoveAnswer:
         if wanted is None:
-            return await app.jobs.run_now(job_id, queue=queue, task=task)
+            return await app.jobs.run_now(job_id, queue=queue, task=task, by=by, reason=reason)
         if isinstance(wanted, datetime):
-            return await app.jobs.reschedule(job_id, wanted, queue=queue, task=task)
-        return await app.jobs.reschedule(job_id, delay=wanted, queue=queue, task=task)
+            return await app.jobs.reschedule(job_id, wanted, queue=queue, task=task, by=by, reason=reason)
+        return await app.jobs.reschedule(job_id, delay=wanted, queue=queue, task=task, by=by, reason=reason)
 
     if not ids:
         query = read_query(job_state, queue, task, since, where)
         waiting = (JobState.SCHEDULED, JobState.RETRYING)
-        return await Bulk("reschedule", "moved", waiting, move).run(query, dry_run=dry_run, yes=yes)
+        bulk = Bulk("reschedule", "moved", waiting, move, by, reason)
+        return await bulk.run(query, dry_run=dry_run, yes=yes)
     return await _each(ids, queue, task, move)
 
 
@@ -210,12 +209,14 @@ async def priority(
     ],
     queue: JobQueue = None,
     task: JobTask = None,
+    reason: Reason = "",
 ) -> int:
     """Change the priority of a waiting job."""
     check_priority(lane)
+    by = operator()
 
     async def move(app: JetJobs, job_id: str, queue: str | None, task: str | None) -> MoveAnswer:
-        return await app.jobs.set_priority(job_id, lane, queue=queue, task=task)
+        return await app.jobs.set_priority(job_id, lane, queue=queue, task=task, by=by, reason=reason)
 
     return await _each([job_id], queue, task, move)
 

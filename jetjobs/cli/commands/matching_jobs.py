@@ -21,6 +21,7 @@ from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
 from jetjobs.model.errors import BrokerError, ConfigError, JetJobsError, JobNotFound
 from jetjobs.model.job import JobState
+from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
 from jetjobs.model.views.job_query import LIVE, JobQuery
 from jetjobs.model.wire.ids import is_id
@@ -101,8 +102,11 @@ def check_choice(
 class Bulk:
     """One `--all` command: the verb, the states of jobs that it can change, and how it changes one."""
 
-    def __init__(self, verb: str, past: str, possible: Sequence[JobState], change: Change) -> None:
+    def __init__(
+        self, verb: str, past: str, possible: Sequence[JobState], change: Change, by: str, reason: str
+    ) -> None:
         self._verb = verb
+        self._by, self._reason = by, reason
         self._past = past
         self._possible = possible
         self._change = change
@@ -126,7 +130,9 @@ class Bulk:
                 return REFUSED
             tally = Tally(len(found), self._past)
             try:
-                await self._change_all(app, found, tally)
+                action, target = f"job.{self._verb}", filter_text(query)
+                async with app.audit.together(action, target, by=self._by, reason=self._reason):
+                    await self._change_all(app, found, tally)
             except (asyncio.CancelledError, JetJobsError):
                 _print_outcome(tally, complete=False)
                 raise

@@ -97,12 +97,13 @@ async def pause(
 
 
 @commands.command()
-async def resume(queues: Names) -> None:
+async def resume(queues: Names, reason: Reason = "") -> None:
     """Start jobs of paused queues again."""
     async with state.reader() as app:
         for name in queues:
             await app.queues.get(name, rates_over=0)
-        resumed = {name: await app.queues.resume(name) for name in queues}
+        by = operator()
+        resumed = {name: await app.queues.resume(name, by=by, reason=reason) for name in queues}
     if state.out.as_json:
         state.out.json({"items": [{"queue": name, "resumed": done} for name, done in resumed.items()]})
         return
@@ -116,6 +117,7 @@ async def purge(
     scheduled: Annotated[
         bool, typer.Option("--scheduled", help="Also delete scheduled and retrying jobs.")
     ] = False,
+    reason: Reason = "",
     yes: Yes = False,
 ) -> int:
     """Permanently delete the waiting jobs of a queue. Running jobs and dead letters stay."""
@@ -126,7 +128,8 @@ async def purge(
         if not await confirmed(what, yes=yes, word=queue):
             return REFUSED
         with progress("deleted", found.queued) as step:
-            purged = await app.queues.purge(queue, scheduled=scheduled, step=step)
+            by = operator()
+            purged = await app.queues.purge(queue, scheduled=scheduled, by=by, reason=reason, step=step)
     if state.out.as_json:
         state.out.json({"queue": queue, **purged.as_dict()})
     elif state.out.quiet:
@@ -143,6 +146,7 @@ async def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Also delete its jobs and dead letters, and if workers use it.")
     ] = False,
+    reason: Reason = "",
 ) -> None:
     """Permanently delete a queue that is no longer used.
 
@@ -150,7 +154,7 @@ async def delete(
     workers or schedules use it.
     """
     async with state.reader() as app:
-        found = await app.queues.delete(queue, force=force)
+        found = await app.queues.delete(queue, force=force, by=operator(), reason=reason)
     jobs = found.queued + found.running + found.scheduled + found.retrying
     if state.out.as_json:
         state.out.json({"queue": queue, "jobs": jobs, "dead": found.dead})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
 from jetjobs.model.errors import ConfigError, JetJobsError
+from jetjobs.model.views.audit import filter_text
 from jetjobs.model.views.dead_letter import DeadLetter, ReplayAnswer, ReplayOutcome
 
 commands = typer.Typer()
@@ -85,6 +87,13 @@ class Choice:
                 for job_id in dict.fromkeys(self._selection.ids)
             ]
 
+    @property
+    def text(self) -> str:
+        """The ids or the filter, for the audit."""
+        if self.named is not None:
+            return " ".join(letter.id for letter in self.named)
+        return filter_text(self._wanted)
+
     async def letters(self) -> AsyncIterator[DeadLetter]:
         """The letters, read one by one: they may be too many to hold in memory."""
         if self.named is not None:
@@ -138,7 +147,13 @@ async def replay(
         if (code := await _may_go_ahead("replay", number, yes or bool(ids))) is not None:
             return code
         answers = app.dead.replay_many(
-            choice.letters(), by=operator(), reason=reason, to_queue=to_queue, arguments=arguments, rate=rate
+            choice.letters(),
+            by=operator(),
+            reason=reason,
+            to_queue=to_queue,
+            arguments=arguments,
+            rate=rate,
+            selection=choice.text,
         )
         tally = Tally()
         try:
@@ -163,6 +178,7 @@ async def delete(
     died_of: DiedOf = None,
     error_type: ErrorType = None,
     since: Since = None,
+    reason: Reason = "",
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:
@@ -176,7 +192,7 @@ async def delete(
             return DONE
         if (code := await _may_go_ahead("delete", number, yes or bool(ids))) is not None:
             return code
-        deleted = await _delete(app, choice, number)
+        deleted = await _delete(app, choice, number, reason)
     if state.out.as_json:
         state.out.json({"deleted": deleted})
     elif not state.out.quiet:
@@ -184,12 +200,17 @@ async def delete(
     return DONE
 
 
-async def _delete(app: JetJobs, choice: Choice, number: int) -> int:
-    deleted = 0
+async def _delete(app: JetJobs, choice: Choice, number: int, reason: str) -> int:
+    deleted, by = 0, operator()
     try:
-        with progress("deleted", number) as step:
+        async with contextlib.AsyncExitStack() as stack:
+            if number > 1:
+                await stack.enter_async_context(
+                    app.audit.together("dead.delete", choice.text, by=by, reason=reason)
+                )
+            step = stack.enter_context(progress("deleted", number))
             async for letter in choice.letters():
-                if await app.dead.delete(letter):
+                if await app.dead.delete(letter, by=by, reason=reason):
                     deleted += 1
                     if state.out.quiet:
                         state.out.data(letter.id)

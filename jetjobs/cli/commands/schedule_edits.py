@@ -11,12 +11,13 @@ from jetjobs.app import JetJobs
 from jetjobs.cli.commands.schedules import Cron, Every, Name, until
 from jetjobs.cli.completion import schedule_names, task_names
 from jetjobs.cli.exit_codes import DONE, REFUSED
-from jetjobs.cli.state import state
+from jetjobs.cli.state import operator, state
 from jetjobs.cli.terminal.options import (
     Arguments,
     Data,
     OtherQueue,
     Priority,
+    Reason,
     Yes,
     optional,
     present,
@@ -33,10 +34,10 @@ Names = Annotated[list[str], typer.Argument(help="Names of schedules.", autocomp
 
 
 @commands.command()
-async def run(name: Name) -> None:
+async def run(name: Name, reason: Reason = "") -> None:
     """Enqueue a job of a schedule now. Its scheduled runs are not changed."""
     async with state.reader() as app:
-        handle = await app.schedules.run_now(name)
+        handle = await app.schedules.run_now(name, by=operator(), reason=reason)
     if state.out.as_json:
         state.out.json({"schedule": name, "id": handle.id, "queue": handle.queue, "task": handle.task})
     else:
@@ -44,23 +45,24 @@ async def run(name: Name) -> None:
 
 
 @commands.command()
-async def pause(names: Names) -> None:
+async def pause(names: Names, reason: Reason = "") -> None:
     """Pause schedules until they are resumed. They stay paused across deploys."""
-    await _pause(names, paused=True)
+    await _pause(names, reason, paused=True)
 
 
 @commands.command()
-async def resume(names: Names) -> None:
+async def resume(names: Names, reason: Reason = "") -> None:
     """Resume paused schedules with their next scheduled time."""
-    await _pause(names, paused=False)
+    await _pause(names, reason, paused=False)
 
 
-async def _pause(names: list[str], *, paused: bool) -> None:
+async def _pause(names: list[str], reason: str, *, paused: bool) -> None:
     async with state.reader() as app:
         # All must exist, otherwise none is changed.
         before = {name: await app.schedules.get(name) for name in names}
         change = app.schedules.pause if paused else app.schedules.resume
-        found = [await change(name) for name in before]
+        by = operator()
+        found = [await change(name, by=by, reason=reason) for name in before]
         await _note_no_leader(app)
         now = await app.jetstream.server_clock.now()
     if state.out.as_json:
@@ -114,6 +116,7 @@ async def put(
         int | None,
         typer.Option(help="Replace only this revision, as shown by `show`; 0 only creates.", min=0, metavar="N"),
     ] = None,
+    reason: Reason = "",
 ) -> None:
     """Create or replace a schedule. Options that are not given have their defaults."""
     given = {
@@ -130,15 +133,15 @@ async def put(
         "overlap": overlap,
         "paused": paused or None,
     }
-    await _store(name, task, cast("PutOptions", present(given)), revision)
+    await _store(name, task, cast("PutOptions", present(given)), revision, reason)
 
 
-async def _store(name: str, task: str, options: PutOptions, revision: int | None) -> None:
+async def _store(name: str, task: str, options: PutOptions, revision: int | None, reason: str) -> None:
     app = state.load_app()
     app.find(task)
     async with app:
         before = await app.jetstream.schedules.get(check_schedule_name(name))
-        info = await app.schedules.put(name, task, revision=revision, **options)
+        info = await app.schedules.put(name, task, revision=revision, by=operator(), reason=reason, **options)
         await _note_no_leader(app)
         now = await app.jetstream.server_clock.now()
     if state.out.as_json:
@@ -159,6 +162,7 @@ async def delete(
     force: Annotated[
         bool, typer.Option("--force", help="Also delete schedules declared in code, for an app that is gone.")
     ] = False,
+    reason: Reason = "",
 ) -> int:
     """Delete schedules. Jobs already enqueued by them stay."""
     async with state.reader() as app:
@@ -171,7 +175,7 @@ async def delete(
         if not await confirmed(what, yes=yes):
             return REFUSED
         for name in wanted:
-            await app.schedules.delete(name, force=force)
+            await app.schedules.delete(name, force=force, by=operator(), reason=reason)
     if state.out.as_json:
         state.out.json({"items": [{"name": name, "deleted": True} for name in wanted]})
         return DONE

@@ -64,8 +64,8 @@ async def apply(
 async def destroy_namespace(yes: Yes = False) -> int:
     """Permanently delete everything of a namespace.
 
-    That is its queues, jobs, results, dead letters and schedules. Only --namespace chooses it. The
-    name must be typed to confirm, or --yes given.
+    That is its queues, jobs, results, dead letters, schedules, tokens and audit. Only --namespace
+    chooses it. The name must be typed to confirm, or --yes given.
     """
     if state.namespace is None:
         raise ConfigError("no namespace is given", hint="jetjobs setup destroy --namespace NAME")

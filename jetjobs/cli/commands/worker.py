@@ -117,7 +117,7 @@ def _run(app: str | None, flags: dict[str, Any], options: dict[str, Any]) -> int
         found = await state.server_app(flags) if target is None else target
         return await run_worker(found, {**options, "queues": parse_queues(options["queues"])})
 
-    return run_async(work)
+    return run_async(work, via="python")  # tasks may call operations
 
 
 def _check_runs_no_jobs(options: dict[str, Any]) -> None:

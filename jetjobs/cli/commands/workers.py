@@ -11,8 +11,8 @@ import typer
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import queue_names, worker_names
 from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
-from jetjobs.cli.state import state
-from jetjobs.cli.terminal.options import Yes
+from jetjobs.cli.state import operator, state
+from jetjobs.cli.terminal.options import Reason, Yes
 from jetjobs.cli.terminal.palette import state_style
 from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.cli.terminal.table import Look
@@ -122,9 +122,9 @@ async def show(
 
 
 @commands.command()
-async def quiet(names: Names = None, all_workers: All = False, yes: Yes = False) -> int:
+async def quiet(names: Names = None, all_workers: All = False, reason: Reason = "", yes: Yes = False) -> int:
     """Stop taking new jobs on workers. They finish their running jobs and stay until they are stopped."""
-    return await _send_all("quiet", names, all_workers=all_workers, yes=yes)
+    return await _send_all("quiet", names, reason, all_workers=all_workers, yes=yes)
 
 
 @commands.command()
@@ -134,13 +134,16 @@ async def stop(
     now: Annotated[
         bool, typer.Option("--now", help="Release running jobs immediately instead of waiting for them.")
     ] = False,
+    reason: Reason = "",
     yes: Yes = False,
 ) -> int:
     """Stop workers gracefully, as SIGTERM does. A process supervisor may start them again."""
-    return await _send_all("stop", names, all_workers=all_workers, yes=yes, now=now)
+    return await _send_all("stop", names, reason, all_workers=all_workers, yes=yes, now=now)
 
 
-async def _send_all(word: str, names: list[str] | None, *, all_workers: bool, yes: bool, now: bool = False) -> int:
+async def _send_all(
+    word: str, names: list[str] | None, reason: str, *, all_workers: bool, yes: bool, now: bool = False
+) -> int:
     """Send a command to workers; returns the exit code. A silent worker does not hold up the others."""
     if bool(names) == all_workers:
         raise ConfigError("name workers or use --all")
@@ -152,7 +155,7 @@ async def _send_all(word: str, names: list[str] | None, *, all_workers: bool, ye
         what = f"{word} {many(len(chosen), 'worker')}"
         if all_workers and chosen and not await confirmed(what, yes=yes):
             return REFUSED
-        answers = await asyncio.gather(*(_send(app, record.key, word, now) for record in chosen))
+        answers = await asyncio.gather(*(_send(app, record.key, word, reason, now) for record in chosen))
     if state.out.as_json:
         state.out.json({"items": answers})
     for answer in answers:
@@ -166,9 +169,12 @@ async def _send_all(word: str, names: list[str] | None, *, all_workers: bool, ye
     return DONE if all(answer["ok"] for answer in answers) else FAILED
 
 
-async def _send(app: JetJobs, key: str, word: str, now: bool) -> dict[str, Any]:
+async def _send(app: JetJobs, key: str, word: str, reason: str, now: bool) -> dict[str, Any]:
     try:
-        answer = await (app.workers.stop(key, now=now) if word == "stop" else app.workers.quiet(key))
+        if word == "stop":
+            answer = await app.workers.stop(key, now=now, by=operator(), reason=reason)
+        else:
+            answer = await app.workers.quiet(key, by=operator(), reason=reason)
     except (WorkerNotFound, WorkerSilent) as error:
         return {"worker": key, "ok": False, "error": str(error)}
     return {"worker": key, "ok": bool(answer.get("ok")), **answer}

@@ -181,5 +181,5 @@ class LiveView:
             await app.queues.pause(action.queue, reason=action.reason, by=by)
             self._say(f"queue {action.queue} is paused")
         elif isinstance(action, ResumeQueue):
-            resumed = await app.queues.resume(action.queue)
+            resumed = await app.queues.resume(action.queue, by=by, reason="from jetjobs top")
             self._say(f"queue {action.queue} {'is resumed' if resumed else 'was not paused'}")

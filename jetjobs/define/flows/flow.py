@@ -106,7 +106,7 @@ class Flow(FlowSteps, Returnable, Generic[R]):
         on_failure: Literal["wait", "cancel"] = "wait",
     ) -> Flow[S]:
         """A chain as a flow: `Flow.of(charge.bind(7).then(ship), id="order-7")`."""
-        name = name or chain.links[0].call.task.name
+        name = name or chain.tasks[0].name
         flow: Flow[Any] = Flow(name, id=id, deadline=deadline, on_failure=on_failure)
         last: Node | None = None
         for call, (body, places) in chain.links:

@@ -20,13 +20,13 @@ from jetjobs.define.task import StepCall, Task
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.flow.flow_plan import PlannedStep
 from jetjobs.model.flow.steps import After, GateRef, OnFailure, Source, write_pointer
-from jetjobs.model.wire.headers import RETRY_POLICY
+from jetjobs.model.wire.headers import CALLBACK, RETRY_POLICY
 
 MAX_DEPENDENTS = 100
 """Steps that wait for one step: each of its jobs names them all."""
 MAX_NAME = 64
 
-_OPTIONS = frozenset({"queue", "priority", "max_attempts", "retry", "headers", "step"})
+_OPTIONS = frozenset({"queue", "priority", "max_attempts", "retry", "headers", "callback", "step"})
 _HINTS = {
     "key": "a flow is stored once for its id: Flow(..., id=...)",
     "job_id": "the ids of its jobs follow from the id of the flow: Flow(..., id=...)",
@@ -78,6 +78,8 @@ class Node:
         headers = {**self.task.own_headers, **options.get("headers", {})}
         if "retry" in options:
             headers[RETRY_POLICY] = options["retry"].to_header()
+        if "callback" in options:
+            headers[CALLBACK] = options["callback"]
         return PlannedStep(
             self.name,
             self.task.name,

@@ -12,7 +12,6 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher
 from jetjobs.jetstream.messages.scan import scan
@@ -27,27 +26,8 @@ from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.flow_names import FlowNames, LedgerKind, LedgerSubject
 from jetjobs.model.wire.lenient_json import as_int, read_record
 
-WINDOW_S = 30
-"""Of message ids, each of which costs memory on the server. An entry that is stored again later does no harm."""
-MAX_AGE_S = 31 * 86400
-"""One day longer than the longest deadline of a flow. The leader removes the entries of flows that are gone."""
 _FRESH_S = 10.0
 """How long to wait for a leader that knows what this process knows, and for its replicas."""
-
-
-def ledger_config(names: FlowNames) -> dict[str, Any]:
-    """The stream of the ledger. A stream of counters has no message TTL."""
-    return {
-        "name": names.ledger_stream,
-        "description": "jetjobs ends of the steps of flows",
-        "subjects": [names.ledger_filter],
-        "retention": "limits",
-        "discard": "old",
-        "max_age": MAX_AGE_S * api.NS,
-        "allow_msg_counter": True,
-        "allow_direct": True,
-        "duplicate_window": WINDOW_S * api.NS,
-    }
 
 
 @dataclass(frozen=True, slots=True)

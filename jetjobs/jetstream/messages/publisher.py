@@ -26,7 +26,7 @@ from jetjobs.model.errors import (
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
-from jetjobs.model.wire.subjects import Names, matches
+from jetjobs.model.wire.subjects import Names
 
 TRY_S = 2.0
 """How long one try waits for its answer."""
@@ -206,7 +206,7 @@ class Publisher:
             return f"; whether the stream exists is unknown: {error}"
         except BrokerError:
             return ""  # the API has no leader either: try again
-        if not any(matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
+        if not any(api.matches(pattern, subject) for pattern in info["config"].get("subjects", [])):
             raise TopologyMissing(f"stream {stream} does not accept {subject}", hint="jetjobs setup apply")
         return ""
 

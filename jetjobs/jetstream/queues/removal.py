@@ -57,11 +57,17 @@ async def streams_of(connection: Connection, names: Names) -> list[str]:
     key-value buckets, objects. A stream of another program may have a name like these, but has other subjects."""
     buckets = (
         names.running_bucket, names.locks_bucket, names.schedules_bucket, names.checkpoints_bucket,
-        names.workers_bucket, names.cancelled_bucket,
+        names.workers_bucket, names.cancelled_bucket, names.tokens_bucket,
     )  # fmt: skip
     work = [stream for stream in await stream_names(connection, names.work_filter) if names.queue_of(stream)]
     done = {kv_stream(names.done_bucket(names.queue_of(stream) or "")) for stream in work}
-    rest = {names.dead_stream, object_stream(names.payload_store), *map(kv_stream, buckets), *done}
+    rest = {
+        names.dead_stream,
+        names.audit_stream,
+        object_stream(names.payload_store),
+        *map(kv_stream, buckets),
+        *done,
+    }
     return sorted(rest.intersection(await stream_names(connection))) + sorted(work)
 
 

@@ -140,3 +140,20 @@ def format_time(seconds: float) -> str:
     '2023-11-14T22:13:20.500000Z'
     """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject matches a pattern with wildcards.
+
+    >>> matches("shop.work.*.high.>", "shop.work.mail.high.send")
+    True
+    >>> matches("shop.work.>", "shop.work")
+    False
+    """
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))

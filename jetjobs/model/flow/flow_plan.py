@@ -34,7 +34,8 @@ MAX_STEP_HEADERS: Final = 24 * 1024
 _WHOLE, _GATES, _JOBS = "~flow", "~gates", "~jobs"
 
 
-RETURNED = b"\0"
+RETURNED: Final = b"\0"
+"""The first byte of a flow in place of a result. No JSON begins with it."""
 
 
 class PlannedJob(NamedTuple):
@@ -265,7 +266,7 @@ class FlowPlan:
 
 
 def write_returned(plan: FlowPlan) -> bytes:
-    """A flow in place of the result of a job. It begins with a byte that JSON cannot have."""
+    """A flow in place of the result of a job."""
     return RETURNED + plan.to_json()
 
 

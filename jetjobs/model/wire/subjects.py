@@ -133,23 +133,6 @@ def last_token(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
-def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject matches a pattern with wildcards.
-
-    >>> matches("shop.work.*.high.>", "shop.work.mail.high.send")
-    True
-    >>> matches("shop.work.>", "shop.work")
-    False
-    """
-    wanted, tokens = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        wanted = wanted[:-1]
-        if len(tokens) <= len(wanted):
-            return False
-        tokens = tokens[: len(wanted)]
-    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
-
-
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names of one namespace."""
@@ -261,6 +244,21 @@ class Names:
     @property
     def cancelled_bucket(self) -> str:
         return f"{self.namespace}-cancelled"
+
+    @property
+    def tokens_bucket(self) -> str:
+        return f"{self.namespace}-tokens"
+
+    @property
+    def audit_stream(self) -> str:
+        return f"{self.namespace}-audit"
+
+    def audit(self, action: str) -> str:
+        """Subject of the entries of an action such as `queue.pause`; each part may be `*`, and `>` is for all."""
+        return f"{self.namespace}.audit.{action}"
+
+    def action_of(self, subject: str) -> str:
+        return subject.removeprefix(f"{self.namespace}.audit.")
 
     def control(self, word: str) -> str:
         """Subject of a control message, on core NATS."""

@@ -22,7 +22,7 @@ def check_token(what: str, token: str) -> str:
     if not is_token(token):
         near = suggest_token(token)
         raise DefinitionError(
-            f"invalid {what} name {token!r}",
+            f"invalid {what} name {token!r:.200}",
             hint="a name is 1 to 64 letters, digits, '-' or '_'" + (f"; use {near!r}" if near else ""),
         )
     return token

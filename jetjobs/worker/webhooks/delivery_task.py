@@ -11,10 +11,11 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from typing import Any
 
 from jetjobs.define.context import current_job
-from jetjobs.define.task import AsyncTask, Task
+from jetjobs.define.handle import JobHandle
+from jetjobs.define.task import AsyncTask, JobRequest, Task
 from jetjobs.model.errors import ConfigError, DefinitionError
 from jetjobs.model.outcome import Reject, Retry
 from jetjobs.model.retry import RetryPolicy
@@ -55,14 +56,14 @@ def webhook_task(settings: WebhookSettings) -> Task[Any, Any]:
         "retry": RETRY,
         "timeout": settings.timeout + _SPARE,
     }
-    return AsyncTask(jetjobs_webhook, _send, _send_sync, _send, options)
+    return AsyncTask(jetjobs_webhook, _send, _send_sync, options)
 
 
-async def _send(request: object) -> NoReturn:
-    _send_sync(request)
+async def _send(request: JobRequest[Any]) -> JobHandle[Any]:
+    return _send_sync(request)
 
 
-def _send_sync(request: object) -> NoReturn:
+def _send_sync(request: JobRequest[Any]) -> JobHandle[Any]:
     raise DefinitionError(f"task {WEBHOOK_TASK!r} cannot be enqueued", hint="use options(callback=...) of a job")
 
 
