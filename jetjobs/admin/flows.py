@@ -14,6 +14,7 @@ from jetjobs.jetstream.jobs.dead_letters import read_letter
 from jetjobs.jetstream.messages.publisher import WrongLastSequence
 from jetjobs.jetstream.workers.control_client import ANSWER_S, ask_all
 from jetjobs.model.durations import Duration, to_duration
+from jetjobs.model.errors import FlowCancelled
 from jetjobs.model.flow.entries import Completed
 from jetjobs.model.flow.flow_record import FlowRecord
 from jetjobs.model.flow.flow_status import (
@@ -25,6 +26,7 @@ from jetjobs.model.flow.flow_status import (
 )
 from jetjobs.model.flow.progress import flow_status
 from jetjobs.model.public import public
+from jetjobs.model.views.audit import DONE, UNCHANGED
 from jetjobs.model.views.dead_letter import DeadLetter, ReplayOptions, ReplayOutcome
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import flow_key
@@ -78,6 +80,12 @@ class Flows:
         """Cancel a flow: no job of it starts any more, those that run are stopped, those that wait are removed.
         Repeating it changes nothing. FlowNotFound if there is none."""
         wait_s = min(ANSWER_S, to_duration("timeout", timeout).total_seconds())
+        async with self._jetstream.audit.action("flow.cancel", flow_id, by=by, reason=reason) as outcome:
+            answer = await self._cancel(flow_id, by, reason, wait_s)
+            outcome.set(answer.outcome)
+        return answer
+
+    async def _cancel(self, flow_id: str, by: str, reason: str, wait_s: float) -> FlowCancelAnswer:
         status = await self._waiter.status(flow_id)
         if status.state is FlowState.SUCCEEDED:
             return FlowCancelAnswer(flow_id, FlowCancelOutcome.ENDED)
@@ -92,8 +100,17 @@ class Flows:
 
     async def retry(self, flow_id: str, /, *, step: str = "", by: str = "", reason: str = "") -> FlowRetryAnswer:
         """Replay the dead jobs of a flow, or of one step. The flow continues from there, and has at least another
-        day for it. FlowNotFound if there is none."""
-        await self._extend(await self._waiter.record(flow_id))
+        day for it. FlowNotFound if there is none, FlowCancelled if it was cancelled."""
+        async with self._jetstream.audit.action("flow.retry", flow_id, by=by, reason=reason) as outcome:
+            answer = await self._retry(flow_id, step, by, reason)
+            outcome.set(DONE if answer.replayed else UNCHANGED, f"{len(answer.replayed)} jobs replayed")
+        return answer
+
+    async def _retry(self, flow_id: str, step: str, by: str, reason: str) -> FlowRetryAnswer:
+        record = await self._waiter.record(flow_id)
+        if record.cancelled:
+            raise FlowCancelled(f"flow {flow_id} was cancelled: its jobs are dropped", flow_id=flow_id)
+        await self._extend(record)
         replayer = Replayer(self._jetstream, self._registry, ReplayOptions(by=by, reason=reason))
         # Gates last: they look at once for what the others have not done yet.
         letters = sorted(await self._letters(flow_id, step), key=lambda letter: h.AFTER in letter.headers)

@@ -14,6 +14,8 @@ from jetjobs.admin import FlowCancelOutcome, ReplayOutcome
 from jetjobs.errors import FlowCancelled, FlowFailed, FlowNotFound, ResultNotReady
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.wire.ids import flow_key
+from jetjobs.worker.leader.stranded_jobs import StrandedJobs
+from tests.integration.test_crashes import deliver_to_the_end, pull
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
 from tests.support.workers import provisioned, provisioned_worker, running
@@ -327,6 +329,8 @@ async def test_a_flow_can_be_cancelled(app: JetJobs, truth: Truth, probe: Probe)
         with pytest.raises(FlowCancelled, match="was cancelled by ada: not needed"):
             await handle.result(10)
         assert (await handle.cancel()).outcome is FlowCancelOutcome.CANCELLED, "repeating it changes nothing"
+        with pytest.raises(FlowCancelled, match="its jobs are dropped"):
+            await handle.retry()
         # Queue `slow` had no worker until now.
         async with running(app.worker(queues={"slow": None})):
             await truth.until_empty("slow")
@@ -427,6 +431,29 @@ async def test_the_task_of_on_failed_runs_at_the_deadline(app: JetJobs, probe: P
 
 
 # What cannot go on
+
+
+@pytest.mark.settings(queues={"lease": "1s", "max_crashes": 1})
+async def test_a_job_that_the_leader_dead_letters_is_a_failure_of_its_flow(app: JetJobs, truth: Truth) -> None:
+    tasks = Tasks(app)
+    async with provisioned(app):
+        flow = Flow("stranded")
+        handle = await app.enqueue_flow(flow.returns(flow.add(tasks.total, flow.map(tasks.check, [1]))))
+        await deliver_to_the_end(truth)
+        await app.jetstream.server_clock.refresh("jobs-work-default")
+        sweep = StrandedJobs(app.jetstream, "leader", 0.1, lambda event: None)
+
+        async def repaired() -> bool:
+            await pull(truth, expires_s=0.5)  # the server stops delivering it at the next pull
+            return (await sweep.sweep("default")).repaired == 1
+
+        await eventually(repaired)
+        [failure] = (await handle.status()).failures
+        assert failure.reason == "crashed"
+        await truth.until_idle()
+        async with running(app.worker()):
+            await handle.retry()
+            assert await handle.result(10) == 1
 
 
 async def test_a_map_over_something_that_is_not_a_list_is_dead(app: JetJobs, truth: Truth, probe: Probe) -> None:

@@ -17,6 +17,7 @@ from jetjobs.jetstream.messages.batch import BatchPublisher
 from jetjobs.model.errors import BrokerUnavailable
 from jetjobs.model.events import JobStarted
 from jetjobs.model.flow import chunks
+from jetjobs.model.flow.flow_record import MAX_NODES
 from jetjobs.model.flow.steps import GateRef
 from jetjobs.model.wire.flow_names import FlowNames
 from jetjobs.model.wire.ids import flow_key
@@ -468,6 +469,54 @@ async def test_of_many_that_fire_a_gate_one_succeeds(app: JetJobs, truth: Truth)
         assert sum(fired) == 1
         assert len([job for job in await truth.jobs() if ".double." in job]) == 1
         assert await gates.read(GateRef("default", "double", "double"), flow_key("gate"), Delivered("", 0)) is None
+
+
+async def test_flows_are_listed_by_state_and_name(app: JetJobs) -> None:
+    tasks = Tasks(app)
+    async with provisioned(app):
+        for name in ("a", "b"):
+            flow = Flow(name, id=f"{name}-1")
+            await app.enqueue_flow(flow.returns(flow.add(tasks.double, flow.add(tasks.one, 1))))
+        async with running(app.worker()):
+            for name in ("a", "b"):
+                assert await (await app.flows.handle(f"{name}-1")).result(10) == 2
+        flow = Flow("a", id="a-2")
+        flow.add(tasks.one, 1)
+        await app.enqueue_flow(flow)
+        listed = [(status.id, status.state) async for status in app.flows.list(name="a")]
+        assert sorted(listed) == [("a-1", FlowState.SUCCEEDED), ("a-2", FlowState.RUNNING)]
+        running_ones = [status.id async for status in app.flows.list(state=FlowState.RUNNING)]
+        assert running_ones == ["a-2"]
+
+
+async def test_a_flow_of_many_steps_ends_when_all_of_them_have(app: JetJobs, truth: Truth) -> None:
+    tasks = Tasks(app)
+    async with provisioned(app):
+        flow = Flow("many", id="many")
+        for number in range(MAX_NODES + 1):
+            flow.add(tasks.one, number)
+        handle = await app.enqueue_flow(flow)
+        assert (await handle.status()).state is FlowState.RUNNING
+        async with running(app.worker(slots=100)):
+            assert await handle.result(20) is None
+            await truth.until_empty()
+        assert len((await handle.status()).steps) == MAX_NODES + 1
+
+
+async def test_following_a_flow_shows_its_progress_until_it_has_ended(app: JetJobs) -> None:
+    tasks = Tasks(app)
+    async with provisioned(app):
+        flow = Flow("followed")
+        handle = await app.enqueue_flow(flow.returns(flow.add(tasks.total, flow.map(tasks.double, [1, 2]))))
+        seen: list[tuple[FlowState, int]] = []
+        async for status in handle.follow():
+            if not seen:
+                worker = asyncio.create_task(app.worker(burst=True).run())
+            seen.append((status.state, sum(step.ended for step in status.steps)))
+        await worker
+        assert seen[0] == (FlowState.RUNNING, 0)
+        assert seen[-1] == (FlowState.SUCCEEDED, 3)
+        assert sorted(seen, key=lambda one: one[1]) == seen
 
 
 # What is not a flow

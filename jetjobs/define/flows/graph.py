@@ -21,6 +21,7 @@ from jetjobs.model.errors import DefinitionError
 from jetjobs.model.flow.flow_plan import PlannedStep
 from jetjobs.model.flow.steps import After, GateRef, OnFailure, Source, write_pointer
 from jetjobs.model.wire.headers import CALLBACK, RETRY_POLICY
+from jetjobs.model.wire.ids import is_nested_node
 
 MAX_DEPENDENTS = 100
 """Steps that wait for one step: each of its jobs names them all."""
@@ -34,7 +35,6 @@ _HINTS = {
     "run_at": "a step runs when the steps before it have ended",
     "deadline": "give the flow a deadline: Flow(..., deadline=...)",
 }
-_NESTED = re.compile(r"x[0-9a-f]{12}-.*")
 _NUMBERED = re.compile(r"(.+)-[0-9]+")
 
 
@@ -200,7 +200,7 @@ class Graph:
     def _name(self, call: StepCall, many: bool) -> str:
         """The name of a new step: that of its options, else that of its task, with a number if it is taken."""
         own, base = call.options.get("step"), call.task.name
-        if _NESTED.fullmatch(own or base):
+        if is_nested_node(own or base):
             raise DefinitionError(f"step name {own or base!r} is reserved", hint='use task.options(step="name")')
         if own is not None:
             if self._taken(own, many):

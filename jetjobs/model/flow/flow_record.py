@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from jetjobs.model.flow.flow_plan import FlowPlan, PlannedStep
-from jetjobs.model.wire.lenient_json import as_seconds, read_record
+from jetjobs.model.wire.lenient_json import as_int, as_seconds, read_record
 
 MAX_NODES: Final = 2_000
 """The steps of a larger flow are left out of its record."""
@@ -37,7 +37,9 @@ class FlowRecord:
     empty: bool = False
     """Whether that list is known to be empty: no job returns it."""
     ends: tuple[str, ...] = ()
-    """The nodes whose completion ends the flow."""
+    """The nodes whose completion ends the flow. Of a flow with too many of them, none; then `size` counts."""
+    size: int = 0
+    """How many nodes it has, those of `on_failed` and of returned flows not counted."""
     on_failed: str = ""
     nodes: tuple[Mapping[str, Any], ...] = field(default=())
     """The steps, without their arguments."""
@@ -62,6 +64,7 @@ class FlowRecord:
         nodes, ends, cancelled = known.get("nodes"), known.get("ends"), known.get("cancelled")
         known |= {name: str(known[name]) for name in _TEXTS & known.keys()}
         known |= {name: known.get(name) is True for name in ("placed", "many", "empty")}
+        known["size"] = as_int(known.get("size"))
         known |= {name: as_seconds(known.get(name)) for name in ("enqueued_at", "deadline")}
         known["nodes"] = tuple(node for node in nodes if isinstance(node, dict)) if isinstance(nodes, list) else ()
         known["ends"] = tuple(map(str, ends)) if isinstance(ends, list) else ()
@@ -75,16 +78,17 @@ _TEXTS = {"id", "name", "digest", "run", "producer", "parent", "returns", "on_fa
 def describe_plan(plan: FlowPlan) -> dict[str, Any]:
     """The fields of the record that follow from the plan."""
     final = plan.final
-    nodes = () if len(plan.steps) > MAX_NODES else tuple(_described(step) for step in plan.steps)
+    large = len(plan.steps) > MAX_NODES
     return {
         "name": plan.name,
         "digest": plan.digest,
         "returns": plan.returns,
         "many": final is not None and final.many,
         "empty": plan.known_result is not None,
-        "ends": plan.ends if len(plan.steps) <= MAX_NODES or plan.returns else (),
+        "ends": () if large and not plan.returns else plan.ends,
+        "size": sum(step.count != 0 and step.node != plan.on_failed for step in plan.steps),
         "on_failed": plan.on_failed,
-        "nodes": nodes,
+        "nodes": () if large else tuple(_described(step) for step in plan.steps),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from jetjobs.model.flow.failed import Failed
 from jetjobs.model.flow.flow_record import FlowRecord
 from jetjobs.model.flow.flow_status import FlowState, FlowStatus, StepStatus
+from jetjobs.model.wire.ids import is_nested_node
 from jetjobs.model.wire.lenient_json import as_time
 
 
@@ -51,12 +52,19 @@ def flow_state(record: FlowRecord, counts: Iterable[NodeCounts], now: float) -> 
     by_node = _by_node(counts)
     if record.cancelled:
         return FlowState.CANCELLED
-    if record.placed and all(node in by_node and by_node[node].complete for node in record.ends):
+    if record.placed and _has_ended(record, by_node):
         return FlowState.SUCCEEDED
     if now >= record.deadline:
         return FlowState.EXPIRED
     failed = any(found.dead and not found.complete for found in by_node.values())
     return FlowState.FAILED if failed else FlowState.RUNNING
+
+
+def _has_ended(record: FlowRecord, by_node: Mapping[str, NodeCounts]) -> bool:
+    if record.ends:
+        return all(node in by_node and by_node[node].complete for node in record.ends)
+    complete = [node for node, found in by_node.items() if found.complete and not is_nested_node(node)]
+    return len(complete) >= record.size
 
 
 def _by_node(counts: Iterable[NodeCounts]) -> dict[str, NodeCounts]:

@@ -20,6 +20,7 @@ MAX_OWN_ID = 100
 """Characters of an id that the caller chooses. With a key token it stays within the 128 of any id."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _KEYED = re.compile(r"(k[a-z2-7]{26})-(.+)", re.ASCII)
+_NESTED = re.compile(r"x[0-9a-f]{12}-.+", re.ASCII)
 _ANONYMOUS = re.compile(r"s[0-9a-f]{14}-([1-9][0-9]{0,18})", re.ASCII)
 
 # One generator per process, seeded again after a fork: two children must not create the same ids.
@@ -64,6 +65,11 @@ def flow_key(flow_id: str) -> str:
 def nested_node(parent_uid: str, node: str) -> str:
     """The name of a step of a flow that job `parent_uid` returned. It does not grow with the depth of nesting."""
     return f"x{hashlib.sha256(parent_uid.encode()).hexdigest()[:12]}-{node}"
+
+
+def is_nested_node(node: str) -> bool:
+    """Whether a node is a step of a flow that a job has returned."""
+    return _NESTED.fullmatch(node) is not None
 
 
 def returned_flow_id(job_id: str, run: str) -> str:
