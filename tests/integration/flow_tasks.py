@@ -29,9 +29,10 @@ app = JetJobs("flows")
 def note() -> None:
     """Write the run of a job to the journal."""
     if path := os.environ.get("JOURNAL"):
-        job = current_job()
+        context = current_job()
+        job, sequence = context.job, context._attempt.delivery.sequence
         with Path(path).open("a") as file:
-            file.write(f"{job.job.task} {job.id} {job.delivery}\n")
+            file.write(f"{job.task} {job.id}.{job.hop} {sequence}\n")
 
 
 @app.task
