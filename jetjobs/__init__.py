@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from jetjobs.define.enqueue_report import EnqueueReport
     from jetjobs.define.enqueue_report import Entry as Entry
     from jetjobs.define.enqueue_report import Refusal as Refusal
+    from jetjobs.define.flows.flow import Flow
+    from jetjobs.define.flows.flow import FlowSteps as FlowSteps
+    from jetjobs.define.flows.flow_handle import FlowHandle
+    from jetjobs.define.flows.flow_task import AsyncFlowTask as AsyncFlowTask
+    from jetjobs.define.flows.flow_task import SyncFlowTask as SyncFlowTask
     from jetjobs.define.handle import JobHandle
     from jetjobs.define.options import EnqueueOptions as EnqueueOptions
     from jetjobs.define.options import ScheduleOptions as ScheduleOptions
@@ -23,13 +28,16 @@ if TYPE_CHECKING:
     from jetjobs.define.router import TaskDecorator as TaskDecorator
     from jetjobs.define.secret import Secret
     from jetjobs.define.task import AsyncTask as AsyncTask
+    from jetjobs.define.task import Chain as Chain
     from jetjobs.define.task import JobRequest, Task
+    from jetjobs.define.task import Step as Step
     from jetjobs.define.task import SyncTask as SyncTask
     from jetjobs.define.task import TaskCall as TaskCall
     from jetjobs.model.durations import Duration as Duration
     from jetjobs.model.errors import (
         BrokerUnavailable,
         EnqueueError,
+        FlowFailed,
         InvalidArguments,
         JetJobsError,
         JobCancelled,
@@ -38,6 +46,9 @@ if TYPE_CHECKING:
         ResultNotReady,
     )
     from jetjobs.model.events import Observer
+    from jetjobs.model.flow.failed import Failed
+    from jetjobs.model.flow.flow_status import FlowState, FlowStatus
+    from jetjobs.model.flow.flow_status import StepStatus as StepStatus
     from jetjobs.model.job import Job as Job
     from jetjobs.model.job import JobState, JobStatus
     from jetjobs.model.outcome import Reject, Retry, Snooze
@@ -62,6 +73,12 @@ __all__ = [
     "Depends",
     "EnqueueError",
     "EnqueueReport",
+    "Failed",
+    "Flow",
+    "FlowFailed",
+    "FlowHandle",
+    "FlowState",
+    "FlowStatus",
     "InvalidArguments",
     "JetJobs",
     "JetJobsError",
@@ -95,13 +112,17 @@ _HOMES = {
     "jetjobs.define.context": "CallNext Context Middleware current_job",
     "jetjobs.define.dependencies": "Depends INJECTED",
     "jetjobs.define.enqueue_report": "EnqueueReport",
+    "jetjobs.define.flows.flow": "Flow",
+    "jetjobs.define.flows.flow_handle": "FlowHandle",
     "jetjobs.define.handle": "JobHandle",
     "jetjobs.define.router": "Router",
     "jetjobs.define.secret": "Secret",
     "jetjobs.define.task": "JobRequest Task",
-    "jetjobs.model.errors": "BrokerUnavailable EnqueueError InvalidArguments JetJobsError JobCancelled JobFailed "
-    "JobNotFound ResultNotReady",
+    "jetjobs.model.errors": "BrokerUnavailable EnqueueError FlowFailed InvalidArguments JetJobsError JobCancelled "
+    "JobFailed JobNotFound ResultNotReady",
     "jetjobs.model.events": "Observer",
+    "jetjobs.model.flow.failed": "Failed",
+    "jetjobs.model.flow.flow_status": "FlowState FlowStatus",
     "jetjobs.model.job": "JobState JobStatus",
     "jetjobs.model.outcome": "Reject Retry Snooze",
     "jetjobs.model.retry": "RetryPolicy",
@@ -113,10 +134,13 @@ _HOMES = {
 _ANNOTATION_HOMES = {
     "jetjobs.define.context": "ScheduledRun",
     "jetjobs.define.enqueue_report": "Entry Refusal",
+    "jetjobs.define.flows.flow": "FlowSteps",
+    "jetjobs.define.flows.flow_task": "AsyncFlowTask SyncFlowTask",
     "jetjobs.define.options": "EnqueueOptions ScheduleOptions TaskOptions",
     "jetjobs.define.router": "TaskDecorator",
-    "jetjobs.define.task": "AsyncTask SyncTask TaskCall",
+    "jetjobs.define.task": "AsyncTask Chain Step SyncTask TaskCall",
     "jetjobs.model.durations": "Duration",
+    "jetjobs.model.flow.flow_status": "StepStatus",
     "jetjobs.model.job": "Job",
     "jetjobs.model.settings": "HttpSettings NatsSettings ObserveSettings QueueSettings WebhookSettings "
     "WorkerSettings",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
-from jetjobs.admin.operations import HandleLookup, Operations
+from jetjobs.admin.operations import HandleLookup, Operations, max_attempts
 from jetjobs.bulk import enqueue_many, notify_stored
 from jetjobs.config import load_for_app
 from jetjobs.define.context import Middleware
 from jetjobs.define.enqueue_report import EnqueueReport
+from jetjobs.define.flows.flow import Flow
+from jetjobs.define.flows.flow_handle import FlowHandle
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest, Task
@@ -21,6 +22,7 @@ from jetjobs.enqueue import Enqueuer, Identity, enqueue_failed
 from jetjobs.foreign_task import request_by_name
 from jetjobs.jetstream import topology
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.topology_plan import plan as plan_topology
 from jetjobs.jetstream.transport import api
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import DefinitionError, JetJobsError
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from jetjobs.doctor.finding import Finding
     from jetjobs.observe.metrics import Metrics
     from jetjobs.worker.worker import Worker
+
+
+F = TypeVar("F")
 
 
 class Session(NamedTuple):
@@ -168,7 +173,7 @@ class JetJobs(Operations):
         jetstream = JetStreamClient(self.settings, names, f"jetjobs-{self.name}", self._observers.notify)
         # An app without tasks is an operator's, who works on every queue.
         await jetstream.open(self.task_queues or None)
-        jetstream.max_attempts = _max_attempts(self)
+        jetstream.max_attempts = max_attempts(self)
         self._session = Session(jetstream, Enqueuer(jetstream, self._lookup, self.name))
         return self
 
@@ -224,6 +229,13 @@ class JetJobs(Operations):
         took_s = time.perf_counter() - started
         self._observers.notify(JobEnqueued(handle.queue, handle.task, handle.id, handle.duplicate, took_s))
         return handle
+
+    async def enqueue_flow(self, flow: Flow[F]) -> FlowHandle[F]:
+        """Store a flow. One with an id that was stored before is not stored again; `duplicate` of its handle is
+        then True. FlowConflict if that one has another content."""
+        if self._session is None and self._parents:
+            return await super().enqueue_flow(flow)  # this app is included in another one
+        return await (self._session or self._opened()).enqueuer.enqueue_flow(flow)
 
     def send_sync(self, request: JobRequest[Any]) -> JobHandle[Any]:
         return super().send_sync(request) if self._parents else self.sync.enqueue(request)
@@ -310,7 +322,7 @@ class JetJobs(Operations):
         await connection.api(api.ACCOUNT_INFO)
         settings = self.settings.queues
         queues, replicas = self.task_queues if queues is None else queues, 3 if connection.clustered else 1
-        wanted = topology.plan(self.jetstream.names, queues, settings, replicas)
+        wanted = plan_topology(self.jetstream.names, queues, settings, replicas)
         return await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
 
     async def provision(
@@ -336,15 +348,3 @@ class JetJobs(Operations):
         from jetjobs.doctor.runner import run_checks
 
         return await run_checks(self.settings, Names(self.namespace), self, only=only)
-
-
-def _max_attempts(app: JetJobs) -> Callable[[str], int]:
-    """The number of attempts of a task by its name; 0 for an unknown one. It does not keep the app alive: a
-    connection of `sync` is closed when the app is collected."""
-    seen = weakref.ref(app)
-
-    def of(name: str) -> int:
-        task = None if (found := seen()) is None else found.tasks.get(name)
-        return 0 if task is None else task.retry.max_attempts
-
-    return of

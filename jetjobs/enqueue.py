@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from jetjobs.define.context import running_job
 from jetjobs.define.enqueue_report import Entry
+from jetjobs.define.flows.flow import Flow
+from jetjobs.define.flows.flow_handle import FlowHandle
 from jetjobs.define.handle import JobHandle, JobLookup
 from jetjobs.define.options import EnqueueOptions
 from jetjobs.define.task import JobRequest, Task
@@ -20,6 +22,7 @@ from jetjobs.jetstream.transport.errors import STREAM_NOT_FOUND
 from jetjobs.model.durations import to_duration
 from jetjobs.model.errors import (
     BrokerError,
+    DefinitionError,
     EnqueueUnconfirmed,
     JetJobsError,
     JobTooLarge,
@@ -27,6 +30,7 @@ from jetjobs.model.errors import (
     TopologyMissing,
 )
 from jetjobs.model.events import EnqueueFailed
+from jetjobs.model.flow.flow_plan import FlowPlan
 from jetjobs.model.job import Job
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
@@ -66,6 +70,23 @@ class Enqueuer:
         self._jetstream.connection.check_loop()
         return self.handle(request, await self.store(await self.prepare(request, identity)))
 
+    async def enqueue_flow(self, flow: Flow[Any]) -> FlowHandle[Any]:
+        """Store a flow, or find the one with its id. EnqueueError if it is not stored completely."""
+        self._jetstream.connection.check_loop()
+        plan, flow_id = flow.plan(), flow.id or new_uid()
+        try:
+            record, new = await self._jetstream.placement.enqueue(plan, flow_id, self._lineage())
+        except TopologyMissing as error:
+            raise _flow_queue_not_found(plan, error) from error
+        except Unconfirmed as error:
+            raise EnqueueUnconfirmed(
+                f"flow {flow_id} was not confirmed in time; it may be stored in part ({error})",
+                job_id=flow_id,
+                hint=f"enqueue it again as Flow(..., id={flow_id!r}): no job of it is stored twice",
+            ) from error
+        handle: FlowHandle[Any] = FlowHandle(flow_id, record.name, duplicate=not new)
+        return handle.attach(self._lookup.flows, flow.decode)
+
     # Build the job
 
     async def prepare(self, request: JobRequest[Any], identity: Identity | None = None) -> Prepared:
@@ -95,10 +116,13 @@ class Enqueuer:
 
     def _headers_for(self, task: Task[Any, Any]) -> dict[str, str]:
         """The headers of jetjobs for a job of this task: its producer, parent and secret arguments."""
+        headers = self._lineage()
+        return {**headers, **task.own_headers} if task.own_headers else headers
+
+    def _lineage(self) -> dict[str, str]:
+        """The headers that name the producer, and the job that enqueues another."""
         parent = running_job()
-        if parent is None:
-            return {**self._headers, **task.own_headers} if task.own_headers else self._headers
-        return {**self._headers, **task.own_headers, h.PARENT: parent.id, h.ROOT: parent.root_id}
+        return self._headers if parent is None else {**self._headers, h.PARENT: parent.id, h.ROOT: parent.root_id}
 
     def template(self, task: Task[Any, Any]) -> JobTemplate:
         """A template for many plain jobs of one task."""
@@ -109,6 +133,10 @@ class Enqueuer:
     def _with_options(self, request: JobRequest[Any], identity: Identity | None) -> tuple[Job, str | None]:
         """The job, and the subject that must be empty to store it."""
         task, body, options = request
+        if "step" in options:
+            raise DefinitionError(
+                "option 'step' names a step of a flow", hint="use flow.add(task.options(step=...))"
+            )
         if identity is not None:
             options = {**options, "job_id": identity.job_id}
         names = self._jetstream.names
@@ -262,6 +290,12 @@ def queue_not_found(queue: str, error: TopologyMissing) -> QueueNotFound:
         hint=f"create it with `jetjobs setup apply --queue {queue}`,"
         f" or start a worker for it: `jetjobs worker --queue {queue}`",
     )
+
+
+def _flow_queue_not_found(plan: FlowPlan, error: TopologyMissing) -> JetJobsError:
+    """The error for a missing queue of a flow, if it is one: the bucket of flows may be missing too."""
+    queue = next((step.queue for step in plan.steps if f"-work-{step.queue}" in str(error)), None)
+    return error if queue is None else queue_not_found(queue, error)
 
 
 def unconfirmed(job_id: str, error: JetJobsError) -> EnqueueUnconfirmed:

@@ -1,4 +1,4 @@
-"""Operations on jobs, queues, dead letters, schedules and workers; the public import path of their types."""
+"""Operations on jobs, flows, queues, dead letters, schedules and workers; where their types are imported from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jetjobs.admin.dead_letter_files import ImportReport
     from jetjobs.admin.dead_letters import DeadLetters
+    from jetjobs.admin.flows import Flows
     from jetjobs.admin.jobs import Jobs
     from jetjobs.admin.queues import Queues
     from jetjobs.admin.schedules import PutOptions, ScheduleInfo, Schedules
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from jetjobs.jetstream.audit_log import AuditLog
     from jetjobs.jetstream.queues.purge import Purged
     from jetjobs.jetstream.tokens import Tokens
-    from jetjobs.jetstream.topology import TopologyChange, TopologyItem
+    from jetjobs.jetstream.topology import TopologyChange
+    from jetjobs.jetstream.topology_plan import TopologyItem
     from jetjobs.jetstream.workers.control_client import WorkerAnswers
+    from jetjobs.model.flow.flow_status import FlowCancelAnswer, FlowCancelOutcome, FlowRetryAnswer
     from jetjobs.model.views.audit import AuditEntry, AuditFilter, AuditPage
     from jetjobs.model.views.dead_letter import (
         DeadLetter,
@@ -46,6 +49,10 @@ __all__ = [
     "DeadLetterGroup",
     "DeadLetters",
     "Finding",
+    "FlowCancelAnswer",
+    "FlowCancelOutcome",
+    "FlowRetryAnswer",
+    "Flows",
     "ImportReport",
     "JobPage",
     "JobQuery",
@@ -83,6 +90,7 @@ __all__ = [
 _HOMES = {
     "jetjobs.admin.dead_letter_files": "ImportReport",
     "jetjobs.admin.dead_letters": "DeadLetters",
+    "jetjobs.admin.flows": "Flows",
     "jetjobs.admin.jobs": "Jobs",
     "jetjobs.admin.queues": "Queues",
     "jetjobs.admin.schedules": "PutOptions ScheduleInfo Schedules",
@@ -91,8 +99,10 @@ _HOMES = {
     "jetjobs.jetstream.audit_log": "AuditLog",
     "jetjobs.jetstream.queues.purge": "Purged",
     "jetjobs.jetstream.tokens": "Tokens",
-    "jetjobs.jetstream.topology": "TopologyChange TopologyItem",
+    "jetjobs.jetstream.topology": "TopologyChange",
+    "jetjobs.jetstream.topology_plan": "TopologyItem",
     "jetjobs.jetstream.workers.control_client": "WorkerAnswers",
+    "jetjobs.model.flow.flow_status": "FlowCancelAnswer FlowCancelOutcome FlowRetryAnswer",
     "jetjobs.model.views.audit": "AuditEntry AuditFilter AuditPage",
     "jetjobs.model.views.dead_letter": "DeadLetter DeadLetterFilter DeadLetterGroup "
     "ReplayAnswer ReplayOptions ReplayOutcome",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from jetjobs.define.flows.flow_handle import FlowLookup
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.job import JobStatus
 from jetjobs.model.public import public
@@ -33,6 +34,9 @@ class JobLookup(Protocol):
 
     @property
     def jobs(self) -> JobChanges: ...
+
+    @property
+    def flows(self) -> FlowLookup: ...
 
 
 class JobChanges(Protocol):

@@ -15,9 +15,11 @@ from jetjobs.model.webhooks.endpoint import check_callback
 from jetjobs.model.wire.headers import check_header
 from jetjobs.model.wire.ids import check_job_id
 from jetjobs.model.wire.subjects import Priority, check_priority
-from jetjobs.model.wire.validation import check_queue, has_wire_form
+from jetjobs.model.wire.validation import check_queue, check_token, has_wire_form
 
 MAX_KEY_LENGTH = 1024
+MIN_MEMORY = 16 * 2**20
+"""In bytes. A task could hardly start with less."""
 LAST_YEAR = 2261
 """The server counts nanoseconds since 1970 in 63 bits: it would fire a later schedule at once."""
 
@@ -68,6 +70,8 @@ class EnqueueOptions(TypedDict, total=False):
     headers: Mapping[str, str]
     callback: str
     """A URL that is called when the job has ended: a webhook."""
+    step: str
+    """The name of the step in a flow; the name of its task by default."""
 
 
 @public("jetjobs")
@@ -105,6 +109,8 @@ def checked_options(options: EnqueueOptions) -> EnqueueOptions:
         check_priority(options["priority"])
     if "job_id" in options:
         check_job_id(options["job_id"])
+    if "step" in options:
+        check_token("step", options["step"])
     if "key" in options:
         _check_key(options["key"])
     if "max_attempts" in options:
@@ -174,3 +180,52 @@ def _check_key(key: str) -> None:
         raise DefinitionError("key must not contain line breaks or NUL")
     if not has_wire_form(key):
         raise DefinitionError("key cannot be encoded as UTF-8")
+
+
+def retry_policy(of: str, options: TaskOptions) -> RetryPolicy:
+    """The policy of a task, from `retry` or `max_attempts`."""
+    if "max_attempts" in options:
+        if "retry" in options:
+            raise DefinitionError(
+                f"{of}give retry or max_attempts, not both",
+                hint="with other retry settings: retry=RetryPolicy(max_attempts=...)",
+            )
+        return RetryPolicy(check_attempts(options["max_attempts"], of))
+    retry = options.get("retry", RetryPolicy())
+    if isinstance(retry, RetryPolicy):
+        return retry
+    if isinstance(retry, int) and not isinstance(retry, bool):
+        return RetryPolicy(check_attempts(retry, f"{of}retry: "))
+    raise DefinitionError(f"{of}retry must be a RetryPolicy or a number of attempts, not {retry!r:.80}")
+
+
+def check_aliases(name: str, aliases: Sequence[str]) -> tuple[str, ...]:
+    """The aliases of task `name`. DefinitionError if they are not a list of other names."""
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        shown = f"[{aliases!r}]" if isinstance(aliases, str) else '["old_name"]'
+        raise DefinitionError(f"task {name!r}: aliases must be a list of names", hint=f"aliases={shown}")
+    for alias in aliases:
+        check_token("alias", alias)
+        if alias == name:
+            raise DefinitionError(f"task {name!r}: alias {alias!r} is its own name")
+    if len(set(aliases)) < len(aliases):
+        raise DefinitionError(f"task {name!r}: an alias is named twice")
+    return tuple(aliases)
+
+
+def check_isolation(of: str, isolation: object, memory_limit: object) -> None:
+    """DefinitionError for an unknown isolation, or a memory limit that it cannot enforce."""
+    if isolation not in ("none", "process"):
+        raise DefinitionError(f"{of}isolation must be 'none' or 'process', not {isolation!r}")
+    if memory_limit is None:
+        return
+    if isolation != "process":
+        raise DefinitionError(
+            f"{of}memory_limit needs isolation='process': threads share the memory of the worker"
+        )
+    if (
+        not isinstance(memory_limit, int)
+        or isinstance(memory_limit, bool)
+        or not MIN_MEMORY <= memory_limit < 2**62
+    ):
+        raise DefinitionError(f"{of}memory_limit must be a whole number of bytes, at least {MIN_MEMORY:,}")

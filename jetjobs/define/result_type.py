@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import types
+import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
@@ -14,6 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from jetjobs.define.secret import secret_paths
 from jetjobs.model.errors import AttemptError, DefinitionError, UnstorableValue
+from jetjobs.model.flow.failed import Failed
 from jetjobs.model.outcome import Signal
 
 # NaN and bytes have no native JSON form. With these settings they survive a round trip.
@@ -23,7 +26,25 @@ CHECKED_FIRST, CHECKED_EVERY = 100, 1_000
 MAX_CHECKED = 64 * 1024
 """Bytes of a result that is compared."""
 
+_A_FAILURE = '{"job_id": "", "reason": "", "error": ""}'
 _log = logging.getLogger("jetjobs.worker")
+
+
+class Known(NamedTuple):
+    """A result that is known."""
+
+    value: Any
+
+
+class Returnable:
+    """Base of `Flow`: what a task can return in place of its result."""
+
+    _known: Known | None = None
+    """The result, where nothing has to run for it."""
+
+    def as_result(self) -> bytes:
+        """The form in which it is stored. DefinitionError if it cannot take the place of a result."""
+        raise NotImplementedError
 
 
 class ResultType:
@@ -31,6 +52,8 @@ class ResultType:
 
     def __init__(self, task: str, hint: Any) -> None:
         self._task = task
+        hint, self.flows = _without_flows(hint)
+        """Whether the annotation names a flow. The result is then that of the flow."""
         self._adapter = make_adapter(task, "result", hint, _config(hint))
         # For speed, the calls of every job go straight to pydantic-core.
         self.decode = with_aliases(self._adapter, self._adapter.validator.validate_json)
@@ -42,11 +65,16 @@ class ResultType:
 
     def encode(self, value: Any) -> bytes:
         """The result as JSON. UnstorableValue if it has no JSON form, AttemptError if it was not awaited. A result
-        that does not fit the annotation is logged once."""
+        that does not fit the annotation is logged once. A flow is written in a form of its own, which is not JSON.
+        """
+        if self.flows and isinstance(value, Returnable):
+            return self._flow(value)
         try:
             data = self._to_json(value, warnings=False)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             self.check_awaited(value)
+            if isinstance(value, Returnable):
+                return self._flow(value)
             if isinstance(value, Signal):
                 name = type(value).__name__
                 raise UnstorableValue(f"task {self._task!r} returned {name}: raise it, do not return it") from None
@@ -58,6 +86,16 @@ class ResultType:
         if self._encoded <= CHECKED_FIRST or not self._encoded % CHECKED_EVERY:
             self._compare(value, data)
         return data
+
+    def _flow(self, value: Returnable) -> bytes:
+        if value._known is not None:
+            return self.encode(value._known.value)
+        try:
+            return value.as_result()
+        except DefinitionError as error:
+            raise UnstorableValue(
+                f"task {self._task!r} returned a flow that cannot run: {error}", hint=error.hint
+            ) from None
 
     def check_awaited(self, value: Any) -> None:
         """AttemptError if the task returned a coroutine, a future or another awaitable object."""
@@ -96,6 +134,26 @@ class ResultType:
         return ""
 
 
+def returns_flow(function: Callable[..., Any]) -> bool:
+    """Whether the return annotation of a function is a flow."""
+    try:
+        return _without_flows(typing.get_type_hints(function).get("return"))[1]
+    except (NameError, TypeError):
+        return False  # Signature reports it
+
+
+def _without_flows(hint: Any) -> tuple[Any, bool]:
+    """The type of the result behind an annotation: `Flow[str]` and `Flow[str] | str` both give `str`."""
+    origin = typing.get_origin(hint) or hint
+    if isinstance(origin, type) and issubclass(origin, Returnable):
+        return (*typing.get_args(hint), Any)[0], True
+    if origin in (typing.Union, types.UnionType):
+        members = [_without_flows(member) for member in typing.get_args(hint)]
+        if any(flows for _, flows in members):
+            return typing.Union[tuple(member for member, _ in members)], True  # noqa: UP007
+    return hint, False
+
+
 def make_adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> TypeAdapter[Any]:
     """The adapter of pydantic for a type. DefinitionError if pydantic does not support it."""
     try:
@@ -106,6 +164,23 @@ def make_adapter(task: str, what: str, hint: Any, config: ConfigDict | None) -> 
             f"task {task!r}: unsupported type of the {what}: {reason}",
             hint="use types that pydantic supports, or inject the object with `= Depends(factory)`",
         ) from None
+
+
+def check_failed(task: str, name: str, hint: Any) -> None:
+    """DefinitionError if a type beside `Failed` would take the failure of a step for one of its own values."""
+    members = typing.get_args(hint)
+    for member in members:
+        check_failed(task, name, member)
+    if Failed in members and typing.get_origin(hint) in (typing.Union, types.UnionType):
+        try:
+            found = TypeAdapter(hint).validate_json(_A_FAILURE)
+        except (PydanticSchemaGenerationError, PydanticUserError):
+            return  # reported for the argument as a whole
+        if not isinstance(found, Failed):
+            raise DefinitionError(
+                f"task {task!r}: argument {name!r} would take a Failed for {type(found).__name__}",
+                hint="write Failed before the other types, such as Failed | dict[str, Any]",
+            )
 
 
 def with_aliases(adapter: TypeAdapter[Any], validate: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,10 +9,14 @@ from typing import Any, Protocol, TypeVar, Unpack, cast, overload
 
 from typing_extensions import ParamSpec
 
+from jetjobs.define.flows.flow import Flow
+from jetjobs.define.flows.flow_handle import FlowHandle
+from jetjobs.define.flows.flow_task import AsyncFlowTask, SyncFlowTask
 from jetjobs.define.handle import JobHandle
 from jetjobs.define.options import ScheduleOptions, TaskOptions
+from jetjobs.define.result_type import returns_flow
 from jetjobs.define.schedule import schedule_of
-from jetjobs.define.task import AsyncTask, JobRequest, SyncTask, Task
+from jetjobs.define.task import AsyncTask, Chain, JobRequest, SyncTask, Task
 from jetjobs.model.durations import Duration
 from jetjobs.model.errors import DefinitionError, UnknownTask
 from jetjobs.model.public import public
@@ -22,6 +26,7 @@ from jetjobs.model.wire.validation import WEBHOOKS, check_queue, check_task
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Task[Any, Any])
+F = TypeVar("F")
 
 _KNOWN = frozenset(TaskOptions.__annotations__)
 
@@ -30,6 +35,10 @@ _KNOWN = frozenset(TaskOptions.__annotations__)
 class TaskDecorator(Protocol):
     """What `@app.task(...)` returns. The type of the task keeps the parameters and result of the function."""
 
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, Flow[R]]], /) -> AsyncFlowTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, Flow[R]], /) -> SyncFlowTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -47,6 +56,10 @@ class Router:
         self.declared_schedules: dict[str, Schedule] = {}
         self._parents: list[Router] = []
 
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, Flow[R]]], /) -> AsyncFlowTask[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: Callable[P, Flow[R]], /) -> SyncFlowTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -70,8 +83,10 @@ class Router:
         def register(function: Callable[..., Any]) -> Task[Any, Any]:
             if not callable(function) or isinstance(function, Task):
                 raise DefinitionError(f"a task must be a function, not {function!r}")
-            kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
-            task = cast("Task[Any, Any]", kind(function, self.send, self.send_sync, options, self._declare))
+            kinds = (AsyncFlowTask, SyncFlowTask) if returns_flow(function) else (AsyncTask, SyncTask)
+            kind = kinds[0] if inspect.iscoroutinefunction(function) else kinds[1]
+            made = kind(function, self.send, self.send_sync, options, self._declare, self._send_chain)  # type: ignore[var-annotated]
+            task = cast("Task[Any, Any]", made)
             check_queue(task.queue)
             for name in task.names:
                 check_task(name)
@@ -171,11 +186,19 @@ class Router:
         """`send` for code without an event loop."""
         return self._parent_for(request).send_sync(request)
 
+    async def enqueue_flow(self, flow: Flow[F]) -> FlowHandle[F]:
+        """Store a flow through the app that includes this router."""
+        return await self._parent(f"flow {flow.name!r}").enqueue_flow(flow)
+
+    async def _send_chain(self, chain: Chain[Any]) -> FlowHandle[Any]:
+        return await self.enqueue_flow(Flow.of(chain))
+
     def _parent_for(self, request: JobRequest[Any]) -> Router:
+        return self._parent(f"task {request.task.name!r}")
+
+    def _parent(self, what: str) -> Router:
         if not self._parents:
-            raise DefinitionError(
-                f"task {request.task.name!r} belongs to a router that no app includes", hint="app.include(router)"
-            )
+            raise DefinitionError(f"{what} belongs to a router that no app includes", hint="app.include(router)")
         return self._parents[-1]
 
 

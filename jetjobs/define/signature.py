@@ -28,7 +28,7 @@ from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict
 
 from jetjobs.define.dependencies import INJECTED, Dependency, Depends, dependency_of, is_context
-from jetjobs.define.result_type import AS_JSON, ResultType, make_adapter, with_aliases
+from jetjobs.define.result_type import AS_JSON, ResultType, check_failed, make_adapter, with_aliases
 from jetjobs.define.secret import revealing_serializer, secret_paths, without_values
 from jetjobs.model.errors import (
     DefinitionError,
@@ -51,7 +51,7 @@ _UNSAFE = {"union_tag_invalid": "Input tag is not one of the expected tags"}
 class Signature:
     """Converts the arguments of a task to a JSON object and back. `result` does so for its result."""
 
-    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+    def __init__(self, task: str, function: Callable[..., Any], *, partial: bool = False) -> None:
         self.task = task
         self._function = function
         self.parameters = _parameters(task, function)
@@ -71,11 +71,12 @@ class Signature:
                 self.dependencies[name] = dependency
             elif is_context(hints[name]):
                 contexts.append(name)
-            elif parameter.default is inspect.Parameter.empty:
-                fields[name] = hints[name]
             else:
-                fields[name] = NotRequired[hints[name]]
+                check_failed(task, name, hints[name])
+                given = _required(parameter) and not partial
+                fields[name] = hints[name] if given else NotRequired[hints[name]]
         self.names = tuple(fields)
+        self.required = tuple(name for name in fields if _required(self.parameters[name]))
         self.contexts = tuple(contexts)
         """The arguments of type Context, which get the context of the attempt."""
         self.injected = frozenset((*self.dependencies, *contexts))
@@ -84,7 +85,7 @@ class Signature:
         """Those whose default value stands for the injected object and must not reach the function."""
         self.takes_scheduled_time = "scheduled_time" in fields and _is_time(hints["scheduled_time"])
         """Whether a schedule fills in the argument `scheduled_time`."""
-        self._positional = [
+        self.positional = [
             name for name in fields if self.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
         ]
         self._arguments = make_adapter(task, "arguments", _typed_dict(task, fields), None)
@@ -99,6 +100,11 @@ class Signature:
         # The configuration of a TypedDict reaches only the validator, so the serializer gets it explicitly.
         make = revealing_serializer if self.secrets else SchemaSerializer
         self._to_json = make(self._arguments.core_schema, _AS_JSON).to_json
+
+    @functools.cached_property
+    def partial(self) -> Signature:
+        """The same signature, but each argument may be missing."""
+        return Signature(self.task, self._function, partial=True)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -134,6 +140,12 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, checked against their types. InvalidArguments names each invalid one."""
+        if self.injected and (injected := sorted(self.injected & kwargs.keys())):
+            raise InvalidArguments(
+                f"task {self.task!r}: {', '.join(injected)} is injected by the worker and cannot be passed",
+                task=self.task,
+                problems=[(name, "injected") for name in injected],
+            )
         if args:
             kwargs = self.by_name(args, kwargs)
         try:
@@ -143,7 +155,7 @@ class Signature:
 
     def by_name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by name, unchecked. InvalidArguments for too many arguments or one given twice."""
-        positional = self._positional
+        positional = self.positional
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, got {len(args)}"
             invalid = InvalidArguments(f"task {self.task!r} {problem}", task=self.task, problems=[("", problem)])
@@ -226,6 +238,10 @@ class Signature:
             problems = [(".".join(map(str, d["loc"])), self._message(d)) for d in details]
         else:
             problems = [("", f"a validator raised {type(error).__qualname__}")]
+        return self.invalid(problems)
+
+    def invalid(self, problems: list[tuple[str, str]]) -> InvalidArguments:
+        """An error with pairs of argument and problem."""
         text = "; ".join(f"{name}: {message}" if name else message for name, message in problems[:5])
         if len(problems) > 5:
             text += f"; and {len(problems) - 5} more"

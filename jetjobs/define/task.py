@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import FunctionType
-from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, Unpack
 
 from jetjobs.define.dependencies import check as check_dependency
+from jetjobs.define.flows.arguments import StepArguments, encode_arguments
+from jetjobs.define.flows.flow_handle import FlowHandle
+from jetjobs.define.flows.placeholder import Placeholder
 from jetjobs.define.handle import JobHandle
-from jetjobs.define.options import EnqueueOptions, ScheduleOptions, TaskOptions, check_type, checked_options
+from jetjobs.define.options import (
+    EnqueueOptions,
+    ScheduleOptions,
+    TaskOptions,
+    check_aliases,
+    check_isolation,
+    check_type,
+    checked_options,
+    retry_policy,
+)
 from jetjobs.define.signature import Signature
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import DefinitionError, InvalidArguments
+from jetjobs.model.flow.failed import Failed
 from jetjobs.model.masking import write_paths, write_result_paths
 from jetjobs.model.public import public
-from jetjobs.model.retry import RetryPolicy, check_attempts
 from jetjobs.model.views.task_info import MAX_DESCRIPTION, TaskDefinition
 from jetjobs.model.wire.headers import SECRET
 from jetjobs.model.wire.subjects import check_priority
@@ -25,10 +37,40 @@ from jetjobs.model.wire.validation import check_token
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+S = TypeVar("S")
 
 DEFAULT_RESULT_TTL = timedelta(hours=1)
-MIN_MEMORY = 16 * 2**20
-"""In bytes. A task could hardly start with less."""
+
+
+@public("jetjobs")
+class Step(Generic[P, R_co]):
+    """What the steps of a flow are made of: a task, a task with options, or either of them settled."""
+
+    def _step(self) -> StepCall:
+        """What a flow needs of it."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> Step[P, R_co | Failed]:
+        """For steps of flows: a failure counts as an end, and `Failed` is the result. The flow goes on."""
+        return _Settled(self)
+
+
+class StepCall(NamedTuple):
+    """The task of a step, and how it is called."""
+
+    task: Task[Any, Any]
+    options: EnqueueOptions
+    settled: bool = False
+
+
+class _Settled(Step[P, R_co | Failed]):
+    def __init__(self, of: Step[P, R_co]) -> None:
+        self._of = of
+
+    def _step(self) -> StepCall:
+        return self._of._step()._replace(settled=True)
 
 
 @public("jetjobs")
@@ -39,17 +81,50 @@ class JobRequest(NamedTuple, Generic[R]):
     body: bytes
     options: EnqueueOptions
 
+    def then(self, step: Step[Concatenate[R, P], S], /, *args: P.args, **kwargs: P.kwargs) -> Chain[S]:
+        """Begin a chain: run `step` with the result of this job as its first argument."""
+        first = StepCall(self.task, self.options), StepArguments(self.body, {})
+        return Chain[R]((first,)).then(step, *args, **kwargs)
+
     def __repr__(self) -> str:
         return f"<JobRequest {self.task.name}>"  # the body may contain secrets
 
 
+@public("jetjobs")
+class Chain(Generic[R]):
+    """Jobs that run one after another, each with the result of the one before it as its first argument:
+    `charge.bind(7).then(ship, carrier="dhl").then(notify)`.
+    """
+
+    def __init__(self, links: tuple[tuple[StepCall, StepArguments], ...]) -> None:
+        self.links = links
+        self.tasks = [call.task for call, _ in links]
+
+    def then(self, step: Step[Concatenate[R, P], S], /, *args: P.args, **kwargs: P.kwargs) -> Chain[S]:
+        """The chain with one more job. InvalidArguments if the other arguments do not fit its task."""
+        call = step._step()
+        arguments = encode_arguments(call.task.signature, (Placeholder(), *args), kwargs)
+        return Chain((*self.links, (call, arguments)))
+
+    async def enqueue(self) -> FlowHandle[R]:
+        """Store the chain as a flow. For an id or a deadline, use `Flow.of(chain, id=...)`."""
+        first = self.tasks[0]
+        if first.send_chain is None:
+            raise DefinitionError(f"task {first.name!r} belongs to no app or router")
+        return await first.send_chain(self)
+
+    def __repr__(self) -> str:
+        return f"<Chain {' > '.join(task.name for task in self.tasks)}>"
+
+
 Send = Callable[[JobRequest[Any]], Awaitable[JobHandle[Any]]]
 SendSync = Callable[[JobRequest[Any]], JobHandle[Any]]
+SendChain = Callable[[Chain[Any]], Awaitable[FlowHandle[Any]]]
 Declare = Callable[["Task[Any, Any]", Mapping[str, Any]], None]
 
 
 @public("jetjobs")
-class Task(Generic[P, R]):
+class Task(Step[P, R]):
     """A registered function. Calling it calls the function; `enqueue` stores a job."""
 
     def __init__(
@@ -59,26 +134,34 @@ class Task(Generic[P, R]):
         send_sync: SendSync,
         options: TaskOptions,
         declare: Declare | None = None,
+        send_chain: SendChain | None = None,
     ) -> None:
         self.function = function
         self.name = check_token("task", options.get("name", getattr(function, "__name__", "")))
-        self.aliases = _check_aliases(self.name, options.get("aliases", ()))
+        self.aliases = check_aliases(self.name, options.get("aliases", ()))
         """Former names: jobs that were enqueued under them run with this task."""
         self.queue = check_token("queue", options.get("queue", "default"))
         of = f"task {self.name!r}: "
         self.priority = check_priority(options.get("priority", "normal"), of)
-        self.retry = _retry_policy(of, options)
+        self.retry = retry_policy(of, options)
         timeout = options.get("timeout")
         self.timeout = None if timeout is None else to_duration("timeout", timeout, of=of, positive=True)
         self.result_ttl = to_duration("result_ttl", options.get("result_ttl", DEFAULT_RESULT_TTL), of=of)
         self.store_result = options.get("store_result", True)
         self.isolation = options.get("isolation", "none")
         self.memory_limit = options.get("memory_limit")
-        self._check_options(of)
+        check_type(of + "store_result", self.store_result, bool)
+        if not timedelta(seconds=1) <= self.result_ttl <= timedelta(days=3650):
+            raise DefinitionError(f"{of}result_ttl must be from one second to ten years")
+        check_isolation(of, self.isolation, self.memory_limit)
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise DefinitionError(f"task {self.name!r} is a generator; a task returns one value")
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(self.name, function)
+        if self.signature.result.flows and not self.store_result:
+            raise DefinitionError(
+                f"{of}a task that returns a flow needs store_result=True: its record has the flow"
+            )
         for dependency in self.signature.dependencies.values():
             check_dependency(dependency)
         if self.isolated and self.signature.dependencies:
@@ -95,30 +178,12 @@ class Task(Generic[P, R]):
         self.send = send
         """Stores a request of this task: the method of the app or router that declared it."""
         self.send_sync = send_sync
+        self.send_chain = send_chain
         self._declare = declare
         self._scheduled = False
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
-
-    def _check_options(self, of: str) -> None:
-        check_type(of + "store_result", self.store_result, bool)
-        if not timedelta(seconds=1) <= self.result_ttl <= timedelta(days=3650):
-            raise DefinitionError(f"{of}result_ttl must be from one second to ten years")
-        self._check_isolation(of)
-
-    def _check_isolation(self, of: str) -> None:
-        if self.isolation not in ("none", "process"):
-            raise DefinitionError(f"{of}isolation must be 'none' or 'process', not {self.isolation!r}")
-        limit = self.memory_limit
-        if limit is None:
-            return
-        if not self.isolated:
-            raise DefinitionError(
-                f"{of}memory_limit needs isolation='process': threads share the memory of the worker"
-            )
-        if not isinstance(limit, int) or isinstance(limit, bool) or not MIN_MEMORY <= limit < 2**62:
-            raise DefinitionError(f"{of}memory_limit must be a whole number of bytes, at least {MIN_MEMORY:,}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,6 +220,9 @@ class Task(Generic[P, R]):
         self._check_call(args, kwargs)
         return self.function(*args, **kwargs)
 
+    def _step(self) -> StepCall:
+        return StepCall(self, {})
+
     def options(self, **options: Unpack[EnqueueOptions]) -> TaskCall[P, R]:
         """The same task with options for one job, kept apart from its arguments."""
         return TaskCall(self, options)
@@ -165,15 +233,7 @@ class Task(Generic[P, R]):
 
     def request(self, options: EnqueueOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobRequest[R]:
         """A request with options, untyped. `bind` and `options(...).bind` are the typed forms."""
-        signature = self.signature
-        if signature.injected and (injected := signature.injected & kwargs.keys()):
-            names = sorted(injected)
-            raise InvalidArguments(
-                f"task {self.name!r}: {', '.join(names)} is injected by the worker and cannot be passed",
-                task=self.name,
-                problems=[(name, "injected") for name in names],
-            )
-        return JobRequest(self, signature.encode(signature.bind(args, kwargs)), options)
+        return JobRequest(self, self.signature.encode(self.signature.bind(args, kwargs)), options)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Check the arguments and store a job. Returns once the server has confirmed it."""
@@ -263,7 +323,7 @@ class SyncTask(Task[P, R]):
 
 
 @public("jetjobs")
-class TaskCall(Generic[P, R]):
+class TaskCall(Step[P, R]):
     """A task with options for one job."""
 
     __slots__ = ("options", "task")
@@ -271,6 +331,9 @@ class TaskCall(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self.task = task
         self.options = checked_options(options)
+
+    def _step(self) -> StepCall:
+        return StepCall(self.task, self.options)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> JobRequest[R]:
         return self.task.request(self.options, args, kwargs)
@@ -282,34 +345,3 @@ class TaskCall(Generic[P, R]):
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`Task.enqueue_sync` with these options."""
         return self.task.send_sync(self.bind(*args, **kwargs))
-
-
-def _retry_policy(of: str, options: TaskOptions) -> RetryPolicy:
-    """The policy of a task, from `retry` or `max_attempts`."""
-    if "max_attempts" in options:
-        if "retry" in options:
-            raise DefinitionError(
-                f"{of}give retry or max_attempts, not both",
-                hint="with other retry settings: retry=RetryPolicy(max_attempts=...)",
-            )
-        return RetryPolicy(check_attempts(options["max_attempts"], of))
-    retry = options.get("retry", RetryPolicy())
-    if isinstance(retry, RetryPolicy):
-        return retry
-    if isinstance(retry, int) and not isinstance(retry, bool):
-        return RetryPolicy(check_attempts(retry, f"{of}retry: "))
-    raise DefinitionError(f"{of}retry must be a RetryPolicy or a number of attempts, not {retry!r:.80}")
-
-
-def _check_aliases(name: str, aliases: Sequence[str]) -> tuple[str, ...]:
-    """The aliases of task `name`. DefinitionError if they are not a list of other names."""
-    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
-        shown = f"[{aliases!r}]" if isinstance(aliases, str) else '["old_name"]'
-        raise DefinitionError(f"task {name!r}: aliases must be a list of names", hint=f"aliases={shown}")
-    for alias in aliases:
-        check_token("alias", alias)
-        if alias == name:
-            raise DefinitionError(f"task {name!r}: alias {alias!r} is its own name")
-    if len(set(aliases)) < len(aliases):
-        raise DefinitionError(f"task {name!r}: an alias is named twice")
-    return tuple(aliases)

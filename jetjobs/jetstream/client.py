@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from jetjobs.jetstream.audit_log import AuditLog
+from jetjobs.jetstream.flows.cancellation import FlowCancellation
+from jetjobs.jetstream.flows.continuation import FlowContinuation
+from jetjobs.jetstream.flows.flow_waiter import FlowWaiter
+from jetjobs.jetstream.flows.gate_arguments import GateArguments
+from jetjobs.jetstream.flows.gates import Delivered, Gates
+from jetjobs.jetstream.flows.ledger import Ledger
+from jetjobs.jetstream.flows.placement import Placement
+from jetjobs.jetstream.flows.records import FlowRecords
 from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.jobs.checkpoints import Checkpoints
 from jetjobs.jetstream.jobs.dead_letters import DeadLetters
@@ -28,9 +37,11 @@ from jetjobs.jetstream.wire_version import check_layout
 from jetjobs.jetstream.workers.registry import live_workers
 from jetjobs.model.errors import AccessDenied
 from jetjobs.model.events import Event, Observer, PermissionDenied
-from jetjobs.model.job import JobState
+from jetjobs.model.job import Job, JobState
 from jetjobs.model.settings import Settings
 from jetjobs.model.views.waiting_reason import Surroundings, WaitingReason, waiting_reason
+from jetjobs.model.wire import headers as h
+from jetjobs.model.wire.flow_names import FlowNames
 from jetjobs.model.wire.subjects import Names
 
 PUBLISH_TIMEOUT_S = 15.0
@@ -54,9 +65,7 @@ class JetStreamClient:
         self.locator = JobLocator(
             self.connection, self.publisher, self.results, self.dead, self.payloads, self.names
         )
-        self.webhooks = Webhooks(
-            self.connection, self.publisher, self.names, self.locator, settings.queues, observe
-        )
+        self.webhooks = Webhooks(self.connection, self.publisher, self.names, settings.queues, observe)
         self.result_waiter = ResultWaiter(
             self.connection, self.names, self.payloads, self.results, self.dead, self.locator, self.waiting_reason
         )
@@ -66,8 +75,33 @@ class JetStreamClient:
         self.audit = AuditLog(self.connection, self.publisher, self.names)
         self.server_clock = ServerClock(self.connection, self.names)
         self.tokens = Tokens(self.connection, self.publisher, self.names, self.audit, self.server_clock)
+        self._add_flows(FlowNames(names))
         self.ticks = Ticks(self.connection, self.publisher, self.batches, self.names, self.server_clock)
         self.schedules = ScheduleStore(self.connection, self.publisher, self.names, self.ticks, self.server_clock)
+
+    def _add_flows(self, names: FlowNames) -> None:
+        connection, publisher, clock = self.connection, self.publisher, self.server_clock
+        self.ledger = Ledger(connection, publisher, names)
+        self.flow_records = FlowRecords(connection, publisher, names)
+        self.flow_cancellation = FlowCancellation(connection, names, clock, self.cancel_marks, self.flow_records)
+        self.placement = Placement(
+            connection, publisher, self.batches, self.payloads, names, clock, self.flow_records, self.cancel_marks
+        )
+        gates = Gates(connection, publisher, self.payloads, names, clock)
+        self.gate_arguments = GateArguments(self.payloads)
+        self.flow_waiter = FlowWaiter(
+            connection, names, self.ledger, self.flow_records, self.gate_arguments, self.dead, clock
+        )
+        self.result_waiter.continued = self.flow_waiter.continued
+        self.flow_continuation = FlowContinuation(
+            self.ledger,
+            gates,
+            self.placement,
+            self.flow_cancellation,
+            self.gate_arguments,
+            self.payloads,
+            clock,
+        )
 
     async def open(self, queues: Iterable[str] | None = ()) -> None:
         """Connect. BrokerError if that fails; TopologyConflict if the streams of `queues` have another layout.
@@ -79,6 +113,21 @@ class JetStreamClient:
         except BaseException:
             await self.connection.close()
             raise
+
+    async def follow_up(
+        self,
+        job: Job,
+        end: Mapping[str, Any],
+        held: Delivered,
+        timeout_s: float = PUBLISH_TIMEOUT_S,
+        owned: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """What follows the stored end of a job: its flow goes on, then its webhook is stored. Safe to repeat; who
+        removes the message of the job does so only afterwards. `end` is as `JobLocator.end_of` returns it."""
+        if h.FLOW in job.headers or "continued_as" in end:
+            await self.flow_continuation.ended(job, end, held, owned)
+        if h.CALLBACK in job.headers:
+            await self.webhooks.add(job, end, timeout_s, owned)
 
     def extra_connection(self, role: str) -> Connection:
         """Another connection to the same server, not open yet, for another event loop. Only its permission

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jetjobs.jetstream import topology
-from jetjobs.jetstream.jobs.locator import JobLocator
 from jetjobs.jetstream.messages.publisher import Outgoing, Publisher, WrongLastSequence
+from jetjobs.jetstream.topology_plan import plan
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import AccessDenied, TopologyMissing
 from jetjobs.model.events import Observer, SettleFailed
@@ -31,14 +31,12 @@ class Webhooks:
         connection: Connection,
         publisher: Publisher,
         names: Names,
-        locator: JobLocator,
         settings: QueueSettings,
         observe: Observer,
     ) -> None:
         self._connection = connection
         self._publisher = publisher
         self._names = names
-        self._locator = locator
         self._settings = settings
         self._observe = observe
         self._creating = asyncio.Lock()
@@ -69,12 +67,6 @@ class Webhooks:
             # A missing permission lasts, and each such job would hold a slot: producers could stop the worker.
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "webhook"))
 
-    async def add_again(self, job: Job, timeout_s: float = TIMEOUT_S) -> None:
-        """Store the webhook of a job whose end is stored already: its worker may have died between the two."""
-        end = await self._locator.end_of(job)
-        if end is not None:
-            await self.add(job, end, timeout_s)
-
     def _outgoing(self, job: Job, message: Mapping[str, Any]) -> Outgoing:
         uid = webhook_id(job.queue, job.task, job.id, job.run)
         headers = {h.PRODUCER: "jetjobs", h.PARENT: job.id, h.ROOT: lineage_of(job.headers)[1] or job.id}
@@ -95,7 +87,7 @@ class Webhooks:
             await self._store(webhook, timeout_s, owned)
         except TopologyMissing:
             replicas = 3 if self._connection.clustered else 1
-            wanted = topology.plan(self._names, [WEBHOOKS], self._settings, replicas)
+            wanted = plan(self._names, [WEBHOOKS], self._settings, replicas)
             changes = await topology.inspect(self._connection, wanted, keep_replicas=True)
             missing = [change for change in changes if change.action == "create"]
             await topology.apply(self._connection, self._publisher, self._names, missing)

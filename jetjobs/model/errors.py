@@ -3,6 +3,7 @@
 JetJobsError
   ConfigError             invalid settings, found when they are built
   DefinitionError         invalid task, name, signature or dependency, found at declaration
+    NotYetKnown             the result of a step was used while the flow is declared
   LifespanFailed          a lifespan raised; `__cause__` is its exception
   BrokerError             the server refused or is unreachable; `__cause__` is the nats error
     BrokerUnavailable       no server answers
@@ -15,6 +16,7 @@ JetJobsError
     EnqueueUnconfirmed      no confirmation came; the job may or may not be stored
     QueueNotFound           the queue or lane does not exist
     JobTooLarge             arguments over 64 MiB, or headers over their limit
+    FlowConflict            another flow has that id
     InvalidArguments        also a DeliveryError
   DeliveryError           a delivered job cannot run; it becomes a dead letter
     MalformedJob            the body, a header or the subject cannot be read
@@ -30,6 +32,9 @@ JetJobsError
     ResultExpired           the job has ended, and its record has expired or was never stored
     JobFailed               the job is dead; type, text and traceback of the error as strings
     JobCancelled            the job was cancelled
+    FlowFailed              a step of the flow is dead, or the flow has not ended by its deadline
+    FlowCancelled           the flow was cancelled
+  FlowNotFound            no flow has that id, or its record has expired
   JobNotFound             no job or dead letter has that id, or its record has expired
   JobAmbiguous            several jobs have that id, in different queues or tasks
   QueueInUse              the queue holds jobs, or workers or schedules use it
@@ -45,6 +50,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from jetjobs.model.flow.failed import Failed
 from jetjobs.model.public import public
 
 
@@ -93,6 +99,10 @@ class ConfigError(JetJobsError):
 
 class DefinitionError(JetJobsError):
     """An invalid declaration, found when the module is imported, not when a job runs."""
+
+
+class NotYetKnown(DefinitionError):
+    """The result of a step was used while the flow is declared. It can only be passed to other steps."""
 
 
 class LifespanFailed(JetJobsError):
@@ -150,6 +160,14 @@ class JobConflict(EnqueueError):
     def __init__(self, message: str, *, job_id: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.job_id = job_id
+
+
+class FlowConflict(EnqueueError):
+    """Another flow, with other steps or arguments, has the id."""
+
+    def __init__(self, message: str, *, flow_id: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.flow_id = flow_id
 
 
 class QueueNotFound(EnqueueError):
@@ -250,6 +268,30 @@ class JobFailed(ResultError):
 
 class JobCancelled(ResultError):
     """The job was cancelled and has no result."""
+
+
+class FlowFailed(ResultError):
+    """The flow has no result: jobs of it are dead, or it has not ended by its deadline."""
+
+    def __init__(
+        self, message: str, *, flow_id: str, failures: tuple[Failed, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.flow_id = flow_id
+        self.failures = failures
+        """The jobs that failed. Of many, the first ones."""
+
+
+class FlowCancelled(ResultError):
+    """The flow was cancelled and has no result."""
+
+    def __init__(self, message: str, *, flow_id: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.flow_id = flow_id
+
+
+class FlowNotFound(JetJobsError):
+    """No flow has that id."""
 
 
 class JobNotFound(JetJobsError):

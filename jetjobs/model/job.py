@@ -26,6 +26,8 @@ class JobState(StrEnum):
     """Delivered to a worker that holds the lease; still in its lane."""
     RETRYING = "retrying"
     """In lane `retry`, waiting for its next attempt."""
+    WAITING = "waiting"
+    """In lane `gate`, waiting for other steps of its flow."""
     SUCCEEDED = "succeeded"
     """In the `done` bucket of the queue until its TTL expires."""
     DEAD = "dead"
@@ -43,8 +45,9 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {
         {JobState.SUCCEEDED, JobState.RETRYING, JobState.QUEUED, JobState.DEAD, JobState.CANCELLED}
     ),
     JobState.RETRYING: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+    JobState.WAITING: frozenset({JobState.QUEUED, JobState.CANCELLED}),
     JobState.SUCCEEDED: frozenset(),
-    JobState.DEAD: frozenset({JobState.QUEUED}),
+    JobState.DEAD: frozenset({JobState.QUEUED, JobState.WAITING}),
     JobState.CANCELLED: frozenset(),
 }
 

@@ -145,9 +145,11 @@ class DeadLettered(NamedTuple):
 
 
 class Abandoned(NamedTuple):
-    """Nothing is published. `ack` if the outcome is already stored, not if the lease is lost."""
+    """Nothing is published. `ack` if the job is in its next place or not needed, not if the lease is lost."""
 
     ack: bool
+    ended: bool = False
+    """Whether its end may be stored already: then what follows it is repeated."""
     name: str = "abandoned"
 
 

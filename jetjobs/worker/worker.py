@@ -18,7 +18,7 @@ from jetjobs.model.settings import Settings
 from jetjobs.model.views.live_events import WATCH
 from jetjobs.model.views.queue_info import QueueState
 from jetjobs.model.views.worker_info import QueueSlots
-from jetjobs.worker.fleet.control import handle_cancel
+from jetjobs.worker.fleet.control import handle_cancel, stop_flow
 from jetjobs.worker.fleet.event_publisher import EventPublisher
 from jetjobs.worker.fleet.registration import Registration, queue_slots
 from jetjobs.worker.job_runner import JobRunner
@@ -141,6 +141,9 @@ class Worker:
     async def _open(self, stack: contextlib.AsyncExitStack) -> None:
         await self._clock.refresh(self._clock_stream)
         if self.slots.total:
+            on_flow = self._jetstream.cancel_marks.on_flow
+            on_flow.append(self._on_flow_cancelled)
+            stack.callback(on_flow.remove, self._on_flow_cancelled)
             await self._jobs.open(stack)
         await self._registration.open(
             stack, self.registry, self.options.queues, self.slots, lambda: str(self.phase)
@@ -232,6 +235,9 @@ class Worker:
     def _on_cancel(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._jetstream.cancel_marks.on_request(request)
         return handle_cancel(self.leases, self.registry, request)
+
+    def _on_flow_cancelled(self, fkey: str) -> None:
+        stop_flow(self.leases, self.registry, self._jetstream.cancel_marks, fkey)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from jetjobs import INJECTED, Context, JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
+from jetjobs import INJECTED, Context, Flow, JetJobs, Reject, Retry, RetryPolicy, Snooze, current_job
 from jetjobs.errors import Verdict
 
 app = JetJobs("isolated")
@@ -52,6 +52,17 @@ async def leaf() -> str:
 def branch() -> list[str]:
     handle = leaf.enqueue_sync()
     return [current_job().id, handle.result_sync(10)]
+
+
+@app.task
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@app.task(isolation="process")
+def spread(n: int) -> Flow[list[int]]:
+    flow = Flow("spread")
+    return flow.returns(flow.map(double, range(n)))
 
 
 @app.task(isolation="process")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jetjobs import JetJobs
+from jetjobs import Flow, JetJobs
 from jetjobs.admin import AuditFilter
 from jetjobs.dev_server import EmbeddedServer
 from jetjobs.errors import JetJobsError, JobNotFound, QueueNotFound, TopologyMissing
@@ -77,6 +77,22 @@ async def _priority(shop: Shop) -> None:
 async def _same_priority(shop: Shop) -> None:
     await _scheduled(shop)
     await shop.app.jobs.set_priority("waits", "normal", **WHO)
+
+
+async def _flow(shop: Shop) -> None:
+    flow = Flow("hello", id="hello")
+    flow.add(shop.greet, "Ada")
+    await shop.app.enqueue_flow(flow)
+
+
+async def _cancel_flow(shop: Shop) -> None:
+    await _flow(shop)
+    await (await shop.app.flows.handle("hello")).cancel(**WHO)
+
+
+async def _retry_flow(shop: Shop) -> None:
+    await _flow(shop)
+    await (await shop.app.flows.handle("hello")).retry(**WHO)
 
 
 async def _pause(shop: Shop) -> None:
@@ -174,6 +190,8 @@ CASES = [
     Case("job.reschedule", "waits", _reschedule, "moved"),
     Case("job.priority", "waits", _priority, "moved"),
     Case("job.priority", "waits", _same_priority, "unchanged"),
+    Case("flow.cancel", "hello", _cancel_flow, "cancelled"),
+    Case("flow.retry", "hello", _retry_flow, "unchanged"),
     Case("queue.pause", "money", _pause),
     Case("queue.resume", "money", _resume, "unchanged"),
     Case("queue.purge", "default", _purge, counts={"queued": 1, "scheduled": 1}),

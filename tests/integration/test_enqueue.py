@@ -11,7 +11,7 @@ import pytest
 
 from jetjobs import InvalidArguments, JetJobs, JobState, RetryPolicy, Router
 from jetjobs.dev_server import EmbeddedServer
-from jetjobs.errors import BrokerUnavailable, EnqueueUnconfirmed, JobTooLarge, QueueNotFound
+from jetjobs.errors import BrokerUnavailable, DefinitionError, EnqueueUnconfirmed, JobTooLarge, QueueNotFound
 from jetjobs.jetstream import client
 from jetjobs.model.events import ConnectionLost, ConnectionRestored
 from jetjobs.model.wire.ids import key_token
@@ -57,6 +57,17 @@ async def test_invalid_arguments_are_refused_and_nothing_is_stored(
         with pytest.raises(InvalidArguments) as caught:
             await send.enqueue(**arguments)
         assert problem in {name for name, _ in caught.value.problems}
+        await truth.until_empty()
+
+
+async def test_the_name_of_a_step_is_refused_outside_of_a_flow(app: JetJobs, truth: Truth) -> None:
+    @app.task
+    async def send(to: str) -> None: ...
+
+    async with provisioned(app):
+        with pytest.raises(DefinitionError, match="names a step of a flow") as caught:
+            await send.options(step="first").enqueue("ada")
+        assert caught.value.hint is not None
         await truth.until_empty()
 
 

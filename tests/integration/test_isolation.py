@@ -68,6 +68,17 @@ async def test_arguments_and_results_keep_their_types(app: JetJobs, truth: Truth
     await truth.until_empty()
 
 
+async def test_a_task_in_a_child_may_return_a_flow(app: JetJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def passing(context: Context, call_next: CallNext) -> Any:
+        return await call_next()
+
+    async with running(app.worker()):
+        assert await (await tasks.spread.enqueue(3)).result(SOON) == [0, 2, 4]
+    monkeypatch.setattr(app, "_middlewares", [passing])
+    async with running(app.worker()):
+        assert await (await tasks.spread.enqueue(2)).result(SOON) == [0, 2]
+
+
 async def test_a_task_in_a_child_enqueues_on_the_server_of_its_worker_and_is_the_parent(
     app: JetJobs, truth: Truth
 ) -> None:

@@ -20,8 +20,9 @@ from jetjobs.model import errors as model_errors
 from jetjobs.model import events as model_events
 
 PUBLIC = [
-    "BrokerUnavailable", "CallNext", "Context", "Depends", "EnqueueError", "EnqueueReport", "INJECTED",
-    "InvalidArguments", "JetJobs", "JetJobsError", "JobCancelled", "JobFailed", "JobHandle", "JobNotFound",
+    "BrokerUnavailable", "CallNext", "Context", "Depends", "EnqueueError", "EnqueueReport", "Failed", "Flow",
+    "FlowFailed", "FlowHandle", "FlowState", "FlowStatus", "INJECTED", "InvalidArguments", "JetJobs",
+    "JetJobsError", "JobCancelled", "JobFailed", "JobHandle", "JobNotFound",
     "JobRequest", "JobState", "JobStatus", "Middleware", "Observer", "Reject", "ResultNotReady", "Retry",
     "RetryPolicy", "Router", "Schedule", "Secret", "Settings", "Snooze", "Task", "Worker", "current_job",
 ]  # fmt: skip

@@ -44,24 +44,28 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "pull": frozenset({"transport"}),
         "jobs": frozenset({"transport", "messages"}),
         "schedules": frozenset({"transport", "messages", "jobs"}),
+        "flows": frozenset({"transport", "messages", "jobs", "queues"}),
         "queues": frozenset({"transport", "messages", "pull", "jobs"}),
         "workers": frozenset({"transport", "messages"}),
         "leader_lock": frozenset({"transport", "messages"}),
         "audit_log": frozenset({"transport", "messages"}),
         "tokens": frozenset({"transport", "messages", "audit_log"}),
         "wire_version": frozenset({"transport", "queues"}),
-        "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version"}),
-        "webhooks": frozenset({"transport", "messages", "jobs", "topology"}),
+        "topology_plan": frozenset({"transport", "wire_version"}),
+        "topology": frozenset({"transport", "messages", "queues", "workers", "wire_version", "topology_plan"}),
+        "webhooks": frozenset({"transport", "messages", "topology", "topology_plan"}),
         "client": frozenset(
             {
                 "transport",
                 "messages",
                 "jobs",
                 "schedules",
+                "flows",
                 "queues",
                 "workers",
                 "wire_version",
                 "topology",
+                "topology_plan",
                 "audit_log",
                 "tokens",
                 "webhooks",
@@ -125,12 +129,13 @@ API_SUBJECT = re.compile(
 )
 """Subjects of the JetStream API and of acks, whole or as a path below `$JS.API.`."""
 
-SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", API}
+SUBJECT_PARSERS = {"jetjobs.model.wire.subjects", "jetjobs.model.wire.flow_names", API}
 NOT_SUBJECTS = {
     "jetjobs.cli.commands.dead": "names of exception classes",
     "jetjobs.cli.live.tables": "names of exception classes",
     "jetjobs.config": "keys of settings",
     "jetjobs.doctor.checks.server": "versions",
+    "jetjobs.model.flow.steps": "headers of flows",
     "jetjobs.model.masking": "paths of arguments",
     "jetjobs.model.views.dead_letter": "names of exception classes",
     "jetjobs.model.views.error_text": "names of modules",

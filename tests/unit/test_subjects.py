@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jetjobs import JetJobs
-from jetjobs.jetstream.topology import plan
+from jetjobs.jetstream.topology_plan import plan
 from jetjobs.jetstream.transport.api import matches
 from jetjobs.model.errors import DefinitionError
 from jetjobs.model.settings import QueueSettings, Settings

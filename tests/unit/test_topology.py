@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jetjobs.jetstream.topology import TopologyChange, TopologyItem, check, difference, plan
+from jetjobs.jetstream.topology import TopologyChange, check, difference
+from jetjobs.jetstream.topology_plan import TopologyItem, plan
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.api import matches
 from jetjobs.model.errors import TopologyConflict, TopologyMissing
@@ -50,6 +51,7 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
     assert labels == [
         "dead-letter stream jobs-dead",
         "audit stream jobs-audit",
+        "ledger stream jobs-ledger",
         "bucket jobs-running",
         "bucket jobs-locks",
         "bucket jobs-cancelled",
@@ -57,6 +59,7 @@ def test_a_queue_needs_a_work_stream_its_lanes_and_a_bucket() -> None:
         "bucket jobs-checkpoints",
         "bucket jobs-schedules",
         "bucket jobs-tokens",
+        "bucket jobs-flows",
         "object store jobs-payloads",
         "work stream jobs-work-mail",
         "lane mail/high",
@@ -85,7 +88,7 @@ def test_each_job_subject_matches_exactly_one_lane_of_its_stream() -> None:
         assert sum(matches(pattern, subject) for pattern in stream) == 1
         filters = [wanted[f"lane mail/{other}"].config["filter_subject"] for other in PULLED]
         assert sum(matches(pattern, subject) for pattern in filters) == 1
-    for lane in ("later", "retry", "mark"):
+    for lane in ("later", "retry", "gate", "mark"):
         subject = NAMES.job("mail", lane, "greet", "-", "u1")
         assert sum(matches(pattern, subject) for pattern in stream) == 1
     assert any(matches(pattern, NAMES.pin("mail")) for pattern in stream)
@@ -178,7 +181,7 @@ def test_no_changes_pass_the_check() -> None:
 
 
 def test_a_missing_item_raises_topology_missing() -> None:
-    with pytest.raises(TopologyMissing, match="audit stream jobs-audit, bucket jobs-running") as caught:
+    with pytest.raises(TopologyMissing, match="audit stream jobs-audit, ledger stream jobs-ledger") as caught:
         check(changes("none", "create", "create", "update"))
     assert caught.value.hint == "jetjobs setup apply"
 

@@ -12,6 +12,7 @@ import contextlib
 import time
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.flows.gates import Delivered
 from jetjobs.jetstream.jobs.cancel_marks import CancelMark
 from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s
 from jetjobs.jetstream.messages.codec import decode, run_of
@@ -20,7 +21,6 @@ from jetjobs.jetstream.workers.control_client import WorkerAnswers, ask_all
 from jetjobs.model.errors import BrokerError, MalformedJob
 from jetjobs.model.job import FINAL, Job, JobState, JobStatus
 from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome
-from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.lenient_json import read_record
 from jetjobs.model.wire.subjects import WAITING, JobSubject
 
@@ -107,11 +107,11 @@ class Canceller:
         if after is not None and run_of(after) == mark.run:
             return None  # the server has moved the due job in the meantime: look again
         record = cancelled_record(job, mark.by, mark.why, "", 0.0, time.time())
-        stands = await self._jetstream.results.put(job, record, cancelled_ttl_s(job), 15.0, lambda: True)
+        ttl_s = cancelled_ttl_s(job, time.time())
+        stands = await self._jetstream.results.put(job, record, ttl_s, 15.0, lambda: True)
         if job.reply:
             self._jetstream.results.notify_producer(job, stands)
-        if h.CALLBACK in job.headers:
-            await self._jetstream.webhooks.add(job, read_record(stands))
+        await self._jetstream.follow_up(job, read_record(stands), Delivered(queue, live.sequence))
         with contextlib.suppress(BrokerError):  # what remains expires, or maintenance removes it
             if job.payload:
                 await self._jetstream.locator.delete_unreferenced(queue, task, job_id, job.payload)

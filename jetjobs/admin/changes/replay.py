@@ -6,16 +6,17 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from jetjobs.define.router import Router
 from jetjobs.enqueue import claim_check
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.flows.continuation import deadline_of
 from jetjobs.jetstream.messages.codec import MAX_MOVABLE, header_number, header_size
 from jetjobs.jetstream.messages.get import last_on
 from jetjobs.jetstream.messages.payloads import labels_of
-from jetjobs.jetstream.messages.publisher import WrongLastSequence
+from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.jetstream.transport import api
 from jetjobs.model.errors import (
     AccessDenied,
@@ -39,11 +40,14 @@ from jetjobs.model.views.dead_letter import (
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import NO_KEY, JobId, new_run, parse_id
 from jetjobs.model.wire.lenient_json import read_record
+from jetjobs.model.wire.subjects import GATE
 
 AT_ONCE = 16
 """Letters replayed concurrently when there are many."""
 GROUP_BYTES = 2 * 1024 * 1024
-_KEPT = frozenset({h.PRODUCER, h.RETRY_POLICY, h.PARENT, h.ROOT, h.CALLBACK, h.KEEP})
+FLOW_AGAIN_S = 86400.0
+"""How long a flow may take after a replay of one of its jobs, if its deadline is earlier."""
+_KEPT = frozenset({h.PRODUCER, h.RETRY_POLICY, h.PARENT, h.ROOT, h.CALLBACK, h.KEEP, *h.OF_FLOW})
 """Headers of jetjobs that the replayed job keeps."""
 _REFUSALS = (DeliveryError, DefinitionError, EnqueueError, TopologyMissing)
 """Errors that concern one letter. Every other error concerns the server."""
@@ -94,7 +98,7 @@ class Replayer:
         try:
             job = await self.revive(letter)
             guard = names.job_anywhere(job.queue, job.task, JobId(job.key, job.uid))
-            if job.key != NO_KEY:
+            if job.key != NO_KEY and h.FLOW not in job.headers:  # all jobs of a flow have its key
                 guard = names.key_anywhere(job.queue, job.task, job.key)
             ready = _Ready(letter, await self._fit(job, guard), guard)
         except _REFUSALS as error:
@@ -107,6 +111,8 @@ class Replayer:
         if outcome is ReplayOutcome.ALIVE:
             await self._drop_body(ready)
             return ReplayAnswer(letter, outcome, "a live job has its id or key")
+        if _is_gate(ready.job.headers):
+            await self._jetstream.flow_continuation.look(ready.job)
         await dead.remove(letter.sequence, erase=False)
         if outcome is ReplayOutcome.ALREADY:
             await self._drop_body(ready)
@@ -126,7 +132,7 @@ class Replayer:
 
     async def _store(self, ready: _Ready) -> ReplayOutcome:
         stream = self._jetstream.names.work_stream(ready.job.queue)
-        message = self._jetstream.publisher.outgoing(ready.job, None, ready.guard)
+        message = self._message(ready.job, ready.guard)
         while True:
             try:
                 stored = await self._jetstream.publisher.store(stream, message)
@@ -138,10 +144,17 @@ class Replayer:
                     return ReplayOutcome.ALREADY if ours else ReplayOutcome.ALIVE
             await asyncio.sleep(0.05)  # the job that had the key has ended or moved: try again
 
+    def _message(self, job: Job, guard: str) -> Outgoing:
+        """The message of a replayed job. A gate waits again."""
+        publisher = self._jetstream.publisher
+        if not _is_gate(job.headers):
+            return publisher.outgoing(job, None, guard)
+        return publisher.outgoing(job, deadline_of(job), guard, GATE)
+
     async def _fit(self, job: Job, guard: str) -> Job:
         """The job as it is stored: a body too large for a message goes to the object store."""
         publisher, limit = self._jetstream.publisher, self._jetstream.connection.inline_limit
-        message = publisher.outgoing(job, None, guard)
+        message = self._message(job, guard)
         if (size := header_size(message.headers)) > MAX_MOVABLE:
             raise JobTooLarge(f"its headers are {size:,} bytes", size=size, limit=MAX_MOVABLE)
         if publisher.fits(message, limit):
@@ -167,17 +180,24 @@ class Replayer:
         task = self._registry.find(letter.task)
         queue = options.to_queue or letter.queue
         body, payload = letter.body, letter.payload
+        now = await self._jetstream.server_clock.seconds()
+        kept = {k: v for k, v in letter.headers.items() if k in _KEPT or not _own(k)} | task.own_headers
+        if h.FLOW in kept:
+            kept |= _again_in_flow(letter.headers, now)
         if options.arguments is not None:
             body, payload = task.signature.encode(task.signature.bind((), options.arguments)), ""
+            if _is_gate(kept):
+                kept[h.BOUND] = "1"
         elif payload:
             body = await self._jetstream.payloads.get(payload)
-        task.signature.decode(body)
+        if not _is_gate(kept):
+            task.signature.decode(body)
+        elif queue != letter.queue:
+            raise MalformedJob("it waits for other steps of its flow, which look for it in its queue")
         if payload and queue == letter.queue:
             body = b""  # the replayed job takes over the object; on another queue it gets its own
         else:
             payload = ""
-        kept = {k: v for k, v in letter.headers.items() if k in _KEPT or not _own(k)}
-        kept |= task.own_headers
         return Job(
             letter.id,
             letter.task,
@@ -188,7 +208,7 @@ class Replayer:
             run=run_of(letter),
             max_attempts=int(header_number(letter.headers, h.MAX_ATTEMPTS, 0)),
             enqueued_at=letter.enqueued_at.timestamp() if letter.enqueued_at else 0.0,
-            due_at=await self._jetstream.server_clock.seconds(),  # its waiting time begins now
+            due_at=now,  # its waiting time begins now
             payload=payload,
             headers={**kept, h.REPLAY: provenance(letter, options, time.time())},
         )
@@ -273,6 +293,19 @@ async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
         if isinstance(result, BaseException):
             raise result
     return [result for result in ended if not isinstance(result, BaseException)]
+
+
+def _is_gate(headers: Mapping[str, str]) -> bool:
+    """Whether a job of a flow lacks the results of other steps."""
+    return h.FLOW in headers and h.BOUND not in headers and (h.AFTER in headers or h.MAP in headers)
+
+
+def _again_in_flow(headers: Mapping[str, str], now: float) -> dict[str, str]:
+    """Headers of a job of a flow that goes on: what its end needs is kept for another while, and the secrets in
+    results of other steps are named by the letter alone."""
+    deadline = max(header_number(headers, h.FLOW_DEADLINE, 0.0), now + FLOW_AGAIN_S)
+    secret = {h.SECRET: headers[h.SECRET]} if h.SECRET in headers else {}
+    return {h.FLOW_DEADLINE: f"{deadline:.6f}", **secret}
 
 
 def _own(name: str) -> bool:

@@ -13,7 +13,7 @@ import json
 
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.status import due_time
-from jetjobs.jetstream.messages.codec import decode
+from jetjobs.jetstream.messages.codec import decode_waiting
 from jetjobs.jetstream.messages.get import StoredMessage, delete_message
 from jetjobs.jetstream.messages.publisher import Outgoing, WrongLastSequence
 from jetjobs.model.errors import MalformedJob
@@ -21,7 +21,7 @@ from jetjobs.model.job import Job, JobState, JobStatus
 from jetjobs.model.views.job_changes import MoveAnswer, MoveOutcome
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire.ids import new_run, parse_id
-from jetjobs.model.wire.subjects import PRIORITIES, WAITING, JobSubject
+from jetjobs.model.wire.subjects import WAITING, JobSubject
 
 CLOSE_S = 2.0
 """A job this close to its due time may be firing."""
@@ -38,7 +38,7 @@ class Rescheduler:
         live, early = await self._waiting(queue, task, job_id)
         if live is None:
             return early
-        job = _read(live)
+        job = decode_waiting(live)
         if due_at is None:
             now = self._jetstream.server_clock.time()
             message = self._jetstream.publisher.outgoing(job._replace(hop=job.hop + 1, due_at=now))
@@ -62,7 +62,7 @@ class Rescheduler:
         if not JobSubject.parse(live.subject).uid:
             detail = "it was published without jetjobs and has not moved yet, so its priority cannot be changed"
             return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, detail)
-        job = _read(live)
+        job = decode_waiting(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, status.state)
         if await self._jetstream.locator.was_delivered(queue, live.subject, live.sequence):
@@ -101,7 +101,7 @@ class Rescheduler:
         live, early = await self._waiting(queue, task, job_id)
         if live is None:
             return early
-        job = _read(live)
+        job = decode_waiting(live)
         if job.lane == lane:
             return MoveAnswer(job_id, MoveOutcome.UNCHANGED, early.state)
         due_at = due_time(live.headers)
@@ -147,22 +147,6 @@ class Rescheduler:
             return 0
 
 
-def _read(live: StoredMessage) -> Job:
-    """The job with its priority as lane. While a job waits, the target of its schedule holds the priority."""
-    job = decode(live)
-    if JobSubject.parse(live.subject).lane not in WAITING:
-        return job
-    target = live.headers.get(h.SCHEDULE_TARGET, "")
-    try:
-        subject = JobSubject.parse(target)
-        valid = bool(subject.uid) and subject.lane in PRIORITIES
-    except ValueError:
-        valid = False
-    if not valid:
-        raise MalformedJob(f"its schedule has an invalid target: {target[:100]!r}")
-    return job._replace(lane=subject.lane)
-
-
 def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
     """Headers that make the server store the message only if the old one has not changed."""
     assert isinstance(message.headers, dict)
@@ -178,6 +162,8 @@ def _headers(message: Outgoing, live: StoredMessage) -> dict[str, str]:
 def _found(job_id: str, status: JobStatus) -> MoveAnswer:
     if status.state in (JobState.RUNNING, JobState.QUEUED):
         return MoveAnswer(job_id, MoveOutcome.TOO_LATE, status.state, f"it is {status.state}")
+    if status.state is JobState.WAITING:
+        return MoveAnswer(job_id, MoveOutcome.WAITS, status.state, "it waits for other steps of its flow")
     return MoveAnswer(
         job_id, MoveOutcome.ENDED, status.state, f"it is {status.state}" if status.state else "it does not exist"
     )

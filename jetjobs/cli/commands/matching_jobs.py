@@ -30,7 +30,7 @@ State = Annotated[
     str | None,
     typer.Option(
         "--state",
-        help="queued, running, scheduled, retrying, succeeded, cancelled or dead. [default: all live]",
+        help="queued, running, scheduled, retrying, waiting, succeeded, cancelled or dead. [default: all live]",
         metavar="STATE",
         autocompletion=states,
     ),

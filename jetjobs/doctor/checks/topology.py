@@ -12,6 +12,7 @@ from jetjobs.jetstream.messages.get import at_sequence
 from jetjobs.jetstream.messages.scan import check_direct_get, scan
 from jetjobs.jetstream.queues.inspection import consumers_of, list_namespaces, list_queues, stream_info
 from jetjobs.jetstream.queues.removal import jobs_in
+from jetjobs.jetstream.topology_plan import plan as plan_topology
 from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.workers.registry import list_workers, live_workers
 from jetjobs.model.durations import show_duration
@@ -40,7 +41,7 @@ async def plan(context: CheckContext) -> list[CheckResult]:
     """Compares the server with what `setup apply` would create. The check `tasks` reports missing queues."""
     settings = context.settings.queues
     connection = context.jetstream.connection
-    wanted = topology.plan(
+    wanted = plan_topology(
         context.jetstream.names, context.queues, settings, replicas=3 if connection.clustered else 1
     )
     changes = await topology.inspect(connection, wanted, keep_replicas=settings.replicas is None)
@@ -104,7 +105,7 @@ async def capacity(context: CheckContext) -> list[CheckResult]:
 async def copies(context: CheckContext) -> list[CheckResult]:
     """Checks the leaders and replicas of all streams of the namespace."""
     connection, settings = context.jetstream.connection, context.settings.queues
-    planned = topology.plan(context.jetstream.names, context.queues, settings)
+    planned = plan_topology(context.jetstream.names, context.queues, settings)
     streams = list(dict.fromkeys(one.stream for one in planned))
     few: list[str] = []
     found: list[CheckResult] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -200,6 +199,6 @@ def _preferred(header: str) -> float:
     for part in header.split(","):
         name, _, value = part.partition("=")
         if name.strip().lower() == "wait":
-            with contextlib.suppress(ValueError):
-                return float(int(value.partition(";")[0].strip().strip('"')))
+            digits = value.partition(";")[0].strip().strip('"')
+            return float(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0.0
     return 0.0

@@ -69,6 +69,8 @@ class ResultWaiter:
     ) -> None:
         """`explain` returns why a job has not ended."""
         self._explain = explain
+        self.continued: Callable[[dict[str, Any], float], Awaitable[bytes]]
+        """Waits for the result of a job that has returned a flow, given `continued_as` of its record."""
         self._connection = connection
         self._names = names
         self._payloads = payloads
@@ -122,6 +124,8 @@ class ResultWaiter:
                 traceback=str(record.get("traceback") or ""),
                 job_id=handle.id,
             )
+        if isinstance(record.get("continued_as"), dict):
+            return record, await self.continued(record["continued_as"], max(0.0, give_up - time.monotonic()))
         if record.get("result_stored") is False:
             raise _not_stored(handle)
         if record["state"] != "succeeded" or not {"result", "result_object"} & record.keys():

@@ -23,6 +23,8 @@ CANCELLED_TTL_S = 3600
 """How long the record of a cancelled job is kept. A process that cancels need not know the task's `result_ttl`."""
 MAX_KEEP_S = 3650 * 86400
 """The longest time for which a job may have its record kept: ten years, the limit of `result_ttl`."""
+FLOW_SPARE_S = 86400
+"""How long the records and results of a flow's jobs are kept after its deadline."""
 MARK_TTL_S = 86400
 """How long a cancel mark is kept: longer than a message of the job can reappear after a server failure."""
 MAX_REPLY = 512
@@ -39,12 +41,15 @@ def success_record(
     ended_at: float,
     kept_as: str = "",
     secret: str = "",
+    continued_as: bytes = b"",
 ) -> bytes:
     """The record of a success. Formatted without json.dumps, because this runs for every job.
 
     `kept_as` names the object with a result that is too large for the record. `secret` lists the secret fields.
-    Without a result the record says that the task stores none.
+    Without a result the record says that the task stores none. With `continued_as`, the result is a flow, which
+    takes the place of the job.
     """
+    kind = b"flow" if continued_as else b"result"
     replay = job.headers.get(h.REPLAY)
     return (
         b'{"state":"succeeded","id":%b,"run":%b,"attempt":%d,"worker":%b,"enqueued_at":%.6f,'
@@ -60,8 +65,9 @@ def success_record(
         (b'"replay":%b,' % _embedded(replay) if replay else b"")
         + (_tick(job.headers) if h.OF_SCHEDULE in job.headers else b"")
         + (_line(job.headers) if h.PARENT in job.headers else b"")
-        + (b'"secret":%b,' % quote(secret) if secret else b""),
-        b"result_object" if kept_as else b"result" if result is not None else b"result_stored",
+        + (b'"secret":%b,' % quote(secret) if secret else b"")
+        + (b'"continued_as":%b,' % continued_as if continued_as else b""),
+        kind + b"_object" if kept_as else kind if result is not None else b"result_stored",
         quote(kept_as) if kept_as else result if result is not None else b"false",
     )
 
@@ -92,18 +98,19 @@ def cancelled_record(
     return json.dumps(record).encode()
 
 
-def kept_s(job: Job, ttl_s: int) -> int:
-    """How long the record of the job is kept: `ttl_s`, or longer if the job requests that."""
-    if h.KEEP not in job.headers:
-        return ttl_s
+def kept_s(job: Job, ttl_s: int, now: float) -> int:
+    """How long the record of the job is kept: `ttl_s`, or longer if the job requests that. That of a job of a flow
+    is kept for longer than the flow can last, because a redelivery continues the flow from it."""
     wanted_s: float = header_number(job.headers, h.KEEP, 0)
+    if h.FLOW_DEADLINE in job.headers:
+        wanted_s = max(wanted_s, header_number(job.headers, h.FLOW_DEADLINE, 0.0) + FLOW_SPARE_S - now)
     return max(ttl_s, min(math.ceil(wanted_s), MAX_KEEP_S))
 
 
-def cancelled_ttl_s(job: Job) -> int:
+def cancelled_ttl_s(job: Job, now: float) -> int:
     """How long the record of a cancelled job is kept. One that may be sent again with the same id and run keeps it
     as long as its cancel mark, which would cancel it again."""
-    return kept_s(job, MARK_TTL_S) if h.KEEP in job.headers else CANCELLED_TTL_S
+    return kept_s(job, MARK_TTL_S if h.KEEP in job.headers else CANCELLED_TTL_S, now)
 
 
 def _tick(headers: Mapping[str, str]) -> bytes:

@@ -33,7 +33,7 @@ from jetjobs.model.wire.subjects import DeadSubject, JobSubject, Names, kv_key_t
 
 DONE_STATES = (JobState.SUCCEEDED, JobState.CANCELLED)
 """The states of done records."""
-WAITING_STATES = {n.LATER: JobState.SCHEDULED, n.RETRY: JobState.RETRYING}
+WAITING_STATES = {n.LATER: JobState.SCHEDULED, n.RETRY: JobState.RETRYING, n.GATE: JobState.WAITING}
 """States of waiting jobs by lane."""
 
 

@@ -35,6 +35,7 @@ _KEPT = frozenset(
         h.PARKED,
         h.CALLBACK,
         h.KEEP,
+        *h.OF_FLOW,
     }
 )
 """Headers of jetjobs that no field of the job represents."""
@@ -136,6 +137,23 @@ def decode(delivery: WireMessage) -> Job:
         0 if crashes is None else _whole(h.CRASHES, crashes),
         headers,
     )
+
+
+def decode_waiting(message: WireMessage) -> Job:
+    """The job in a message, with its priority as lane. While a job waits, the target of its schedule holds the
+    priority."""
+    job = decode(message)
+    if n.JobSubject.parse(message.subject).lane not in n.WAITING:
+        return job
+    target = message.headers.get(h.SCHEDULE_TARGET, "")
+    try:
+        subject = n.JobSubject.parse(target)
+        valid = bool(subject.uid) and subject.lane in n.PRIORITIES
+    except ValueError:
+        valid = False
+    if not valid:
+        raise MalformedJob(f"its schedule has an invalid target: {target[:100]!r}")
+    return job._replace(lane=subject.lane)
 
 
 def decode_malformed(delivery: WireMessage, queue: str, lane: str) -> Job:

@@ -89,7 +89,8 @@ class Purge:
         await lane_states(self._connection, self._names, self._queue)
         later = 0
         # These lanes first, so that a job that becomes due in the meantime is found in its lane.
-        for lane in n.WAITING if scheduled else ():
+        # Gates stay: without them the flows of this and of other queues would never end.
+        for lane in (n.LATER, n.RETRY) if scheduled else ():
             query = {"filter": self._names.lane_filter(self._queue, lane)}
             answer = await self._connection.api(api.stream_purge(self._stream), query, 60.0)
             later += int(answer["purged"])

@@ -41,6 +41,8 @@ class MoveOutcome(StrEnum):
     Nothing was changed. Also the outcome for the priority of a queued job that was published without jetjobs and
     has not moved yet.
     """
+    WAITS = "waits"
+    """The job waits for other steps of its flow, not for a time. Nothing was changed."""
     ENDED = "ended"
     """The job has ended or does not exist. Nothing was changed."""
 

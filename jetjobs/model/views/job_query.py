@@ -15,7 +15,7 @@ from jetjobs.model.masking import covers_secret, read_paths
 from jetjobs.model.public import Record, public
 from jetjobs.model.wire.lenient_json import read_json
 
-LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING)
+LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.SCHEDULED, JobState.RETRYING, JobState.WAITING)
 MAX_LIMIT = 10_000
 
 

@@ -47,6 +47,8 @@ def waiting_reason(status: JobStatus, around: Surroundings) -> WaitingReason | N
         since = "" if status.started_at is None else f" for {_lasting(around.now - status.started_at.timestamp())}"
         text = f"it has been running{since} on worker {status.worker or 'unknown'}"
         return WaitingReason(("running", status.attempt), text)
+    if status.state is JobState.WAITING:
+        return WaitingReason(("waiting",), "it waits for other steps of its flow")
     return _queued(status, around) if status.state is JobState.QUEUED else None
 
 

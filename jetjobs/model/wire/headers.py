@@ -39,6 +39,23 @@ OVERLAP: Final = "Jetjobs-Overlap"
 PARKED: Final = "Jetjobs-Parked"
 KEEP: Final = "Jetjobs-Keep"
 
+# Headers of the jobs of a flow, and of their entries in the ledger.
+FLOW: Final = "Jetjobs-Flow"
+FLOW_DEADLINE: Final = "Jetjobs-Flow-Deadline"
+STEP: Final = "Jetjobs-Step"
+NEXT: Final = "Jetjobs-Next"
+AFTER: Final = "Jetjobs-After"
+MAP: Final = "Jetjobs-Map"
+UP: Final = "Jetjobs-Up"
+BOUND: Final = "Jetjobs-Bound"
+ON_FAILURE: Final = "Jetjobs-On-Failure"
+OF_FLOW: Final = frozenset({FLOW, FLOW_DEADLINE, STEP, NEXT, AFTER, MAP, UP, BOUND, ON_FAILURE})
+"""Those of jobs: every move keeps them."""
+INDEX: Final = "Jetjobs-Index"
+STATE: Final = "Jetjobs-State"
+RESULT: Final = "Jetjobs-Result"
+RESULT_OBJECT: Final = "Jetjobs-Result-Object"
+
 # Headers of the server.
 MSG_ID: Final = "Nats-Msg-Id"
 TTL: Final = "Nats-TTL"
@@ -53,6 +70,7 @@ EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 BATCH_ID: Final = "Nats-Batch-Id"
 BATCH_SEQ: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
+INCREMENT: Final = "Nats-Incr"
 KV_OPERATION: Final = "KV-Operation"
 
 OWN_PREFIXES: Final = ("nats-", "jetjobs-")

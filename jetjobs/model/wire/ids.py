@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
 import random
@@ -19,6 +20,7 @@ MAX_OWN_ID = 100
 """Characters of an id that the caller chooses. With a key token it stays within the 128 of any id."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _KEYED = re.compile(r"(k[a-z2-7]{26})-(.+)", re.ASCII)
+_NESTED = re.compile(r"x[0-9a-f]{12}-.+", re.ASCII)
 _ANONYMOUS = re.compile(r"s[0-9a-f]{14}-([1-9][0-9]{0,18})", re.ASCII)
 
 # One generator per process, seeded again after a fork: two children must not create the same ids.
@@ -52,6 +54,27 @@ def new_run() -> str:
 def key_token(key: str) -> str:
     """The subject token of an idempotency key: a hash, so that any text can be a key."""
     return "k" + _digest(key.encode())
+
+
+@functools.lru_cache(1024)
+def flow_key(flow_id: str) -> str:
+    """The key token of all jobs of a flow: one filter finds them."""
+    return key_token(f"flow\0{flow_id}")
+
+
+def nested_node(parent_uid: str, node: str) -> str:
+    """The name of a step of a flow that job `parent_uid` returned. It does not grow with the depth of nesting."""
+    return f"x{hashlib.sha256(parent_uid.encode()).hexdigest()[:12]}-{node}"
+
+
+def is_nested_node(node: str) -> bool:
+    """Whether a node is a step of a flow that a job has returned."""
+    return _NESTED.fullmatch(node) is not None
+
+
+def returned_flow_id(job_id: str, run: str) -> str:
+    """The id of the flow that a job outside of flows returned. Each run of the job has its own."""
+    return "f" + _digest(f"{job_id}\0{run}".encode())
 
 
 def request_id(caller: str, key: str) -> str:
@@ -107,6 +130,14 @@ def check_job_id(job_id: str) -> str:
     if _KEYED.fullmatch(job_id):
         raise DefinitionError(f"invalid job_id {job_id!r}: this form is reserved for jobs with a key")
     return job_id
+
+
+def check_flow_id(flow_id: str) -> str:
+    """The id itself, or DefinitionError if a flow cannot have it."""
+    if not isinstance(flow_id, str) or not is_id(flow_id) or len(flow_id) > MAX_OWN_ID:
+        hint = f"an id is 1 to {MAX_OWN_ID} letters, digits, '-' or '_'"
+        raise DefinitionError(f"invalid flow id {flow_id!r:.120}", hint=hint)
+    return flow_id
 
 
 def anonymous_id(stored_at: float, sequence: int) -> str:

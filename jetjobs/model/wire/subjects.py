@@ -18,10 +18,12 @@ LATER: Final = "later"
 """Jobs that have never been delivered and wait for their due time."""
 RETRY: Final = "retry"
 """Jobs that were delivered and wait again: after a failure, a snooze, or because they are parked. ADR 32."""
-WAITING: Final = (LATER, RETRY)
+GATE: Final = "gate"
+"""Jobs of a flow that wait for other steps, due at the deadline of the flow."""
+WAITING: Final = (LATER, RETRY, GATE)
 """Lanes whose jobs the server moves when they are due. No consumer reads them."""
 MARK: Final = "mark"
-"""Messages that are not jobs: the pin, and how far schedules are planned. No consumer reads this lane."""
+"""Messages that are not jobs: the pin, and marks of schedules and flows. No consumer reads this lane."""
 RETURNED: Final = "returned"
 """Jobs that a worker released. They are served first, so that they do not wait behind the backlog. ADR 12.
 A header holds the job's own lane."""
@@ -189,7 +191,6 @@ class Names:
         return self.job(queue, LATER, "*", key, "*")
 
     # Streams and buckets of ended and running jobs.
-
     @property
     def dead_stream(self) -> str:
         return f"{self.namespace}-dead"

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.client import JetStreamClient
-from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
+from jetjobs.jetstream.flows.continuation import Incomplete
+from jetjobs.jetstream.flows.gates import Delivered
+from jetjobs.jetstream.jobs.cancel_marks import CancelMark, CancelMarks
 from jetjobs.jetstream.messages.codec import decode, decode_malformed, read_parking
 from jetjobs.jetstream.workers.registry import TaskDirectory
 from jetjobs.model.decision import park, refuse
 from jetjobs.model.errors import BrokerError, DeliveryError, MalformedJob, UnknownTask
+from jetjobs.model.flow.steps import FlowHeaders
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
     Abandoned,
@@ -63,6 +66,7 @@ class Admission:
         self._payloads = jetstream.payloads
         self._marks = jetstream.cancel_marks
         self._ticks = jetstream.ticks
+        self._continuation = jetstream.flow_continuation
         self._clock = jetstream.server_clock
         self._registry = registry
         self._tasks = registry.tasks
@@ -77,6 +81,8 @@ class Admission:
             outcome = await self._redelivery.check(attempt, job)
             if outcome is None and attempt.suspect:
                 await self._locator.mark_alone(job)
+        if outcome is None and h.FLOW in job.headers:
+            job, outcome = await self._in_flow(attempt, job)
         if outcome is None and job.deadline:
             outcome = await self._check_deadline(attempt, job)
         if outcome is not None:
@@ -94,7 +100,7 @@ class Admission:
             return Refused(job, await self._park(job, error))
         except DeliveryError as error:
             return Refused(job, refuse(error))
-        if self._marks and self._marks.find(job.id, job.run) is not None:
+        if self._marks and mark_of(self._marks, job) is not None:
             return Refused(job, cancelled(self._marks, job))
         if h.OVERLAP in job.headers and await self._overlaps(attempt, job):
             return Refused(job, Cancelled("schedule", "an earlier tick of the schedule has not ended"))
@@ -119,6 +125,27 @@ class Admission:
             return decode_malformed(attempt.delivery, attempt.queue, attempt.lane), refuse(error)
         return job, None
 
+    async def _in_flow(self, attempt: Attempt, job: Job) -> tuple[Job, Outcome | None]:
+        """A job of a flow with its arguments, or with its outcome. A job of a cancelled flow is dropped without a
+        record: it may be one of very many. A gate comes without its arguments at the deadline of its flow."""
+        try:
+            flow = FlowHeaders.read(job.headers)
+            if flow is None or self._marks.flow_of(job) is not None:
+                return job, Abandoned(ack=True)
+            if flow.waiting:
+                held = Delivered(attempt.queue, attempt.delivery.sequence)
+                arrived = await attempt.retry_while_owned(
+                    lambda: self._continuation.arrived(job, held, attempt.owned)
+                )
+                if arrived is None or not attempt.owned():
+                    return job, Abandoned(ack=arrived is None)
+                attempt.job = job = arrived
+        except MalformedJob as error:
+            return job, refuse(error)
+        except Incomplete as error:
+            return job, DeadLettered(DeadReason.EXPIRED, ErrorInfo("Expired", f"its flow has expired: {error}"))
+        return job, None
+
     async def _park(self, job: Job, error: UnknownTask) -> Outcome:
         """The outcome of a job whose task this worker does not know: it waits for another worker. ADR 48."""
         known = await self._directory.knows(job.queue, job.task)
@@ -130,7 +157,7 @@ class Admission:
         another worker has settled the job in the meantime, it has not expired."""
         expired = _expired(job, self._clock.time())
         if expired is not None and await attempt.retry_while_owned(lambda: self._locator.was_settled(job)):
-            return Abandoned(ack=True)
+            return Abandoned(ack=True, ended=True)
         return expired
 
     async def _fetch(self, attempt: Attempt, job: Job) -> bytes | Outcome:
@@ -141,7 +168,7 @@ class Admission:
                 body = await attempt.retry_while_owned(lambda: self._payloads.get(job.payload))
             except MalformedJob:
                 if await attempt.retry_while_owned(lambda: self._locator.was_settled(job)):
-                    return Abandoned(ack=True)
+                    return Abandoned(ack=True, ended=True)
                 raise
         except BrokerError as error:
             extra = {"event": "job.body_unreadable", "job_id": job.id, "task": job.task, "error": str(error)}
@@ -158,9 +185,14 @@ class Admission:
         return job.attempt == 1 and await attempt.retry_while_owned(lambda: self._ticks.earlier(job))
 
 
+def mark_of(marks: CancelMarks, job: Job) -> CancelMark | None:
+    """The cancel mark of the job or of its flow, if there is one."""
+    return marks.find(job.id, job.run) or (marks.flow_of(job) if h.FLOW in job.headers else None)
+
+
 def cancelled(marks: CancelMarks, job: Job, how: str = "") -> Cancelled:
     """The outcome of a cancelled job. `how` says how its task was ended, if it ran."""
-    mark = marks.find(job.id, job.run)
+    mark = mark_of(marks, job)
     return Cancelled(mark.by, mark.why, how) if mark is not None else Cancelled("", "", how)
 
 

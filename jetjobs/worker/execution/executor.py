@@ -11,14 +11,20 @@ from typing import Any
 
 from jetjobs.define.context import AttemptServices, Context, Middleware, compose, enter_job
 from jetjobs.define.dependencies import Scope
+from jetjobs.define.result_type import Returnable
 from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.jetstream.messages.payloads import MAX_OBJECT
 from jetjobs.model.clock import SYSTEM_CLOCK, Clock
 from jetjobs.model.error_classification import Classifier
-from jetjobs.model.errors import JobTimeout, UnstorableValue
+from jetjobs.model.errors import DefinitionError, JobTimeout, UnstorableValue
 from jetjobs.model.events import JobStarted, Observer
+from jetjobs.model.flow.flow_plan import RETURNED, read_returned
+from jetjobs.model.flow.replacement import replaced
+from jetjobs.model.flow.steps import FlowHeaders
+from jetjobs.model.job import Job
 from jetjobs.model.outcome import Outcome, Succeeded
+from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt, Interrupt
 from jetjobs.worker.execution.admission import Admitted, Refused
 from jetjobs.worker.execution.thread_pool import ThreadPool
@@ -118,10 +124,10 @@ class Executor:
         if context._unawaited is not None:
             return context._unawaited
         try:
-            if not task.store_result:
+            if not task.store_result and not is_flow(value):
                 task.signature.result.check_awaited(value)
                 return _WITHOUT_RESULT
-            return Succeeded(encode(task, value))
+            return Succeeded(encode(task, value, job))
         except Exception as error:
             return error
 
@@ -183,13 +189,28 @@ async def call(
         return await compose(middlewares, context, innermost)()
 
 
-def encode(task: Task[Any, Any], value: Any) -> bytes:
-    """A result as it is stored. UnstorableValue if it is too large or cannot be encoded."""
+def is_flow(value: Any) -> bool:
+    """Whether a task has returned a flow, also in a child process."""
+    return isinstance(value, Returnable) or (isinstance(value, EncodedResult) and value.data[:1] == RETURNED)
+
+
+def encode(task: Task[Any, Any], value: Any, job: Job) -> bytes:
+    """A result as it is stored. UnstorableValue if it is too large, cannot be encoded, or is a flow that cannot
+    take the place of the job."""
     result = value.data if isinstance(value, EncodedResult) else task.signature.result.encode(value)
     if len(result) > MAX_OBJECT:
         raise UnstorableValue(
             f"task {task.name!r} returned {len(result):,} bytes, too large to store (limit {MAX_OBJECT:,})"
         )
+    if h.FLOW in job.headers and (plan := read_returned(result)) is not None:
+        flow = FlowHeaders.read(job.headers)
+        try:
+            assert flow is not None
+            replaced(plan, flow, job.uid)
+        except DefinitionError as error:
+            raise UnstorableValue(
+                f"task {task.name!r} returned a flow that cannot run: {error}", hint=error.hint
+            ) from None
     return result
 
 

@@ -21,7 +21,7 @@ from jetjobs.model.outcome import Abandoned, DeadLettered, Outcome, Parked, Rele
 from jetjobs.model.retry import RetryPolicy
 from jetjobs.model.wire import headers as h
 from jetjobs.worker.attempt import Attempt, Interrupt
-from jetjobs.worker.execution.admission import Admission, Admitted, Refused, cancelled
+from jetjobs.worker.execution.admission import Admission, Admitted, Refused, cancelled, mark_of
 from jetjobs.worker.execution.executor import Executor
 from jetjobs.worker.execution.settlement import Settlement
 from jetjobs.worker.leases.lease_table import LeaseTable
@@ -118,7 +118,7 @@ class Pipeline:
         outcome = self._after_error(attempt, admitted, ended) if isinstance(ended, BaseException) else ended
         if self._marks and isinstance(outcome, Retried | Snoozed | Parked | Released | Suspected):
             job = admitted.job
-            return cancelled(self._marks, job) if self._marks.find(job.id, job.run) is not None else outcome
+            return cancelled(self._marks, job) if mark_of(self._marks, job) is not None else outcome
         return outcome
 
     def _after_error(self, attempt: Attempt, admitted: Admitted | Refused, error: BaseException) -> Outcome:

@@ -26,7 +26,7 @@ class RedeliveryCheck:
         """Some deliveries may have gone to workers that never read them, so only a crash in quarantine proves that
         the job crashes its worker. ADR 29."""
         if await self._locator.was_settled(job):
-            return Abandoned(ack=True)
+            return Abandoned(ack=True, ended=True)
         redelivered = attempt.delivery.delivered - 1
         crashes = job.crashes + redelivered
         if not attempt.suspect and self._max_crashes > 1:

@@ -9,11 +9,14 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.flows.continuation import RESULT_JSON, continued_as
+from jetjobs.jetstream.flows.gates import Delivered
+from jetjobs.jetstream.flows.ledger import fits_entry
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.jetstream.jobs.results import cancelled_record, cancelled_ttl_s, kept_s, success_record
 from jetjobs.jetstream.messages.codec import with_error, with_parking
@@ -22,6 +25,7 @@ from jetjobs.jetstream.messages.payloads import labels_of
 from jetjobs.jetstream.messages.publisher import WrongLastSequence
 from jetjobs.model.errors import BrokerError, MalformedJob, StorageFull
 from jetjobs.model.events import Observer, SettleFailed
+from jetjobs.model.flow.flow_plan import RETURNED
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import (
     Abandoned,
@@ -87,20 +91,23 @@ class Settlement:
         if attempt.started_at and h.OVERLAP in job.headers:
             # A tick that has started is not checked for overlap again, wherever it is moved.
             job = job._replace(headers={k: v for k, v in job.headers.items() if k != h.OVERLAP})
+        end: Mapping[str, Any] | None = None
         if isinstance(outcome, Succeeded):
-            await self._succeed(attempt, job, outcome)
+            end = await self._succeed(attempt, job, outcome)
         elif isinstance(outcome, Retried | Snoozed | Parked):
             outcome = await self._reschedule(attempt, job, outcome)
         elif isinstance(outcome, Released | Suspected):
             await self._release(attempt, job)
         elif isinstance(outcome, DeadLettered):
-            await self._dead_letter(attempt, job, outcome)
+            end = await self._dead_letter(attempt, job, outcome)
         elif isinstance(outcome, Cancelled):
-            await self._cancel(attempt, job, outcome)
+            end = await self._cancel(attempt, job, outcome)
         elif not outcome.ack:
             return outcome
-        elif h.CALLBACK in job.headers:
-            await self._jetstream.webhooks.add_again(job, self._timeout_s)
+        elif outcome.ended:
+            end = await self._jetstream.locator.end_of(job)
+        if end is not None:
+            await self._follow_up(attempt, job, end)
         if attempt.doubt:
             if not await self._leases.until_compared(attempt):
                 return outcome  # another job may have its sequence now, and an ack would delete that one
@@ -133,66 +140,78 @@ class Settlement:
             with contextlib.suppress(BrokerError):
                 await self._jetstream.checkpoints.remove(attempt.checkpoint)
 
-    async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> None:
-        keep, calls = h.KEEP in job.headers, h.CALLBACK in job.headers
-        if outcome.result is None and not keep and not calls:
-            return
+    async def _follow_up(self, attempt: Attempt, job: Job, end: Mapping[str, Any]) -> None:
+        """What the stored end of a job leads to, before its delivery is acknowledged. A redelivery repeats it."""
+        held = Delivered(attempt.queue, attempt.delivery.sequence)
+        await self._jetstream.follow_up(job, end, held, self._timeout_s, attempt.owned)
+
+    async def _succeed(self, attempt: Attempt, job: Job, outcome: Succeeded) -> Mapping[str, Any] | None:
+        """Store the record. Returns it if something follows the end of the job."""
+        result = outcome.result
+        in_flow, calls = h.FLOW in job.headers, h.CALLBACK in job.headers
+        keep = in_flow or h.KEEP in job.headers
+        if result is None and not keep and not calls:
+            return None
         ended_at = self._clock.time()
         started_at = ended_at - (time.monotonic() - attempt.started_at)
         task = self._tasks[job.task]
         ttl_s = math.ceil(task.result_ttl.total_seconds())
         if keep:
-            ttl_s = kept_s(job, ttl_s)
-        hidden = task.secret_in_result
-        record = success_record(job, outcome.result, self._worker, started_at, ended_at, secret=hidden)
-        stored = record
+            ttl_s = kept_s(job, ttl_s, ended_at)
+        continued = continued_as(job, result) if result is not None and result[:1] == RETURNED else b""
+        if continued and result is not None:
+            result = result[len(RETURNED) :]
+        hidden, worker = task.secret_in_result, self._worker
+        record = success_record(job, result, worker, started_at, ended_at, "", hidden, continued)
+        end: dict[str, Any] | None = None
+        stored, large = record, len(record) > self._jetstream.connection.inline_limit
         try:
-            if outcome.result is not None and len(record) > self._jetstream.connection.inline_limit:
-                times = (started_at, ended_at)
-                stored = record = await self._store_large(attempt, job, outcome.result, times, ttl_s)
-            elif outcome.result is not None or keep:
+            if result is not None and (large or (in_flow and not continued and not fits_entry(result))):
+                stored = record = await self._store_large(
+                    attempt,
+                    job,
+                    result,
+                    lambda name: success_record(job, b"", worker, started_at, ended_at, name, hidden, continued),
+                    ttl_s,
+                )
+            elif result is not None or keep:
                 stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
+                if in_flow and stored is record and result is not None and not (calls or continued):
+                    end = {"state": "succeeded", RESULT_JSON: result, "secret": hidden}  # not read back
         except StorageFull as error:
-            if calls:
-                raise  # its webhook could not be stored either
+            if in_flow or calls or continued:
+                raise  # what follows could not be stored either
             # The work is done: acknowledge without a record, which can free space.
             self._observe(SettleFailed(job.queue, job.task, job.id, str(error), "record"))
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
-        if calls:
-            await self._call_back(attempt, job, read_record(stored))
+        return (end or read_record(stored)) if in_flow or calls or continued else None
 
     async def _store_large(
-        self, attempt: Attempt, job: Job, result: bytes, times: tuple[float, float], ttl_s: int
+        self, attempt: Attempt, job: Job, result: bytes, record_with: Callable[[str], bytes], ttl_s: int
     ) -> bytes:
         """Store the result in the object store, then the record that refers to it. Returns the record that is
         stored."""
         payloads, delivery = self._jetstream.payloads, attempt.delivery
         name = n.result_object(job.id, job.run, f"{delivery.sequence}-{delivery.fence}")
-        hidden = self._tasks[job.task].secret_in_result
-        record = success_record(job, b"", self._worker, *times, kept_as=name, secret=hidden)
+        record = record_with(name)
         await payloads.put(name, result, labels_of(job), ttl_s=ttl_s + RESULT_SPARE_S, owned=attempt.owned)
         stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
-        if read_record(stored).get("result_object") != name:
+        if name.encode() not in stored:
             # Another delivery of this run ended first, and its record stays.
             with contextlib.suppress(BrokerError):
                 await payloads.delete(name)
         return stored
 
-    async def _call_back(self, attempt: Attempt, job: Job, end: Mapping[str, Any]) -> None:
-        """Store the webhook of a job that has ended. Its own end is stored by then, and its delivery not acked."""
-        await self._jetstream.webhooks.add(job, end, self._timeout_s, attempt.owned)
-
-    async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> None:
+    async def _cancel(self, attempt: Attempt, job: Job, outcome: Cancelled) -> Mapping[str, Any]:
         ended_at = self._clock.time()
         started_at = _started_at(attempt, ended_at)
         record = cancelled_record(job, outcome.by, outcome.why, self._worker, started_at, ended_at, outcome.how)
-        ttl_s = cancelled_ttl_s(job)
+        ttl_s = cancelled_ttl_s(job, ended_at)
         stored = await self._jetstream.results.put(job, record, ttl_s, self._timeout_s, attempt.owned)
         if job.reply:
             self._jetstream.results.notify_producer(job, record)
-        if h.CALLBACK in job.headers:
-            await self._call_back(attempt, job, read_record(stored))
+        return read_record(stored)
 
     async def _reschedule(self, attempt: Attempt, job: Job, outcome: Retried | Snoozed | Parked) -> Outcome:
         try:
@@ -206,7 +225,7 @@ class Settlement:
             # Only jobs published without jetjobs can share an id. The second is dead-lettered under a new id.
             renamed = await self._with_own_body(job._replace(id=f"{job.id[:90]}-s{attempt.delivery.sequence}"))
             cause = DeadLettered(DeadReason.MALFORMED, ErrorInfo("IdTaken", str(error)))
-            await self._dead_letter(attempt, renamed, cause)
+            await self._follow_up(attempt, renamed, await self._dead_letter(attempt, renamed, cause))
             return cause
         return outcome
 
@@ -242,7 +261,7 @@ class Settlement:
         due_at = await self._clock.seconds(stream) + delay_s
         await self._move(attempt, job._replace(due_at=due_at), due_at, n.RETRY)
 
-    async def _dead_letter(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> None:
+    async def _dead_letter(self, attempt: Attempt, job: Job, outcome: DeadLettered) -> Mapping[str, Any]:
         now = self._clock.time()
         origin = f"{attempt.delivery.subject} {attempt.delivery.sequence}"
         task = self._tasks.get(job.task)
@@ -255,12 +274,11 @@ class Settlement:
         end = _dead_record(job, outcome)
         if job.reply:
             self._jetstream.results.notify_producer(job, json.dumps(end).encode())
-        if h.CALLBACK in job.headers:
-            await self._call_back(attempt, job, {**end, "at": now})
         if not attempt.started_at and (attempt.delivery.delivered > 1 or job.hop):
             # The job did not start this time, but an earlier delivery may have stored a checkpoint.
             with contextlib.suppress(BrokerError):
                 await self._jetstream.checkpoints.forget(job.id, job.run)
+        return {**end, "at": now}
 
     async def _move(self, attempt: Attempt, job: Job, due_at: float | None, lane: str) -> None:
         publisher = self._jetstream.publisher

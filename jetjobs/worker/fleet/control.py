@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from jetjobs.define.router import Router
+from jetjobs.jetstream.jobs.cancel_marks import CancelMarks
 from jetjobs.jetstream.transport.connection import Connection
+from jetjobs.model.job import Job
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.subjects import Names
 from jetjobs.worker.attempt import Attempt
@@ -92,12 +94,25 @@ def handle_cancel(leases: LeaseTable, registry: Router, request: Mapping[str, An
         return {"holds": False}
     if not attempt.running:
         return {"holds": True, "runs": False}
-    task = registry.tasks.get(attempt.job.task)
-    # A thread cannot be stopped. Cancelling the attempt would only hide that its code is still running.
+    return {"holds": True, "runs": True, "stops": _stop(attempt, attempt.job, registry)}
+
+
+def stop_flow(leases: LeaseTable, registry: Router, marks: CancelMarks, fkey: str) -> None:
+    """Interrupt the running jobs of a flow that was cancelled."""
+    for attempt in leases.held:
+        job = attempt.job
+        if job is not None and job.key == fkey and attempt.running and marks.flow_of(job) is not None:
+            _stop(attempt, job, registry)
+
+
+def _stop(attempt: Attempt, job: Job, registry: Router) -> bool:
+    """Interrupt a running task. False for one in a thread, which cannot be stopped: cancelling the attempt would
+    only hide that its code is still running."""
+    task = registry.tasks.get(job.task)
     stops = task is not None and (task.is_async or task.isolated)
     if stops:
         attempt.cancel_running()
-    return {"holds": True, "runs": True, "stops": stops}
+    return stops
 
 
 def _find(leases: LeaseTable, job_id: str, run: str) -> Attempt | None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jetjobs.define.context import enter_job
+from jetjobs.define.result_type import Returnable
 from jetjobs.define.task import Task
 from jetjobs.model.settings import build_settings
 from jetjobs.model.views.error_text import describe
@@ -138,7 +139,7 @@ class Child:
             self._stop.end()
         if job._unawaited is not None:
             raise job._unawaited
-        if task.store_result:
+        if task.store_result or isinstance(value, Returnable):
             return task.signature.result.encode(value)
         task.signature.result.check_awaited(value)
         return b""

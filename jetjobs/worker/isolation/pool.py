@@ -16,6 +16,7 @@ from jetjobs.define.router import Router
 from jetjobs.define.task import Task
 from jetjobs.model.error_classification import Classifier
 from jetjobs.model.errors import ChildDied, DefinitionError
+from jetjobs.model.flow.flow_plan import RETURNED
 from jetjobs.worker.isolation.app_locator import locate_app
 from jetjobs.worker.isolation.channel import Frame, ProtocolError
 from jetjobs.worker.isolation.log_forwarding import levels
@@ -33,8 +34,8 @@ class EncodedResult:
 
     def value(self, task: Task[Any, Any]) -> Any:
         """The result as the task's own type, for middleware; as plain JSON if it cannot be decoded."""
-        if not self.data:
-            return None
+        if not self.data or self.data[:1] == RETURNED:
+            return None  # a flow has no value yet
         try:
             return task.signature.result.decode(self.data)
         except Exception:  # a user's validator may raise anything

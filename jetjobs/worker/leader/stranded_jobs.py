@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from jetjobs.jetstream.client import JetStreamClient
+from jetjobs.jetstream.flows.gates import Delivered
 from jetjobs.jetstream.jobs.dead_letters import NewDeadLetter
 from jetjobs.jetstream.messages.codec import decode, decode_malformed, with_error
 from jetjobs.jetstream.messages.get import StoredMessage, at_sequence
@@ -23,7 +24,6 @@ from jetjobs.model.errors import AccessDenied, BrokerError, BrokerUnavailable, M
 from jetjobs.model.events import JobFinished, Observer
 from jetjobs.model.job import Job
 from jetjobs.model.outcome import DeadLettered, DeadReason, ErrorInfo
-from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.lenient_json import read_json
 from jetjobs.model.wire.validation import is_token
@@ -121,16 +121,15 @@ class StrandedJobs:
         if message is None:
             return
         job, outcome = _read(queue, lane, message)
-        if await jetstream.locator.was_settled(job):
-            if h.CALLBACK in job.headers:
-                await jetstream.webhooks.add_again(job)
-        else:
+        settled = await jetstream.locator.was_settled(job)
+        if not settled:
             now = jetstream.server_clock.time()
             failed = with_error(job, outcome.error, self._worker, now)
             letter = NewDeadLetter(failed, outcome, f"{message.subject} {sequence}", self._worker, now)
             await jetstream.dead.add(letter, _TIMEOUT_S, lambda: True)
-            if h.CALLBACK in job.headers:
-                await jetstream.webhooks.add_again(job)
+        if (end := await jetstream.locator.end_of(job)) is not None:
+            await jetstream.follow_up(job, end, Delivered(queue, sequence), _TIMEOUT_S)
+        if not settled:
             with contextlib.suppress(BrokerError):
                 await jetstream.checkpoints.forget(job.id, job.run)
             finished = JobFinished(queue, job.task, job.id, job.attempt, "dead_lettered", 0.0, 0.0, outcome.reason)

@@ -1,0 +1,1 @@
+"""Flows as users declare them, and the handle of a stored flow."""
