@@ -255,3 +255,27 @@ async def test_without_the_app_arguments_are_checked_by_the_schema_that_workers_
         assert job["queue"] == "mail"
         assert await truth.jobs("mail") == [f"jobs.work.mail.normal.send.-.{job['id']}"]
         assert (await client.call("POST", "/jobs?wait=10s", 200, json=ADD))["result"] == 3
+
+
+async def test_a_repeat_is_answered_with_its_job_after_its_time_has_passed(client: Client, worker: Worker) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    body = {**ADD, "run_at": soon.isoformat()}
+    key = {"Idempotency-Key": "order-17"}
+    first = await client.post("/jobs", json=body, headers=key)
+    assert first.status_code == 201
+    job_id = first.json()["id"]
+
+    async def ended() -> bool:
+        return bool((await client.get(f"/jobs/{job_id}")).json()["state"] == "succeeded")
+
+    await eventually(ended)
+    again = await client.post("/jobs", json=body, headers=key)
+    assert (again.status_code, again.json()["id"], again.json()["state"]) == (200, job_id, "succeeded")
+    other = await client.post("/jobs", json={**body, "args": {"a": 1, "b": 3}}, headers=key)
+    assert other.status_code == 422
+
+
+@pytest.mark.parametrize("preference", ["wait=-5", "wait=" + "9" * 400, "wait=1_0", "wait=x"])
+async def test_an_invalid_preference_is_ignored(client: Client, preference: str) -> None:
+    answer = await client.post("/jobs", json={**ADD, "delay": "1h"}, headers={"Prefer": preference})
+    assert answer.status_code == 201

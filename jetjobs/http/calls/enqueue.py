@@ -15,7 +15,16 @@ from jetjobs.enqueue import Identity, queue_not_found
 from jetjobs.http.calls.call import Answer, Call, End, missing_scope, read_wait, unprocessable
 from jetjobs.http.models.requests import Batch, EnqueueQuery, NewJob
 from jetjobs.http.problems import Problem, code_of, field_errors, problem_of
-from jetjobs.model.errors import EnqueueUnconfirmed, InvalidArguments, QueueNotFound, TopologyMissing, UnknownTask
+from jetjobs.http.producer import is_repeat
+from jetjobs.model.errors import (
+    EnqueueUnconfirmed,
+    InvalidArguments,
+    JobAmbiguous,
+    JobNotFound,
+    QueueNotFound,
+    TopologyMissing,
+    UnknownTask,
+)
 from jetjobs.model.job import FINAL, JobState
 from jetjobs.model.views.access import READ
 from jetjobs.model.wire.ids import request_id, request_run
@@ -33,8 +42,17 @@ async def enqueue(call: Call, query: EnqueueQuery, body: NewJob) -> Answer:
     job. With `wait`: 200 with the job when it has ended in time, otherwise 202.
     """
     wait_s = read_wait(call, query.wait)
-    request = await _request(call, body)
-    handle = await _store(call, request, body)
+    identity = _identity(call, body)
+    try:
+        request = await _request(call, body)
+    except Problem as problem:
+        # A repeat is answered with its job, even if its time has passed or its task is no longer known.
+        repeated = None if identity is None or problem.status != 422 else await _repeated(call, identity)
+        if repeated is None:
+            raise
+        handle = repeated
+    else:
+        handle = await _store(call, request, identity)
     end = await call.wait(handle, wait_s)
     known = handle.duplicate and call.access.may(READ)
     if end is not None or (known and (not wait_s or await _has_ended(handle))):
@@ -47,19 +65,32 @@ async def _has_ended(handle: JobHandle[Any]) -> bool:
     return (await handle.status()).state in FINAL
 
 
-async def _store(call: Call, request: JobRequest[Any], body: NewJob) -> JobHandle[Any]:
-    producer = call.services.producer(call.access.name)
+def _identity(call: Call, body: NewJob) -> Identity | None:
+    """What makes a repeat of the request the same job; None without an `Idempotency-Key`."""
     key = call.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if body.key is not None or not (0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()):
+        raise _invalid_idempotency_key(body)
+    content = json.dumps(body.model_dump(mode="json"), sort_keys=True).encode()
+    return Identity(request_id(call.access.name, key), request_run(content), KEEP_S)
+
+
+async def _repeated(call: Call, identity: Identity) -> JobHandle[Any] | None:
+    """The job that this request has stored before."""
     try:
-        if key is None:
-            return await producer.send(request)
-        if body.key is not None or not (
-            0 < len(key) <= MAX_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()
-        ):
-            raise _invalid_idempotency_key(body)
-        content = json.dumps(body.model_dump(mode="json"), sort_keys=True).encode()
-        identity = Identity(request_id(call.access.name, key), request_run(content), KEEP_S)
-        return await producer.send_once(request, identity)
+        handle = await call.app.job(identity.job_id)
+    except (JobNotFound, JobAmbiguous):
+        return None
+    status = await handle.status()
+    stored = call.access.sees(handle.queue) and is_repeat(status.run, status.replays, identity.run)
+    return handle if stored else None
+
+
+async def _store(call: Call, request: JobRequest[Any], identity: Identity | None) -> JobHandle[Any]:
+    producer = call.services.producer(call.access.name)
+    try:
+        return await (producer.send(request) if identity is None else producer.send_once(request, identity))
     except QueueNotFound as error:
         raise unprocessable(error, "queue") from error
     except TopologyMissing as error:  # looking for the job, before it is stored
