@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,8 +115,10 @@ class Application:
     async def call(self, row: Row, scope: Scope, receive: Receive, send: Send) -> None:
         with self.limits.request():
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            access = await self.access(Request(scope, receive))
-            call = Call(self.services, access, scope["path_params"], headers, scope.get("root_path", ""), receive)
+            request = Request(scope, receive)
+            access, root = await self.access(request), scope.get("root_path", "")
+            renew = functools.partial(authorized, self._authorize, request)
+            call = Call(self.services, access, scope["path_params"], headers, root, receive, renew)
             try:
                 answer = await self._carry_out(row, call, scope["query_string"])
             except Problem as problem:

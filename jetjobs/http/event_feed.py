@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from jetjobs.app import JetJobs
 from jetjobs.http.models.admin_requests import EventQuery
 from jetjobs.http.problems import Problem
+from jetjobs.model.errors import BrokerError
 from jetjobs.model.settings import HttpSettings
 from jetjobs.model.views.access import Access
 from jetjobs.model.views.live_events import LiveEvent, event_subjects
@@ -28,6 +29,8 @@ KEPT = 1_000
 HEARTBEAT_S = 15
 SEND_S = 30.0
 """A client that takes nothing for this long is disconnected."""
+RENEW_S = 5.0
+"""How often the access of a client is checked again."""
 BEGIN_S = 5.0
 LINGER_S = 60.0
 """How long the subscription lasts after the last client has left."""
@@ -98,6 +101,21 @@ class _Response(EventSourceResponse):
             self._ended()
 
 
+async def _renew(client: _Client, renew: Callable[[], Awaitable[Access]]) -> None:
+    """Close the stream once the caller's access has changed or ended."""
+    while True:
+        await asyncio.sleep(RENEW_S)
+        try:
+            valid = await renew() == client.access
+        except BrokerError:
+            continue  # not known now
+        except Problem:
+            valid = False
+        if not valid:
+            client.close()
+            return
+
+
 class EventFeed:
     """The events of one namespace. It subscribes when the first client comes."""
 
@@ -111,8 +129,13 @@ class EventFeed:
         self._begun = asyncio.Event()
         self._idle: asyncio.TimerHandle | None = None
 
-    async def response(self, access: Access, query: EventQuery, last_id: str | None) -> EventSourceResponse:
-        """The stream for one client. Problem 429 if too many are open; ConfigError for an invalid filter."""
+    async def response(
+        self, access: Access, query: EventQuery, last_id: str | None, renew: Callable[[], Awaitable[Access]]
+    ) -> EventSourceResponse:
+        """The stream for one client, until it leaves or `renew` no longer returns its access.
+
+        Problem 429 if too many are open; ConfigError for an invalid filter.
+        """
         event_subjects(Names("any"), query.queue, query.task, query.kind)
         self._check_limits(access, self._app.settings.http)
         client = _Client(access, query)
@@ -124,7 +147,13 @@ class EventFeed:
             raise
         client.clear()  # what has come since then is among the kept events
         content = self._stream(client, self._missed(client, last_id))
-        return _Response(content, lambda: self._remove(client))
+        renewing = asyncio.create_task(_renew(client, renew))
+
+        def ended() -> None:
+            renewing.cancel()
+            self._remove(client)
+
+        return _Response(content, ended)
 
     def close(self) -> None:
         """End all streams and the subscription."""

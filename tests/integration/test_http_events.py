@@ -215,6 +215,18 @@ async def test_a_token_gets_only_events_of_its_queues(tasks: JetJobs, client: Cl
     assert found["data"]["queue"] == "mail"
 
 
+async def test_a_stream_ends_when_its_token_is_revoked(
+    tasks: JetJobs, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "RENEW_S", 0.05)
+    text = await tasks.tokens.new("mail", ["read"])
+    feed = client.server.application.services.feed
+    async with following(client, headers={"Authorization": f"Bearer {text}"}), following(client):
+        assert len(feed._clients) == 2
+        await tasks.tokens.revoke("mail")
+        await wait_until(lambda: [one.access.name for one in feed._clients] == ["local"])
+
+
 async def test_a_client_that_is_too_slow_is_disconnected(
     client: Client, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

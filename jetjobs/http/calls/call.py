@@ -84,6 +84,8 @@ class Call:
     root: str
     """The path under which the API is mounted."""
     receive: Receive
+    renew: Callable[[], Awaitable[Access]]
+    """The caller again, or Problem 401 if its token has been revoked or has expired."""
 
     @property
     def app(self) -> JetJobs:

@@ -183,4 +183,4 @@ async def follow_events(call: Call, query: EventQuery) -> EventSourceResponse:
     A client that connects again with `Last-Event-ID` gets what it has missed, as far as it is among the last 1,000
     events of this process; otherwise it gets one event `gap` first. Progress comes only if `kind` selects it.
     """
-    return await call.services.feed.response(call.access, query, call.headers.get("last-event-id"))
+    return await call.services.feed.response(call.access, query, call.headers.get("last-event-id"), call.renew)
