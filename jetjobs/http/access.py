@@ -15,13 +15,14 @@ from starlette.requests import Request
 
 from jetjobs.app import JetJobs
 from jetjobs.http.problems import Problem
-from jetjobs.model.views.access import ADMIN, Access
+from jetjobs.model.views.access import ADMIN, LOCAL_NAME, Access
 
-LOCAL = Access("local", frozenset({ADMIN}))
+LOCAL = Access(LOCAL_NAME, frozenset({ADMIN}))
 """A caller on this machine without a token."""
 Authorize = Callable[[Request], "Access | Awaitable[Access | None] | None"]
 """What a program that mounts the API passes: who may do what; None if the caller is not known."""
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "via")
+"""How the headers of a proxy begin."""
 _SAFE = ("GET", "HEAD")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::[0-9]+)?", re.ASCII)
 MAX_CALLERS = 10_000
@@ -61,7 +62,7 @@ class LoopbackAccess(TokenAccess):
                 "without a token only requests to a loopback name are answered",
                 hint="use http://127.0.0.1 or a token",
             )
-        if any(name in headers for name in _FORWARDED):
+        if any(name.startswith(_FORWARDED) for name in headers):
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,
                 "token_required",

@@ -90,7 +90,7 @@ async def test_a_page_of_another_origin_changes_nothing(client: Client, truth: T
 
 
 @pytest.mark.settings(http=LOCAL)
-@pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "X-Real-IP", "Via"])
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "X-Real-IP", "Via"])
 async def test_a_request_through_a_proxy_needs_a_token(client: Client, name: str) -> None:
     problem = await client.call("GET", "/queues", 401, headers={name: "127.0.0.1"})
     assert problem["code"] == "token_required"
