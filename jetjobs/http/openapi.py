@@ -163,8 +163,8 @@ def _is_valid(model: type[BaseModel], value: Any) -> bool:
 def _event_of(schema: dict[str, Any]) -> dict[str, Any]:
     """One event of a stream, whose data is JSON."""
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schema}
-    text = {"type": "string"}
-    return {"type": "object", "required": ["data"], "properties": {"id": text, "event": text, "data": data}}
+    texts = {name: {"type": "string"} for name in ("id", "event")}
+    return {"type": "object", "required": ["data"], "properties": {**texts, "data": data}}
 
 
 def _path_parameters(row: Row) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ STATUSES: tuple[tuple[type[e.JetJobsError], HTTPStatus], ...] = (
     (e.InvalidArguments, HTTPStatus.UNPROCESSABLE_ENTITY),
     (e.EnqueueUnconfirmed, HTTPStatus.GATEWAY_TIMEOUT),
     (e.JobConflict, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (e.FlowConflict, HTTPStatus.CONFLICT),
+    (e.FlowNotFound, HTTPStatus.NOT_FOUND),
     (e.QueueNotFound, HTTPStatus.NOT_FOUND),
     (e.JobTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (e.StorageFull, HTTPStatus.INSUFFICIENT_STORAGE),

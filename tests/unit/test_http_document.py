@@ -96,7 +96,7 @@ def kinds() -> list[type[e.JetJobsError]]:
 INTERNAL = {
     "JetJobsError", "EnqueueError", "DeliveryError", "LifespanFailed", "CheckpointError", "AttemptError",
     "JobTimeout", "LeaseLost", "ChildDied", "ChildRaised", "UnstorableValue", "ResultError", "ResultNotReady",
-    "ResultExpired", "JobFailed", "JobCancelled",
+    "ResultExpired", "JobFailed", "JobCancelled", "FlowFailed", "FlowCancelled",
 }  # fmt: skip
 """Errors that callers do not cause: bases, and those of running tasks and of results."""
 

@@ -11,6 +11,7 @@ from jetjobs.jetstream.transport import api
 from jetjobs.jetstream.transport.connection import Connection
 from jetjobs.model.errors import TopologyMissing
 from jetjobs.model.wire import subjects as n
+from jetjobs.model.wire.flow_names import FlowNames
 from jetjobs.model.wire.subjects import Names, kv_stream, object_stream
 
 _TIMEOUT_S = 15.0
@@ -57,13 +58,14 @@ async def streams_of(connection: Connection, names: Names) -> list[str]:
     key-value buckets, objects. A stream of another program may have a name like these, but has other subjects."""
     buckets = (
         names.running_bucket, names.locks_bucket, names.schedules_bucket, names.checkpoints_bucket,
-        names.workers_bucket, names.cancelled_bucket, names.tokens_bucket,
+        names.workers_bucket, names.cancelled_bucket, names.tokens_bucket, FlowNames(names).flows_bucket,
     )  # fmt: skip
     work = [stream for stream in await stream_names(connection, names.work_filter) if names.queue_of(stream)]
     done = {kv_stream(names.done_bucket(names.queue_of(stream) or "")) for stream in work}
     rest = {
         names.dead_stream,
         names.audit_stream,
+        FlowNames(names).ledger_stream,
         object_stream(names.payload_store),
         *map(kv_stream, buckets),
         *done,
