@@ -42,7 +42,7 @@ def test_text_output_json_output_and_exit_codes(folder: Path, server: EmbeddedSe
     bare = run(["doctor", *there], folder, timeout=50)
     assert bare.returncode == 1, bare.stderr
     assert "queue default does not exist: greet cannot be enqueued  → jetjobs setup apply" in bare.stdout
-    assert "10 are missing: dead-letter stream jobs-dead, " in bare.stdout
+    assert "12 are missing: dead-letter stream jobs-dead, " in bare.stdout
     assert run(["setup", "apply", *there], folder, timeout=50).returncode == 0
 
     fresh = run(["doctor", *there], folder, timeout=50)
