@@ -10,9 +10,9 @@ import pytest
 from jetjobs import Flow, FlowState, JetJobs, RetryPolicy
 from jetjobs.admin import FlowCancelOutcome
 from jetjobs.errors import FlowCancelled, FlowFailed
-from jetjobs.model.events import PermissionDenied
+from jetjobs.model.events import JobStarted, PermissionDenied
 from jetjobs.model.wire.ids import flow_key
-from tests.support.probe import Probe, eventually
+from tests.support.probe import Probe, eventually, wait_until
 from tests.support.roles import GuardedServer, Removed
 from tests.support.server import Truth
 from tests.support.workers import running
@@ -92,6 +92,29 @@ async def test_the_roles_of_the_example_suffice_for_flows(tmp_path: Path, remove
         await truth.close()
     denied = {event.subject for event in probe.of(PermissionDenied)}
     assert denied <= {one.subject for one in removed} | {"$JS.API.STREAM.PURGE.jobs-work-default"}
+
+
+async def test_a_worker_that_may_not_write_the_ledger_holds_jobs_of_flows_until_it_may(tmp_path: Path) -> None:
+    with GuardedServer(tmp_path, Removed("worker", "publish", "jobs.ledger.>")) as server:
+        site = Site(server)
+        async with site.app("setup") as app:
+            await app.provision(["default"])
+        worker, probe = site.app("worker"), Probe()
+        worker.observe(probe)
+        async with (
+            worker,
+            site.app("producer") as producer,
+            running(worker.worker(queues={"default": None})) as runs,
+        ):
+            tasks = producer.tasks
+            flow = Flow("chain")
+            handle = await producer.enqueue_flow(flow.returns(flow.add(tasks["one"], flow.add(tasks["one"], 1))))
+            other = await tasks["numbers"].enqueue(1)
+            assert await other.result(10) == [0]
+            await wait_until(lambda: "jobs.ledger" in runs.problem)
+            server.change()
+            assert await handle.result(20) == 1
+        assert len(probe.of(JobStarted, lambda event: event.task == "one")) == 2
 
 
 async def everything(site: Site, producer: JetJobs, operator: JetJobs) -> str:
