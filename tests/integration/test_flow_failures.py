@@ -15,6 +15,7 @@ from jetjobs.errors import FlowCancelled, FlowFailed, FlowNotFound, ResultNotRea
 from jetjobs.model.events import JobFinished, JobStarted
 from jetjobs.model.wire.ids import flow_key
 from jetjobs.worker.leader.stranded_jobs import StrandedJobs
+from tests.conftest import MakeApp
 from tests.integration.test_crashes import deliver_to_the_end, pull
 from tests.support.probe import Probe, eventually
 from tests.support.server import Truth
@@ -232,6 +233,21 @@ async def test_an_entry_too_many_does_not_fire_a_join_early(app: JetJobs, truth:
         assert starts(probe)["settled"] == 0
         tasks.held.set()
         assert await handle.result(10) == ["-1", "exhausted", "3"]
+
+
+async def test_the_process_that_cancels_the_last_job_of_a_settled_step_fires_the_join(
+    app: JetJobs, make_app: MakeApp, truth: Truth, probe: Probe
+) -> None:
+    tasks = Tasks(app)
+    async with provisioned(app):
+        flow = Flow("settled")
+        results = [flow.add(tasks.check.settled, 1), flow.add(tasks.slow.settled, 2)]
+        handle = await app.enqueue_flow(flow.returns(flow.add(tasks.settled, results)))
+        async with running(app.worker(queues={"default": None})):
+            await probe.finished(1)
+            async with make_app("operator") as operator:
+                await operator.jobs.cancel(f"{flow_key(handle.id)}-slow", by="ada")
+            assert await handle.result(10) == ["1", "cancelled"]
 
 
 async def test_a_returned_flow_that_fails_settles_the_place_of_its_job(app: JetJobs, truth: Truth) -> None:
@@ -471,6 +487,54 @@ async def test_a_map_over_something_that_is_not_a_list_is_dead(app: JetJobs, tru
         [letter] = (await truth.dead()).values()
         assert letter["reason"] == "malformed"
         assert "which is not a list but dict" in letter["text"]
+
+
+async def test_a_returned_flow_whose_id_is_taken_is_refused_and_its_job_acked(
+    app: JetJobs, truth: Truth, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = Tasks(app)
+
+    @app.task
+    async def returns(n: int) -> Flow[int]:
+        flow = Flow("inner", id="taken")
+        return flow.returns(flow.add(tasks.check, n))
+
+    async with provisioned_worker(app):
+        for number in (1, 2):
+            await returns.enqueue(number)
+            await probe.wait(JobFinished, number, lambda event: event.task == "returns")
+        await truth.until_empty()
+        refused = [record for record in caplog.records if vars(record).get("event") == "flow.refused"]
+        assert ["flow 'taken' exists with another content" in vars(record)["error"] for record in refused] == [
+            True
+        ]
+        assert await (await app.flows.handle("taken")).result(10) == 1
+
+
+async def test_a_result_that_is_gone_makes_the_step_that_needs_it_dead(
+    app: JetJobs, truth: Truth, probe: Probe
+) -> None:
+    tasks = Tasks(app)
+
+    @app.task
+    async def large(n: int) -> str:
+        return "x" * n
+
+    @app.task
+    async def lengths(texts: list[str], ns: list[int]) -> int:
+        return len(texts)
+
+    async with provisioned_worker(app):
+        flow = Flow("gone")
+        texts = flow.map(large, [100_000, 1])
+        handle = await app.enqueue_flow(flow.returns(flow.add(lengths, texts, [flow.add(tasks.hold, 1)])))
+        await probe.finished(2)
+        for name in await truth.objects():
+            await app.jetstream.payloads.delete(name)
+        tasks.held.set()
+        [failure] = (await until(handle, FlowState.FAILED)).failures
+        assert failure.reason == "malformed"
+        assert "is not in jobs-payloads" in failure.error
 
 
 async def test_a_step_of_a_task_that_was_renamed_waits_for_a_worker_that_knows_it(

@@ -21,7 +21,7 @@ from jetjobs.jetstream.messages.codec import header_number
 from jetjobs.jetstream.messages.get import look_twice
 from jetjobs.jetstream.messages.payloads import Payloads
 from jetjobs.jetstream.transport.server_clock import ServerClock
-from jetjobs.model.errors import MalformedJob
+from jetjobs.model.errors import DefinitionError, EnqueueError, MalformedJob
 from jetjobs.model.flow.binding import Expanded
 from jetjobs.model.flow.entries import (
     Completed,
@@ -37,6 +37,7 @@ from jetjobs.model.flow.replacement import replaced
 from jetjobs.model.flow.steps import FlowHeaders, GateRef, Position, Up
 from jetjobs.model.job import Job, lineage_of
 from jetjobs.model.masking import read_paths, write_paths
+from jetjobs.model.views.error_text import type_name
 from jetjobs.model.wire import headers as h
 from jetjobs.model.wire import subjects as n
 from jetjobs.model.wire.ids import JobId, flow_key, returned_flow_id
@@ -121,19 +122,26 @@ class FlowContinuation:
     async def _continue(self, job: Job, ending: _Ending | None, end: Mapping[str, Any]) -> None:
         """Place the flow that a job has returned. It takes the place of the job, or is a flow of its own."""
         name = end.get("flow_object")
-        data = await self._payloads.get(str(name)) if name else json.dumps(end.get("flow"))
-        plan = FlowPlan.from_json(data)
         headers = {k: v for k, v in job.headers.items() if k == h.PRODUCER}
         headers |= {h.PARENT: job.id, h.ROOT: lineage_of(job.headers)[1] or job.id}
-        if ending is None:
-            flow_id = plan.id or returned_flow_id(job.id, job.run)
-            await self._placement.enqueue(plan, flow_id, headers, job.id)
+        try:
+            data = await self._payloads.get(str(name)) if name else json.dumps(end.get("flow"))
+            plan = FlowPlan.from_json(data)
+            if ending is None:
+                flow_id = plan.id or returned_flow_id(job.id, job.run)
+                await self._placement.enqueue(plan, flow_id, headers, job.id)
+                return
+            life = Life(ending.flow.flow, ending.fkey, job.run, deadline_of(job), headers)
+            await self._placement.place(life, replaced(plan, ending.flow, job.uid))
+        except (ValueError, MalformedJob, DefinitionError, EnqueueError) as error:
+            # It would be the same each time. The record of the job says that it has ended.
+            extra = {"event": "flow.refused", "job_id": job.id, "task": job.task, "error": str(error)}
+            _log.error("a flow that a job has returned cannot be stored", extra=extra)
+            if ending is not None:
+                await self._failed(ending, _failure(job, "malformed", type_name(error), str(error)))
             return
-        flow = ending.flow
-        life = Life(flow.flow, ending.fkey, job.run, deadline_of(job), headers)
-        await self._placement.place(life, replaced(plan, flow, job.uid))
         if plan.known_result is not None:  # no job of it will fill the place
-            await self._count(ending, _own(flow), _Result("succeeded", plan.known_result))
+            await self._count(ending, _own(ending.flow), _Result("succeeded", plan.known_result))
 
     # A failure
 
@@ -160,8 +168,9 @@ class FlowContinuation:
             await self._cancellation.remove_waiting(flow.flow, (n.GATE,))
 
     async def _fire_on_failed(self, ending: _Ending, ref: GateRef) -> None:
-        gate = await self._gates.read(ref, ending.fkey, ending.held)
-        if gate is not None and not self._gates.is_left_to_the_clock(gate):
+        # One look is enough: it is usually gone after the first of many failures, and fired at the deadline.
+        gate = await self._gates.read(ref, ending.fkey, Delivered(ref.queue, 1))
+        if gate is not None and not await self._gates.is_left_to_the_clock(gate):
             await self._gates.fire(gate, with_arguments(gate.job), ending.owned)
 
     # An end that counts
@@ -194,8 +203,12 @@ class FlowContinuation:
             await self._look_at(ending, ref, known, written.sequence)
         if place.up is not None and place.up.fills:
             up = place.up
-            filled = await self._filled(ending, up, done)
-            await self._count(ending, _Place(up.step, up.next, up.up), filled)
+            try:
+                filled = await self._filled(ending, up, done)
+            except MalformedJob as error:  # a result has expired, or all are too large
+                await self._write(ending, up.step, "dead", _failure(ending.job, "malformed", "", str(error)))
+            else:
+                await self._count(ending, _Place(up.step, up.next, up.up), filled)
 
     async def _filled(self, ending: _Ending, up: Up, done: Completed) -> _Result:
         """What the completion of a node puts into a place further up."""
@@ -209,7 +222,7 @@ class FlowContinuation:
         if fits_entry(data):
             return _Result("succeeded", data, "", secret)
         name = n.result_object(str(JobId(ending.fkey, up.step.node)), ending.job.run, f"list-{up.step.index}")
-        ttl_s = kept_s(ending.job, 0, self._clock.time())
+        ttl_s = kept_s(ending.job, 0, await self._clock.seconds())
         await self._payloads.put(name, data, {"flow": ending.flow.flow}, ttl_s=ttl_s, owned=ending.owned)
         return _Result("succeeded", b"null", name, secret)
 
@@ -241,7 +254,7 @@ class FlowContinuation:
         if after.unless:
             await self._placement.remove(gate)
             return
-        if self._gates.is_left_to_the_clock(gate) or await self._placement.is_cancelled(ending.fkey):
+        if await self._gates.is_left_to_the_clock(gate) or await self._placement.is_cancelled(ending.fkey):
             return
         try:
             if gate.flow.map is not None:
@@ -321,9 +334,11 @@ def _result_of(end: Mapping[str, Any]) -> _Result:
 def _failure_of(job: Job, end: Mapping[str, Any]) -> _Result:
     if end.get("state") == "cancelled":
         by = f" by {end['by']}" if end.get("by") else ""
-        failed = Failed(
-            job.id, "cancelled", f"cancelled{by}: {end.get('reason') or 'no reason given'}"[:MAX_ERROR]
-        )
-        return _Result("cancelled", failed_result(failed))
-    failed = Failed(job.id, str(end.get("reason")), f"{end.get('type')}: {end.get('text')}"[:MAX_ERROR])
-    return _Result("dead", failed_result(failed))
+        why = f"cancelled{by}: {end.get('reason') or 'no reason given'}"
+        return _Result("cancelled", failed_result(Failed(job.id, "cancelled", why[:MAX_ERROR])))
+    return _failure(job, str(end.get("reason")), str(end.get("type")), str(end.get("text")))
+
+
+def _failure(job: Job, reason: str, kind: str, text: str) -> _Result:
+    error = f"{kind}: {text}" if kind else text
+    return _Result("dead", failed_result(Failed(job.id, reason, error[:MAX_ERROR])))

@@ -88,13 +88,13 @@ class Gates:
 
         return not (await look() if known else await look_twice(look))
 
-    def is_left_to_the_clock(self, gate: Gate) -> bool:
+    async def is_left_to_the_clock(self, gate: Gate) -> bool:
         """Whether the server may be firing the gate: its deadline is near or has passed."""
-        return gate.due_at - self._clock.time() < CLOSE_S
+        return gate.due_at - await self._clock.seconds() < CLOSE_S
 
     async def fire(self, gate: Gate, job: Job, owned: Callable[[], bool]) -> bool:
         """Move the gate to its lane as `job`. False if another process has fired or removed it."""
-        job = job._replace(hop=job.hop + 1, due_at=self._clock.time())
+        job = job._replace(hop=job.hop + 1, due_at=await self._clock.seconds())
         message = self._publisher.outgoing(job)
         if not self._publisher.fits(message, self._connection.inline_limit):
             # Not the name of the gate's own body: the gate may stay.

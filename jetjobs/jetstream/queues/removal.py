@@ -56,16 +56,17 @@ async def delete_queue(connection: Connection, names: Names, queue: str) -> None
 async def streams_of(connection: Connection, names: Names) -> list[str]:
     """All streams of the namespace on the server, work streams last: done records of its queues, dead letters,
     key-value buckets, objects. A stream of another program may have a name like these, but has other subjects."""
+    flows = FlowNames(names)
     buckets = (
         names.running_bucket, names.locks_bucket, names.schedules_bucket, names.checkpoints_bucket,
-        names.workers_bucket, names.cancelled_bucket, names.tokens_bucket, FlowNames(names).flows_bucket,
+        names.workers_bucket, names.cancelled_bucket, names.tokens_bucket, flows.flows_bucket,
     )  # fmt: skip
     work = [stream for stream in await stream_names(connection, names.work_filter) if names.queue_of(stream)]
     done = {kv_stream(names.done_bucket(names.queue_of(stream) or "")) for stream in work}
     rest = {
         names.dead_stream,
         names.audit_stream,
-        FlowNames(names).ledger_stream,
+        flows.ledger_stream,
         object_stream(names.payload_store),
         *map(kv_stream, buckets),
         *done,
