@@ -45,8 +45,9 @@ check: $(STAMP) ## check format, lint and types
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-docs: $(STAMP) ## make docs/reference/cli.md from the code
+docs: $(STAMP) ## make docs/reference/cli.md and openapi.json from the code
 	$(BIN)/python -m jetjobs.cli.reference > docs/reference/cli.md
+	$(BIN)/python -m jetjobs.http.openapi > docs/reference/openapi.json
 
 screenshots: $(STAMP) ## draw the images in docs/images; some of them with ARGS="jobs-list doctor"
 	$(BIN)/python -m tests.screenshots $(ARGS)

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from jetjobs.model.outcome import Reject, Retry, Snooze
     from jetjobs.model.retry import RetryPolicy
     from jetjobs.model.schedule.schedule import Schedule
+    from jetjobs.model.settings import HttpSettings as HttpSettings
     from jetjobs.model.settings import NatsSettings as NatsSettings
     from jetjobs.model.settings import ObserveSettings as ObserveSettings
     from jetjobs.model.settings import QueueSettings as QueueSettings
@@ -141,7 +142,8 @@ _ANNOTATION_HOMES = {
     "jetjobs.model.durations": "Duration",
     "jetjobs.model.flow.flow_status": "StepStatus",
     "jetjobs.model.job": "Job",
-    "jetjobs.model.settings": "NatsSettings ObserveSettings QueueSettings WebhookSettings WorkerSettings",
+    "jetjobs.model.settings": "HttpSettings NatsSettings ObserveSettings QueueSettings WebhookSettings "
+    "WorkerSettings",
     "jetjobs.observe.metrics": "Metrics",
     "jetjobs.sync": "SyncClient",
 }

@@ -103,11 +103,11 @@ class Enqueuer:
             job, guard = self._plain(request.task, new_uid(), new_run(), request.body), None
         message = publisher.outgoing(job, due_at, guard)
         if publisher.fits(message, limit):
-            return Prepared(job, message, guard)
+            return Prepared(job, _once(message, identity), guard)
         job = claim_check(job)
         message = publisher.outgoing(job._replace(body=b""), due_at, guard)
         publisher.check_size(message, limit)
-        return Prepared(job, message, guard, job.body)
+        return Prepared(job, _once(message, identity), guard, job.body)
 
     def _plain(self, task: Task[Any, Any], uid: str, run: str, body: bytes) -> Job:
         reply = self._waiter.reply_for(uid) if task.store_result else ""
@@ -220,8 +220,9 @@ class Enqueuer:
         stream = self._jetstream.names.work_stream(job.queue)
         while True:
             try:
-                await self._jetstream.publisher.store(stream, prepared.message)
-                return Entry(job.id, job.run, False)
+                # False: another request with this message id was stored before, which only an identity makes.
+                stored = await self._jetstream.publisher.store(stream, prepared.message)
+                return Entry(job.id, job.run, not stored and h.KEEP in job.headers)
             except WrongLastSequence as taken:
                 existing = await self._existing(stream, prepared, taken.sequence)
                 if existing is None:
@@ -256,6 +257,15 @@ class Enqueuer:
             duplicate=entry.duplicate,
         )
         return handle.attach(self._lookup, task.signature.result.decode)
+
+
+def _once(message: Outgoing, identity: Identity | None) -> Outgoing:
+    """The message with an id that does not depend on the content: the server stores one of several requests with
+    the same identity, also after the first one's job has ended."""
+    if identity is not None:
+        assert isinstance(message.headers, dict)
+        message.headers[h.MSG_ID] = f"{identity.job_id}.once"
+    return message
 
 
 def _due_at(options: EnqueueOptions, now: float) -> float:

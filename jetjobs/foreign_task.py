@@ -27,17 +27,18 @@ class ForeignTask(Task[..., Any]):
         self.priority = "normal"
         self.store_result = True
         self.own_headers = {}
-        self.signature = _AnyJson(name)
+        self.signature = AnyJson(name)
         self.send = router.send
         self.send_sync = router.send_sync
 
 
-class _AnyJson(Signature):
+class AnyJson(Signature):
     """Accepts every JSON object."""
 
     def __init__(self, task: str) -> None:
         self.task = task
         self.injected = frozenset()
+        self.takes_scheduled_time = False
         self.result = ResultType(task, Any)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

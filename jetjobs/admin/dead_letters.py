@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
 from jetjobs.admin import dead_letter_files
+from jetjobs.admin.changes.replay import Replayer, replay_many
 from jetjobs.admin.dead_letter_files import ImportReport, objects_of
-from jetjobs.admin.replay import Replayer, replay_many
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.dead_letters import read_letter
@@ -57,10 +58,32 @@ class DeadLetters:
             if wanted.matches(letter):
                 yield letter
 
-    async def groups(self, wanted: DeadLetterFilter = EVERYTHING) -> tuple[DeadLetterGroup, ...]:
+    async def page(
+        self,
+        wanted: DeadLetterFilter = EVERYTHING,
+        start: int = 1,
+        limit: int = 50,
+        within: Collection[str] | None = None,
+    ) -> tuple[Sequence[DeadLetter], int | None]:
+        """Up to `limit` letters without their bodies, and the sequence at which the list continues; None at its
+        end. `within` limits the list to these queues."""
+        letters: builtins.list[DeadLetter] = []
+        async for letter in self.list(wanted, start):
+            if within is not None and letter.queue not in within:
+                continue
+            if len(letters) == limit:
+                return letters, letter.sequence
+            letters.append(replace(letter, body=b""))
+        return letters, None
+
+    async def groups(
+        self, wanted: DeadLetterFilter = EVERYTHING, within: Collection[str] | None = None
+    ) -> tuple[DeadLetterGroup, ...]:
         """Count the letters by queue, task, reason and error type, the group with the newest letter first."""
         found: dict[tuple[str, str, str, str], DeadLetterGroup] = {}
         async for letter in self.list(wanted):
+            if within is not None and letter.queue not in within:
+                continue
             key = (letter.queue, letter.task, letter.reason, letter.error_type)
             group = found.get(key) or DeadLetterGroup(*key, 0, letter.died_at, None)
             found.pop(key, None)  # the last one of the dict is the newest

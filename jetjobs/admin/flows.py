@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jetjobs.admin.replay import FLOW_AGAIN_S, Replayer
+from jetjobs.admin.changes.replay import FLOW_AGAIN_S, Replayer
 from jetjobs.define.flows.flow_handle import FlowHandle, FlowLookup
 from jetjobs.define.router import Router
 from jetjobs.jetstream.client import JetStreamClient

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jetjobs.admin.cancel import Canceller
+from jetjobs.admin.changes.cancel import Canceller
+from jetjobs.admin.changes.reschedule import Rescheduler
+from jetjobs.admin.job_lister import Lister
 from jetjobs.admin.partial_ids import LEAST, TOO_SHORT
-from jetjobs.admin.reschedule import Rescheduler
 from jetjobs.define.options import check_delay, check_moment
 from jetjobs.jetstream.client import JetStreamClient
 from jetjobs.jetstream.jobs.id_search import search_ids
-from jetjobs.jetstream.jobs.status import ListingSource, listing_sources, read_arguments
+from jetjobs.jetstream.jobs.status import listing_sources
 from jetjobs.jetstream.messages.get import look_twice
-from jetjobs.jetstream.messages.scan import page, scan
+from jetjobs.jetstream.messages.scan import scan
 from jetjobs.jetstream.queues.inspection import list_queues
 from jetjobs.jetstream.queues.queue_state import lane_states
 from jetjobs.model.durations import Duration, to_duration
@@ -42,14 +43,11 @@ from jetjobs.model.views.job_query import (
     read_cursor,
     write_cursor,
 )
-from jetjobs.model.wire.headers import KV_OPERATION, SECRET
+from jetjobs.model.wire.headers import KV_OPERATION
 from jetjobs.model.wire.ids import is_id, key_token
 from jetjobs.model.wire.lenient_json import read_record, read_running
 from jetjobs.model.wire.subjects import check_priority, kv_stream, kv_subject, last_token
 
-SCAN_LIMIT = 10_000
-"""The most messages that are read for one page."""
-_BATCH = 256
 _AT_ONCE = 64
 """Jobs of a key that are looked up at once."""
 
@@ -191,16 +189,24 @@ class Jobs:
 
     # Lists
 
-    async def page(self, query: JobQuery = JobQuery(), *, limit: int = 50, cursor: str | None = None) -> JobPage:  # noqa: B008 - frozen
+    async def page(
+        self,
+        query: JobQuery = JobQuery(),  # noqa: B008 - frozen
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        within: Collection[str] | None = None,
+    ) -> JobPage:
         """One page of jobs, grouped by where they are stored, oldest first within each group.
 
         At most SCAN_LIMIT messages are read; then the page ends early and its cursor continues from there.
-        The jobs of a key are listed newest first.
+        The jobs of a key are listed newest first. `within` limits the list to these queues.
         """
         if not 1 <= limit <= MAX_LIMIT:
             raise ConfigError(f"invalid limit {limit}: use 1 to {MAX_LIMIT:,}")
         position = read_cursor(query, cursor) if cursor else None
         queues = await list_queues(self._jetstream.connection, self._jetstream.names)
+        queues = [queue for queue in queues if within is None or queue in within]
         if query.queue is not None and query.queue not in queues:
             raise QueueNotFound(
                 f"queue {query.queue!r} does not exist", hint="list them with `jetjobs queues list`"
@@ -216,7 +222,7 @@ class Jobs:
             if position.source not in keys:
                 raise ConfigError("the queue of the cursor is gone", hint="start the list again without a cursor")
             sources = sources[keys.index(position.source) :]
-        return await _Lister(self._jetstream, query, limit).fill(sources, position)
+        return await Lister(self._jetstream, query, limit, within).fill(sources, position)
 
     async def _of_key(self, query: JobQuery, queues: Sequence[str], limit: int, skipped: int) -> JobPage:
         """The jobs with that key, newest first: their ids begin with its token, followed by a time."""
@@ -284,65 +290,3 @@ class Jobs:
             cursor = found.cursor
             if cursor is None:
                 return
-
-
-class _Lister:
-    """Fills one page of a list."""
-
-    def __init__(self, jetstream: JetStreamClient, query: JobQuery, limit: int) -> None:
-        self._jetstream = jetstream
-        self._query = query
-        self._limit = limit
-        self._items: list[ListedJob] = []
-        self._scanned = 0
-        self._missing = {path for path, _ in query.where}
-        self._secret: set[str] = set()
-
-    async def fill(self, sources: list[ListingSource], position: Position | None) -> JobPage:
-        for source in sources:
-            start = position.sequence if position is not None and position.source == source.key else 1
-            reached = await self._read(source, start)
-            if reached is not None:
-                return self._page(write_cursor(self._query, Position(source.key, reached)))
-        return self._page(None)
-
-    def _page(self, cursor: str | None) -> JobPage:
-        unknown = tuple(sorted(self._missing)) if self._scanned else ()
-        return JobPage(self._items, cursor, self._scanned, unknown, tuple(sorted(self._secret)))
-
-    async def _read(self, source: ListingSource, start: int) -> int | None:
-        """Collect the matches of one source. Returns where to continue when the page is full, None at the end."""
-        since = ""
-        if start == 1 and self._query.since is not None:
-            since = self._query.since.isoformat()
-        while source.until is None or start <= source.until:
-            try:
-                batch = min(_BATCH, 4 * self._limit)
-                found = await page(self._jetstream.connection, source.stream, source.subject, start, batch, since)
-            except TopologyMissing:
-                return None
-            for message in found:
-                if source.until is not None and message.sequence > source.until:
-                    return None
-                if len(self._items) == self._limit or self._scanned == SCAN_LIMIT:
-                    return message.sequence
-                self._take(source, message)
-            if not found or not found[-1].following:
-                return None
-            start, since = found[-1].sequence + 1, ""
-        return None
-
-    def _take(self, source: ListingSource, message: Any) -> None:
-        self._scanned += 1
-        status = source.read(message)
-        if status is None:
-            return
-        done = status.state in (JobState.SUCCEEDED, JobState.CANCELLED)
-        arguments = None if done else read_arguments(message)
-        if self._query.where:
-            hidden = self._query.hidden(message.headers.get(SECRET, ""))
-            self._secret |= hidden
-            self._missing &= self._query.missing(arguments) - hidden
-            if hidden or not self._query.matches(arguments):
-                return
-        self._items.append(ListedJob(status, arguments))

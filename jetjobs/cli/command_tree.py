@@ -54,7 +54,7 @@ ENTRIES = {
     "audit": Entry("audit", "List who changed what, and why."),
     "events": Entry("events", "Follow events of jobs and workers until Ctrl-C."),
     "top": Entry("top", "Show queues, running jobs and workers, live."),
-    "http": Entry("http_tokens", "Manage tokens of the HTTP API."),
+    "http": Entry("http http_tokens", "Serve the HTTP API; manage its tokens."),
     "setup": Entry("setup", "Plan, apply or destroy what an app needs on the server."),
     "doctor": Entry("doctor", "Check server, streams, queues, schedules, workers and app."),
     "config": Entry("config", "Show settings and their sources."),
@@ -83,7 +83,9 @@ def load(name: str) -> Any:
         part: typer.Typer = import_module(f"jetjobs.cli.commands.{module}").commands
         combined.registered_commands += part.registered_commands
         combined.registered_groups += part.registered_groups
-        combined.registered_callback = part.registered_callback or combined.registered_callback
+        if part.registered_callback is not None:
+            combined.registered_callback = part.registered_callback
+            combined.info.help = inspect.getdoc(part.registered_callback.callback)
     _run_on_event_loop(combined)
     group = typer.main.get_group(combined)
     return group.commands.get(name, group)

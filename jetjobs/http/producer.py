@@ -47,11 +47,13 @@ class Producer:
             handle = await self._app.send_by(self._enqueuer, request, identity)
             if not handle.duplicate:
                 return handle
-        elif (queue, task) not in places:
+        # Perhaps replayed into another queue.
+        where = (queue, task) if not places or (queue, task) in places else min(places)
+        status = await locator.status(*where, job_id)
+        if status.state is not None and not is_repeat(status.run, status.replays, identity.run):
             raise _conflict(job_id)
-        status = await locator.status(queue, task, job_id)
-        if status.state is not None and not _is_of(status.run, status.replays, identity.run):
-            raise _conflict(job_id)
+        if where != (queue, task):
+            request = request._replace(options={**request.options, "queue": where[0]})
         return self._enqueuer.existing(request, job_id, status.run)
 
     async def _places(self, job_id: str) -> set[tuple[str, str]]:
@@ -59,7 +61,7 @@ class Producer:
         return await jetstream.locator.locate(job_id, await list_queues(jetstream.connection, jetstream.names))
 
 
-def _is_of(found: str, replays: Sequence[Mapping[str, Any]], run: str) -> bool:
+def is_repeat(found: str, replays: Sequence[Mapping[str, Any]], run: str) -> bool:
     """Whether a job with this run, or the one that it was replayed from, is that run."""
     return found == run or any(replay.get("run") == run for replay in replays)
 

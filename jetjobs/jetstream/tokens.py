@@ -17,7 +17,7 @@ from jetjobs.jetstream.transport.server_clock import ServerClock
 from jetjobs.model.durations import Duration, to_duration
 from jetjobs.model.errors import ConfigError, TokenConflict, TokenNotFound
 from jetjobs.model.public import public
-from jetjobs.model.views.access import Access, check_scopes
+from jetjobs.model.views.access import LOCAL_NAME, Access, check_scopes
 from jetjobs.model.views.token import (
     StoredToken,
     TokenInfo,
@@ -77,6 +77,9 @@ class Tokens:
         TokenConflict when the name is taken. ConfigError or DefinitionError, before anything is stored, for an
         unknown scope, an invalid name, or a time that has passed.
         """
+        if name == LOCAL_NAME:
+            hint = "it is that of callers on loopback without a token"
+            raise ConfigError(f"the name {name!r} is reserved", hint=hint)
         text = TokenText.new(check_token("token", name))
         granted, only = check_scopes(scopes), check_queues(queues)
         if expires is not None and not isinstance(expires, datetime):

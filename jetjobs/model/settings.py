@@ -222,6 +222,30 @@ class WorkerSettings(_Group):
 
 
 @public("jetjobs")
+class HttpSettings(_Group):
+    """The HTTP API: where `jetjobs http` listens, and the limits for its clients."""
+
+    host: str = "127.0.0.1"
+    """An address other than loopback needs tokens."""
+    port: int = Field(default=8400, ge=0, le=65535)
+    require_token: bool = False
+    """Refuse requests without a token on loopback too, for example behind a proxy."""
+    max_body: int = Field(default=2**20, ge=1024)
+    """Bytes of a request's body."""
+    body_timeout: Positive = timedelta(seconds=30)
+    """How long a client may take to send a body."""
+    max_requests: int = Field(default=4_000, ge=1)
+    """Requests in progress, without event streams."""
+    rate: float = Field(default=100.0, ge=0)
+    """Requests per second of one token; 0 for no limit."""
+    burst: int = Field(default=200, ge=1)
+    """Requests of one token that may come at once."""
+    max_streams: int = Field(default=100, ge=1)
+    """Event streams that are open at the same time."""
+    max_streams_per_token: int = Field(default=10, ge=1)
+
+
+@public("jetjobs")
 class ObserveSettings(_Group):
     """Logging."""
 
@@ -285,6 +309,7 @@ class Settings(_Group):
     nats: NatsSettings = NatsSettings()
     queues: QueueSettings = QueueSettings()
     worker: WorkerSettings = WorkerSettings()
+    http: HttpSettings = HttpSettings()
     observe: ObserveSettings = ObserveSettings()
     webhooks: WebhookSettings = WebhookSettings()
 

@@ -10,7 +10,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -93,6 +93,11 @@ class Health:
             return _plain_text(start_response, not problem, f"not ready: {problem}" if problem else "ready")
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"not found; use /livez, /readyz or /metrics\n"]
+
+
+def metrics_page(registry: CollectorRegistry) -> tuple[str, bytes]:
+    """Media type and content of /metrics, for another server than this one."""
+    return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 class JoinedPages:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from jetjobs.admin import reschedule
+from jetjobs.admin.changes import reschedule
 from jetjobs.jetstream.jobs.locator import JobLocator
 from tests.e2e.journal_tasks import app
 

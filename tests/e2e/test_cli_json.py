@@ -11,17 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import ConfigDict, TypeAdapter, create_model
 
 from jetjobs.cli.command_tree import run
 from jetjobs.cli.reference import commands
 from jetjobs.dev_server import EmbeddedServer
+from jetjobs.http.models import admin_answers as b
+from jetjobs.http.models import answers as a
+from jetjobs.http.routes import TABLE
 from tests.support.processes import Process, clean_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli-json.md"
-SILENT = {"dev", "worker"}
+SILENT = {"dev", "http", "worker"}
 """Commands that print no document: they log until they are stopped."""
 TASKS = """
 import asyncio
@@ -89,6 +93,52 @@ FITS: dict[str, Callable[[Any], bool]] = {
 }
 
 
+def _items(item: Any) -> Any:
+    """A list without a cursor, of commands that take several names."""
+    return create_model("Items", __config__=ConfigDict(extra="forbid"), items=(list[item], ...))
+
+
+MODELS: dict[str, Any] = {
+    "enqueue": a.Enqueued,
+    "jobs list": a.JobList,
+    "jobs show": a.Job,
+    "jobs cancel": a.Changes,
+    "jobs reschedule": a.Changes,
+    "jobs priority": a.Changes,
+    "jobs cancel --all": a.BulkChange,
+    "jobs cancel --all, with --dry-run": a.DryRun,
+    "queues list": b.QueueList,
+    "queues show": b.QueueDetails,
+    "queues pause": _items(b.QueueDetails),
+    "queues resume": _items(b.QueueResumed),
+    "queues purge": b.QueuePurged,
+    "queues delete": b.QueueDeleted,
+    "workers list": b.WorkerList,
+    "workers show": b.WorkerDetails,
+    "workers quiet": _items(b.WorkerAnswer),
+    "workers stop": _items(b.WorkerAnswer),
+    "schedules list": b.ScheduleList,
+    "schedules show": b.ScheduleDetails,
+    "schedules next": b.ScheduledTimes,
+    "schedules next, a rule": b.ScheduledTimes,
+    "schedules put": b.Schedule,
+    "schedules pause": _items(b.Schedule),
+    "schedules resume": _items(b.Schedule),
+    "schedules run": b.ScheduleRun,
+    "schedules delete": _items(b.ScheduleDeleted),
+    "tasks list": b.TaskList,
+    "tasks show": b.TaskDetails,
+    "dead list": b.DeadLetterList,
+    "dead list --group": b.DeadLetterGroups,
+    "dead show": b.DeadLetter,
+    "dead replay": b.Replayed,
+    "dead replay --dry-run": b.DeadLetterDryRun,
+    "dead delete": b.DeadLettersDeleted,
+    "events": a.Event,
+}
+"""The models of the HTTP API, by command."""
+
+
 class Session:
     """Runs command lines in this process against one server and collects what is wrong with their output."""
 
@@ -105,6 +155,8 @@ class Session:
 
     def check(self, heading: str, document: Any) -> Any:
         self.checked.add(heading)
+        if heading in MODELS:  # the HTTP API has the same shape
+            TypeAdapter(MODELS[heading]).validate_json(json.dumps(document), strict=True)
         self.wrong += problems(self.shapes[heading], document, heading)
         if "items" in document:
             assert document["items"], (heading, document)  # otherwise nothing would be compared
@@ -255,6 +307,20 @@ def the_rest(session: Session) -> None:
     session("audit list")
     session("doctor", code=None)  # its findings do not matter here
     session("config show")
+
+
+def test_every_shape_of_the_api_is_that_of_a_command() -> None:
+    """Except for what only the API has: batches, answers with more members, and changes of one job."""
+    own = {a.EnqueuedJob, a.BatchReport, a.Change, a.Job | a.EnqueuedJob, a.Event | a.Gap}
+    answers = {model for row in TABLE for model in row.answers.values() if model is not None}
+    of_commands = {*MODELS.values()} | {
+        b.QueueDetails,
+        b.QueueResumed,
+        b.WorkerAnswer,
+        b.Schedule,
+        b.ScheduleDeleted,
+    }
+    assert {one for model in answers - own for one in (get_args(model) or (model,))} <= of_commands
 
 
 def test_every_command_has_a_section() -> None:

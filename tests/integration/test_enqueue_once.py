@@ -33,7 +33,7 @@ async def test_the_job_carries_its_identity_and_the_name_of_the_caller(
         headers = (await truth.js.get_last_msg("jobs-work-default", subject)).headers
     assert headers is not None
     assert (headers["Jetjobs-Producer"], headers["Jetjobs-Keep"]) == ("billing", "3600")
-    assert headers["Nats-Msg-Id"] == f"{ID}.{handle.run}.0"
+    assert (headers["Nats-Msg-Id"], headers["Jetjobs-Run"]) == (f"{ID}.once", handle.run)
     assert not handle.duplicate
 
 
@@ -114,6 +114,30 @@ async def test_concurrent_repeats_of_a_short_job_run_it_once(app: JetJobs) -> No
             assert {await handle.result("10s") for handle in handles} == {n}
         # A short job may have ended before the last of its repeats was published.
         assert sorted(runs) == list(range(20))
+
+
+async def test_concurrent_requests_with_other_content_run_one_of_them(app: JetJobs) -> None:
+    runs: list[tuple[int, int]] = []
+
+    @app.task
+    async def work(n: int, line: int) -> None:
+        runs.append((n, line))
+
+    async with provisioned(app), running(app.worker()):
+        producer = Producer(app, "billing")
+        for n in range(20):
+            job_id = request_id("billing", f"order-{n}")
+
+            async def send(line: int, n: int = n, job_id: str = job_id) -> bool:
+                content = Identity(job_id, request_run(str(line).encode()), 3600)
+                try:
+                    return not (await producer.send_once(work.bind(n, line), content)).duplicate
+                except JobConflict:
+                    return False
+
+            assert sum(await asyncio.gather(*(send(line) for line in range(4)))) == 1
+            await (await app.job(job_id)).result("10s")
+        assert sorted(n for n, _ in runs) == list(range(20))
 
 
 async def test_the_record_of_a_cancelled_job_lives_as_long_as_the_mark_that_would_cancel_it_again(

@@ -137,6 +137,12 @@ async def test_an_invalid_name_is_refused_before_anything_is_stored(
     assert await truth.subjects(STREAM) == {}
 
 
+async def test_the_name_of_callers_without_a_token_is_reserved(shop: JetJobs, truth: Truth) -> None:
+    with pytest.raises(ConfigError, match="the name 'local' is reserved"):
+        await shop.tokens.new("local", ["read"])
+    assert await truth.subjects(STREAM) == {}
+
+
 @pytest.mark.parametrize("scopes", [[], ["root"], ["enqueue:"], ["enqueue:a.b"], ["read", "x" * 10_000]])
 async def test_unknown_scopes_are_refused_before_anything_is_stored(
     scopes: list[str], shop: JetJobs, truth: Truth

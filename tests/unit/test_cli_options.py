@@ -26,6 +26,8 @@ SHARED = {
     "--force": "Also ",
     "--key": "dempotency key",
     "--limit": "Maximum number of rows",
+    "--log-format": "auto, console or json",
+    "--log-level": "debug, info, warning or error",
     "--name": "Name of th",
     "--now": "immediately",
     "--priority": "high, normal or low",

@@ -110,12 +110,16 @@ OUTSIDE_OF_MODEL = {"pydantic", "pydantic_core", "typing_extensions"}
 CONFINED = {
     "nats": ("jetjobs.jetstream.",),
     "croniter": ("jetjobs.model.schedule.cron",),
+    "h11": ("jetjobs.http.", "jetjobs.worker.webhooks.http_post."),
+    "jsonschema": ("jetjobs.http.",),
     "prometheus_client": ("jetjobs.observe.",),
     "pytest": ("jetjobs.pytest_plugin.",),
     "pytest_asyncio": ("jetjobs.pytest_plugin.",),
     "rich": ("jetjobs.cli.",),
+    "sse_starlette": ("jetjobs.http.",),
+    "starlette": ("jetjobs.http.",),
+    "uvicorn": ("jetjobs.http.",),
     "uvloop": ("jetjobs.cli.",),
-    "h11": ("jetjobs.worker.webhooks.http_post.",),
 }
 
 API = "jetjobs.jetstream.transport.api"

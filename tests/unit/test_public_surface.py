@@ -20,10 +20,18 @@ import jetjobs
 import jetjobs.admin
 import jetjobs.errors
 import jetjobs.events
+import jetjobs.http
 import jetjobs.testing
 from jetjobs.model.views.error_text import describe
 
-MODULES: tuple[ModuleType, ...] = (jetjobs, jetjobs.errors, jetjobs.events, jetjobs.admin, jetjobs.testing)
+MODULES: tuple[ModuleType, ...] = (
+    jetjobs,
+    jetjobs.errors,
+    jetjobs.events,
+    jetjobs.admin,
+    jetjobs.http,
+    jetjobs.testing,
+)
 
 INTERNAL = {
     "AuditLog.action": "how the operations record themselves",
@@ -164,7 +172,7 @@ def test_an_error_of_the_users_own_keeps_its_module() -> None:
     assert describe(Mine("x")).type.startswith(f"{__name__}.")
 
 
-@pytest.mark.parametrize("module", MODULES[:4], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", MODULES[:5], ids=lambda m: m.__name__)
 def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text()
     assert [name for name in module.__all__ if f"`{name}`" not in page] == []

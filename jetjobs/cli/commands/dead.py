@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
@@ -124,7 +123,7 @@ async def list_letters(
         if group:
             await _list_groups(app, selection)
             return
-        letters, following = await or_empty(app, _read_page(app, selection.filter(), first, limit), ([], None))
+        letters, following = await or_empty(app, app.dead.page(selection.filter(), first, limit), ([], None))
         empty = "" if letters else await next_step(app, _no_letters(selection))
     out = state.out
     if out.as_json:
@@ -149,18 +148,6 @@ async def list_letters(
         out.note(empty)
     if following is not None:
         out.note(f"more: --cursor {following}")
-
-
-async def _read_page(
-    app: JetJobs, wanted: DeadLetterFilter, first: int, limit: int
-) -> tuple[list[DeadLetter], int | None]:
-    """Up to `limit` letters without their bodies, and where the list continues."""
-    letters: list[DeadLetter] = []
-    async for letter in app.dead.list(wanted, first):
-        if len(letters) == limit:
-            return letters, letter.sequence
-        letters.append(replace(letter, body=b""))
-    return letters, None
 
 
 def _no_letters(selection: Selection) -> str:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.admin.changes.bulk_changes import SUCCESS
 from jetjobs.admin.partial_ids import complete_id
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.matching_jobs import (
-    SUCCESS,
     All,
     Bulk,
     Change,

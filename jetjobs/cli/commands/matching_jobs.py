@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
+from jetjobs.admin.changes.bulk_changes import SHOWN, SUCCESS, Matches, MatchingJob, Tally, find_matches
 from jetjobs.app import JetJobs
 from jetjobs.cli.completion import states
 from jetjobs.cli.exit_codes import DONE, FAILED, REFUSED
@@ -19,12 +19,11 @@ from jetjobs.cli.terminal.progress import progress
 from jetjobs.cli.terminal.prompts import confirmed
 from jetjobs.cli.terminal.text import one_line
 from jetjobs.doctor.finding import many
-from jetjobs.model.errors import BrokerError, ConfigError, JetJobsError, JobNotFound
+from jetjobs.model.errors import ConfigError, JetJobsError
 from jetjobs.model.job import JobState
 from jetjobs.model.views.audit import filter_text
-from jetjobs.model.views.job_changes import CancelAnswer, CancelOutcome, MoveAnswer, MoveOutcome
-from jetjobs.model.views.job_query import LIVE, JobQuery
-from jetjobs.model.wire.ids import is_id
+from jetjobs.model.views.job_changes import CancelAnswer, MoveAnswer
+from jetjobs.model.views.job_query import JobQuery
 from jetjobs.model.wire.validation import check_token
 
 State = Annotated[
@@ -47,23 +46,8 @@ Where = Annotated[
 All = Annotated[bool, typer.Option("--all", help="All jobs that match the filters, instead of ids.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done, with --all.")]
 
-AT_ONCE = 16
-MAX_MATCHES = 100_000
-SHOWN = 5
-"""Jobs that a dry run lists, and jobs that are named with why they were not changed."""
-SUCCESS = (CancelOutcome.CANCELLED, MoveOutcome.MOVED, MoveOutcome.UNCHANGED, MoveOutcome.MAY_RUN_TWICE)
-
 Change = Callable[[JetJobs, str, str | None, str | None], Awaitable[CancelAnswer | MoveAnswer]]
 """Changes the job with that id, queue and task."""
-
-
-class Found(NamedTuple):
-    """A job that matches."""
-
-    id: str
-    queue: str
-    task: str
-    state: JobState | None
 
 
 def read_query(
@@ -117,133 +101,72 @@ class Bulk:
             listed = ", ".join(self._possible)
             raise ConfigError(f"cannot {self._verb} {query.state} jobs", hint=f"--state is one of {listed}")
         async with state.reader() as app:
-            found = await self._find(app, query)
-            by_state = Counter(str(one.state) for one in found)
+            matches = await find_matches(app.jobs, query, self._possible)
+            _print_notes(matches)
+            found = matches.jobs
             if dry_run:
-                _print_dry_run(self._verb, found, by_state)
+                _print_dry_run(self._verb, matches)
                 return DONE
+            tally = Tally(len(found))
             if not found:
-                _print_outcome(Tally(0, self._past), complete=True)
+                self._print_outcome(tally, complete=True)
                 return DONE
+            by_state = Counter(str(one.state) for one in found)
             listed = ", ".join(f"{count:,} {word}" for word, count in sorted(by_state.items()))
             if not await confirmed(f"{self._verb} {many(len(found))} ({listed})", yes=yes):
                 return REFUSED
-            tally = Tally(len(found), self._past)
             try:
                 action, target = f"job.{self._verb}", filter_text(query)
                 async with app.audit.together(action, target, by=self._by, reason=self._reason):
                     await self._change_all(app, found, tally)
             except (asyncio.CancelledError, JetJobsError):
-                _print_outcome(tally, complete=False)
+                self._print_outcome(tally, complete=False)
                 raise
-        _print_outcome(tally, complete=True)
+        self._print_outcome(tally, complete=True)
         return FAILED if tally.failed else DONE
 
-    async def _find(self, app: JetJobs, query: JobQuery) -> list[Found]:
-        """The jobs that match now. Jobs that match later are not included."""
-        found: dict[tuple[str, str, str], Found] = {}
-        nameless = 0
-        unknown, secret = {path for path, _ in query.where}, set[str]()
-        for one in _by_state(query, self._possible):
-            cursor: str | None = None
-            while True:
-                page = await app.jobs.page(one, limit=1000, cursor=cursor)
-                for status in (item.status for item in page.items):
-                    if not is_id(status.id):  # no command accepts this name
-                        nameless += 1
-                        continue
-                    found[status.queue, status.task, status.id] = Found(
-                        status.id, status.queue, status.task, status.state
-                    )
-                if page.scanned:
-                    unknown &= set(page.unknown)
-                secret |= set(page.secret)
-                if len(found) > MAX_MATCHES:
-                    hint = "narrow the filters; `jetjobs queues purge QUEUE` removes all waiting jobs of a queue"
-                    raise ConfigError(f"more than {MAX_MATCHES:,} jobs match; nothing was changed", hint=hint)
-                cursor = page.cursor
-                if cursor is None:
-                    break
-        _print_notes(nameless, unknown if not found else set(), secret)
-        return list(found.values())
+    async def _change_all(self, app: JetJobs, found: Sequence[MatchingJob], tally: Tally) -> None:
+        with progress(self._past, len(found)) as step:
 
-    async def _change_all(self, app: JetJobs, found: Sequence[Found], tally: Tally) -> None:
-        left = iter(found)
-
-        async def work() -> None:
-            for one in left:
-                tally.started += 1
-                tally.add(await self._change_one(app, one))
+            def changed(answer: dict[str, Any]) -> None:
+                _print_id(answer)
                 step(1)
 
-        with progress(self._past, len(found)) as step:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(AT_ONCE, len(found))):
-                        group.create_task(work())
-            except BaseExceptionGroup as errors:
-                raise errors.exceptions[0] from None
+            await tally.change_all(found, lambda one: self._change(app, one.id, one.queue, one.task), changed)
 
-    async def _change_one(self, app: JetJobs, one: Found) -> dict[str, Any]:
-        try:
-            answer = await self._change(app, one.id, one.queue, one.task)
-        except JobNotFound:
-            return {"id": one.id, "outcome": "ended", "state": None, "detail": "it has ended and left no record"}
-        except BrokerError:
-            raise
-        except JetJobsError as error:
-            return {"id": one.id, "outcome": "refused", "state": str(one.state), "detail": str(error)}
-        return answer.as_dict()
-
-
-class Tally:
-    """Counts outcomes, to be printed at the end even after an interruption."""
-
-    def __init__(self, matching: int, past: str) -> None:
-        self.matching = matching
-        self.past = past
-        self.started = 0
-        self.counts: Counter[str] = Counter()
-        self.failed: list[dict[str, Any]] = []
-
-    def add(self, answer: dict[str, Any]) -> None:
-        self.counts[answer["outcome"]] += 1
-        if answer["outcome"] not in SUCCESS:
-            self.failed.append(answer)
-        elif state.out.quiet:
-            state.out.data(answer["id"])
-
-
-def _print_outcome(tally: Tally, *, complete: bool) -> None:
-    out = state.out
-    if out.as_json:
-        counts = dict(sorted(tally.counts.items()))
-        out.json({"matching": tally.matching, "counts": counts, "failed": tally.failed, "complete": complete})
-        return
-    say = out.note if out.quiet else out.data  # with --quiet, standard output contains only the ids
-    if not tally.matching:
-        say("No jobs match. Nothing changed.")
-        return
-    done = ", ".join(f"{count:,} {outcome}" for outcome, count in tally.counts.most_common()) or f"0 {tally.past}"
-    if not complete:
-        open_ones = tally.started - tally.counts.total()
-        left = tally.matching - tally.started
-        done += (
-            f"; interrupted: {many(left)} not reached, {open_ones} in progress. Repeat the command to continue."
+    def _print_outcome(self, tally: Tally, *, complete: bool) -> None:
+        out = state.out
+        if out.as_json:
+            out.json(tally.as_dict(complete=complete))
+            return
+        say = out.note if out.quiet else out.data  # with --quiet, standard output contains only the ids
+        if not tally.matching:
+            say("No jobs match. Nothing changed.")
+            return
+        done = (
+            ", ".join(f"{count:,} {outcome}" for outcome, count in tally.counts.most_common()) or f"0 {self._past}"
         )
-    say(done)
-    for answer in tally.failed[:SHOWN]:
-        out.note(f"{answer['id']} {answer['outcome']}: {one_line(str(answer['detail']))}")
-    if len(tally.failed) > SHOWN:
-        out.note(f"and {len(tally.failed) - SHOWN:,} more; --json prints all of them")
+        if not complete:
+            open_ones = tally.started - tally.counts.total()
+            left = tally.matching - tally.started
+            done += f"; interrupted: {many(left)} not reached, {open_ones} in progress."
+            done += " Repeat the command to continue."
+        say(done)
+        for answer in tally.failed[:SHOWN]:
+            out.note(f"{answer['id']} {answer['outcome']}: {one_line(str(answer['detail']))}")
+        if len(tally.failed) > SHOWN:
+            out.note(f"and {len(tally.failed) - SHOWN:,} more; --json prints all of them")
 
 
-def _print_dry_run(verb: str, found: Sequence[Found], by_state: Counter[str]) -> None:
-    out = state.out
+def _print_id(answer: dict[str, Any]) -> None:
+    if state.out.quiet and answer["outcome"] in SUCCESS:
+        state.out.data(answer["id"])
+
+
+def _print_dry_run(verb: str, matches: Matches) -> None:
+    out, found = state.out, matches.jobs
     if out.as_json:
-        first = [one.id for one in found[:SHOWN]]
-        counts = dict(sorted(by_state.items()))
-        out.json({"dry_run": True, "matching": len(found), "states": counts, "first": first})
+        out.json(matches.dry_run())
         return
     out.data(f"Would {verb} {many(len(found))}. Nothing changed.")
     for one in found[:SHOWN]:
@@ -252,21 +175,14 @@ def _print_dry_run(verb: str, found: Sequence[Found], by_state: Counter[str]) ->
         out.data("  ...")
 
 
-def _print_notes(nameless: int, unknown: set[str], secret: set[str]) -> None:
-    if nameless:
-        text = f"{many(nameless)} published without jetjobs cannot be named yet and will be left out"
+def _print_notes(matches: Matches) -> None:
+    if matches.nameless:
+        text = f"{many(matches.nameless)} published without jetjobs cannot be named yet and will be left out"
         state.out.note(text)
-    for path in sorted(unknown):
+    for path in sorted(matches.unknown) if not matches.jobs else ():
         state.out.note(f"none of the jobs scanned has {path}")
-    for path in sorted(secret):
+    for path in sorted(matches.secret):
         state.out.note(f"{path} is secret: it cannot be searched, and jobs that have it are left out")
-
-
-def _by_state(query: JobQuery, possible: Sequence[JobState]) -> list[JobQuery]:
-    """The query, or one for each possible state: reading every queued job to find the scheduled ones is slow."""
-    if query.state is not None or set(possible) == set(LIVE):
-        return [query]
-    return [replace(query, state=one) for one in possible]
 
 
 def _state(text: str | None) -> JobState | None:

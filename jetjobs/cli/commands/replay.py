@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import typer
 
+from jetjobs.admin.changes.replay import ReplayTally
 from jetjobs.app import JetJobs
 from jetjobs.cli.commands.dead import NAMED, DiedOf, ErrorType, Queue, Selection, Since, TaskName, find_letter
 from jetjobs.cli.completion import dead_ids, queue_names
@@ -36,25 +36,18 @@ SHOWN = 5
 """Letters that a dry run lists."""
 
 
-class Tally:
-    """Counts what was done, to be printed at the end even after an interruption."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[ReplayOutcome] = Counter()
-        self.refused: list[dict[str, str]] = []
+class Tally(ReplayTally):
+    """Prints what was done at the end, even after an interruption."""
 
     def add(self, answer: ReplayAnswer) -> None:
-        self.counts[answer.outcome] += 1
+        super().add(answer)
         if state.out.quiet and answer.outcome is ReplayOutcome.REPLAYED:
             state.out.data(answer.letter.id)
-        if answer.outcome in (ReplayOutcome.REFUSED, ReplayOutcome.ALIVE):
-            self.refused.append(answer.as_dict())
 
     def print(self, *, whole: bool) -> None:
         out = state.out
         if out.as_json:
-            counts = {str(outcome): number for outcome, number in self.counts.items()}
-            out.json({"counts": counts, "refused": self.refused, "complete": whole})
+            out.json(self.as_dict(complete=whole))
             return
         done = ", ".join(f"{number} {outcome}" for outcome, number in self.counts.items()) or "0 replayed"
         # With --quiet, standard output contains only the ids.

@@ -7,20 +7,25 @@ from typing import Annotated
 
 import typer
 
+from jetjobs.admin.schedule_details import (
+    local_time,
+    next_times,
+    schedule_details,
+    times_as_dict,
+    unstored_schedule,
+)
 from jetjobs.admin.schedules import ScheduleInfo
-from jetjobs.app import JetJobs
 from jetjobs.cli.completion import schedule_names
 from jetjobs.cli.state import state
 from jetjobs.cli.terminal.empty import next_step, or_empty
-from jetjobs.cli.terminal.options import optional, present, read_duration
+from jetjobs.cli.terminal.options import optional, read_duration
 from jetjobs.cli.terminal.palette import late_style, state_style
 from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import LONG_NAME, ago, json_line, shorten
 from jetjobs.model.durations import show_duration
-from jetjobs.model.errors import ConfigError, DefinitionError, JobNotFound, ResultError
+from jetjobs.model.errors import ConfigError
 from jetjobs.model.job import JobStatus
 from jetjobs.model.schedule.cron import zone_of
-from jetjobs.model.schedule.schedule import Schedule, make_schedule
 
 commands = typer.Typer()
 
@@ -33,7 +38,6 @@ HEAD = ["NAME", "STATE", "NEXT", "RULE", "LAST", "LATE", "MISSED", "TASK", "QUEU
 _LOOK = Look(right=(2, 4, 5, 6), styles={1: state_style, 5: late_style, 6: late_style})
 _NAME = 20
 """Columns that a long name keeps on a terminal, so that state and next scheduled time remain."""
-_SHOWN_TIMES = 5
 _NO_SCHEDULES = (
     "no schedules; declare one with task.cron(...) and start a worker, or create one with `jetjobs schedules put`"
 )
@@ -64,24 +68,15 @@ async def list_schedules() -> None:
 async def show(name: Name) -> None:
     """Show one schedule with its rule and policies. Also shows its last job and the next five scheduled times."""
     async with state.reader() as app:
-        info = await app.schedules.get(name)
-        now = await app.jetstream.server_clock.now()
-        job = await _last_job(app, info)
-        scheduled_times = [] if info.schedule.paused else _upcoming(info.schedule, now, _SHOWN_TIMES)
-    late_s = _started_late(info, job)
-    out = state.out
+        found = await schedule_details(app, name)
+    out, info, now = state.out, found.info, found.now
     if out.as_json:
-        more = {
-            "last_job_state": str(job.state) if job is not None else None,
-            "last_started_late_s": None if late_s is None else round(late_s, 3),
-            "upcoming": [scheduled_time.isoformat() for scheduled_time in scheduled_times],
-        }
-        out.json({**info.as_dict(), **more})
+        out.json(found.as_dict())
         return
-    for key, value in _facts(info, now, job, late_s).items():
+    for key, value in _facts(info, now, found.job, found.started_late_s).items():
         out.data(f"{key:<12}{value}")
-    for scheduled_time in scheduled_times:
-        out.data(f"{'upcoming':<12}{_local(scheduled_time, info.schedule.tz)}  {until(scheduled_time, now)}")
+    for scheduled_time in found.upcoming:
+        out.data(f"{'upcoming':<12}{local_time(scheduled_time, info.schedule.tz)}  {until(scheduled_time, now)}")
 
 
 @commands.command("next")
@@ -107,26 +102,23 @@ async def next_scheduled_times(
     if tz is not None:
         zone_of(tz)  # reports an unknown zone before connecting
     if rule_given:
-        schedule, now = _unstored(cron, every, tz), datetime.now(UTC)
+        rule = {"cron": cron, "every": optional(read_duration, "--every", every), "tz": tz}
+        schedule, now = unstored_schedule(rule), datetime.now(UTC)
     else:
         assert name is not None
         async with state.reader() as app:
             schedule = (await app.schedules.get(name)).schedule
             now = await app.jetstream.server_clock.now()
     shown = tz or schedule.tz
-    scheduled_times = _upcoming(schedule, now, count)
+    scheduled_times = next_times(schedule, now, count)
     out = state.out
     if out.as_json:
-        items = [
-            {"scheduled_time": scheduled_time.isoformat(), "local": _local(scheduled_time, shown)}
-            for scheduled_time in scheduled_times
-        ]
-        out.json({"schedule": name, "tz": shown, "items": items})
+        out.json(times_as_dict(name, shown, scheduled_times))
         return
     zone = zone_of(shown)
     rows = [
         [
-            _local(scheduled_time, shown),
+            local_time(scheduled_time, shown),
             until(scheduled_time, now).removeprefix("in "),
             f"{scheduled_time.astimezone(zone):%a}",
             shown,
@@ -170,7 +162,7 @@ def _facts(info: ScheduleInfo, now: datetime, job: JobStatus | None, late_s: flo
     shown["arguments"] = json_line(details["args"])
     shown["declared by"] = f"app {schedule.declared_by}" if schedule.declared_by else "-"
     shown["revision"] = str(info.revision) if info.planned_by == info.revision else _not_planned_yet(info)
-    shown["last"] = f"{_local(info.last, schedule.tz)}  {ago(info.last, now)}" if info.last else "-"
+    shown["last"] = f"{local_time(info.last, schedule.tz)}  {ago(info.last, now)}" if info.last else "-"
     if info.last_job is not None:
         started = "" if late_s is None else f", started {show_duration(late_s)} late"
         ended = f"{job.state}{started}" if job is not None else "record expired"
@@ -185,50 +177,9 @@ def _not_planned_yet(info: ScheduleInfo) -> str:
     return f"{info.revision}, {planned}: waiting for a leader"
 
 
-async def _last_job(app: JetJobs, info: ScheduleInfo) -> JobStatus | None:
-    if info.last_job is None:
-        return None
-    try:
-        return await app.jobs.get(info.last_job)
-    except (JobNotFound, ResultError):
-        return None  # its record has expired or cannot be read, or the task keeps no results
-
-
-def _started_late(info: ScheduleInfo, job: JobStatus | None) -> float | None:
-    """How long after its due time the last job started; None if unknown."""
-    if job is None or job.started_at is None or info.last is None:
-        return None
-    return max(0.0, (job.started_at - info.schedule.due(info.last)).total_seconds())
-
-
-def _upcoming(schedule: Schedule, now: datetime, count: int) -> list[datetime]:
-    found: list[datetime] = []
-    scheduled_time = schedule.after(now)
-    while scheduled_time is not None and len(found) < count:
-        found.append(scheduled_time)
-        scheduled_time = schedule.after(scheduled_time)
-    return found
-
-
-def _local(scheduled_time: datetime, tz: str) -> str:
-    """Local time in the zone, with its UTC offset."""
-    return scheduled_time.astimezone(zone_of(tz)).isoformat()
-
-
 def until(scheduled_time: datetime | None, now: datetime) -> str:
     """How long until a scheduled time; `now` if it has passed since it was computed."""
     if scheduled_time is None:
         return "-"
     seconds = (scheduled_time - now).total_seconds()
     return f"in {show_duration(seconds)}" if seconds > 0 else "now"
-
-
-def _unstored(cron: str | None, every: str | None, tz: str | None) -> Schedule:
-    """A schedule for display only."""
-    # With an interval, the zone only affects how scheduled times are shown.
-    zone = tz if every is None else None
-    rule = {"cron": cron, "every": optional(read_duration, "--every", every), "tz": zone}
-    try:
-        return make_schedule({"name": "tried", "task": "none", **present(rule)})
-    except DefinitionError as error:
-        raise ConfigError(str(error).removeprefix("schedule 'tried': "), hint=error.hint) from None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import json
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from jetjobs.admin.task_list import find_task
+from jetjobs.admin.task_list import list_tasks as read_tasks
 from jetjobs.app import JetJobs
 from jetjobs.cli.app_discovery import find_app
 from jetjobs.cli.completion import task_names
@@ -20,7 +19,7 @@ from jetjobs.cli.terminal.table import Look
 from jetjobs.cli.terminal.text import one_line, printable
 from jetjobs.doctor.finding import many
 from jetjobs.model.durations import show_duration
-from jetjobs.model.errors import AccessDenied, JetJobsError, TopologyMissing, UnknownTask
+from jetjobs.model.errors import JetJobsError
 from jetjobs.model.schedule.schedule import Schedule
 from jetjobs.model.views.task_info import TaskDefinition, TaskInfo, TaskVersion
 
@@ -34,17 +33,16 @@ _HEAD = ["TASK", "QUEUE", "WORKERS", "ATTEMPTS", "TIMEOUT", "SCHEDULES", "SIGNAT
 async def list_tasks() -> None:
     """List tasks of running workers and of the app in this folder."""
     async with state.reader() as app:
-        tasks, schedules = await _read(app)
+        tasks = await read_tasks(app, _declared(app))
     out = state.out
     if out.as_json:
-        items = [_summary(task, schedules.get(task.name, [])) for task in tasks]
-        out.json({"items": items, "cursor": None})
+        out.json({"items": [task.summary() for task in tasks], "cursor": None})
         return
-    rows = [_row(task, schedules.get(task.name, [])) for task in tasks]
+    rows = [_row(task.info, task.schedules) for task in tasks]
     out.table(_HEAD, rows, shrink=(6,), look=Look(right=(2, 3, 4, 5)))
     if not tasks:
         out.note(_NONE)
-    if differing := [task.name for task in tasks if len(task.versions) > 1]:
+    if differing := [task.info.name for task in tasks if len(task.info.versions) > 1]:
         listed = ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
         out.note(f"workers have different versions of {listed}; `jetjobs tasks show TASK` shows which")
 
@@ -55,20 +53,16 @@ async def show(
 ) -> None:
     """Show one task: its signature, JSON schema and retry policy. Also shows which workers have which version."""
     async with state.reader() as app:
-        tasks, schedules = await _read(app)
-    task = _find(tasks, name)
-    out = state.out
+        found = find_task(await read_tasks(app, _declared(app)), name)
+    task, out = found.info, state.out
     if out.as_json:
-        listed = [_schedule(one) for one in schedules.get(task.name, [])]
-        versions = [_version(one) for one in task.versions]
-        differences = task.differences()
-        out.json({"task": task.name, "versions": versions, "differences": differences, "schedules": listed})
+        out.json(found.as_dict())
         return
     definition = task.definition
     out.data(_line("task", task.name))
     for key, value in _facts(definition) if definition is not None else ():
         out.data(_line(key, value))
-    for schedule in schedules.get(task.name, []):
+    for schedule in found.schedules:
         paused = " (paused)" if schedule.paused else ""
         out.data(_line("schedule", f"{schedule.name}: {schedule.rule_text}{paused}"))
     for version in task.versions:
@@ -88,17 +82,6 @@ async def show(
 # Parts
 
 
-async def _read(app: JetJobs) -> tuple[list[TaskInfo], Mapping[str, list[Schedule]]]:
-    """The tasks, and the schedules by task as far as this user may read them."""
-    tasks = await app.workers.tasks(_declared(app))
-    schedules: dict[str, list[Schedule]] = defaultdict(list)
-    with contextlib.suppress(AccessDenied, TopologyMissing):
-        for stored in await app.jetstream.schedules.all():
-            if stored.schedule is not None:
-                schedules[stored.schedule.task].append(stored.schedule)
-    return tasks, schedules
-
-
 def _declared(reader: JetJobs) -> list[TaskDefinition]:
     """The tasks of the app in this folder, if it has the same namespace. One that cannot be imported is left out,
     unless --app names it.
@@ -114,21 +97,7 @@ def _declared(reader: JetJobs) -> list[TaskDefinition]:
     return [task.definition for name, task in app.tasks.items() if name == task.name]
 
 
-def _find(tasks: list[TaskInfo], name: str) -> TaskInfo:
-    by_name = {
-        alias: task
-        for task in tasks
-        for version in task.versions
-        for alias in (version.definition.aliases if version.definition is not None else ())
-    } | {task.name: task for task in tasks}
-    if name in by_name:
-        return by_name[name]
-    near = difflib.get_close_matches(name, by_name, 1)
-    hint = f"did you mean {near[0]!r}?" if near else "list them with `jetjobs tasks list`"
-    raise UnknownTask(f"no running worker knows a task {name!r}, and no app here declares it", hint=hint)
-
-
-def _row(task: TaskInfo, schedules: list[Schedule]) -> list[str]:
+def _row(task: TaskInfo, schedules: Sequence[Schedule]) -> list[str]:
     known = task.definition
     return [
         task.name,
@@ -139,33 +108,6 @@ def _row(task: TaskInfo, schedules: list[Schedule]) -> list[str]:
         str(len(schedules)),
         known.signature if known is not None else "-",
     ]
-
-
-def _summary(task: TaskInfo, schedules: list[Schedule]) -> dict[str, Any]:
-    known = task.definition.as_dict() if task.definition is not None else {}
-    keys = ("queue", "priority", "signature", "description", "aliases", "secret", "timeout_s")
-    return {
-        "task": task.name,
-        **{key: known.get(key) for key in keys},
-        "max_attempts": known.get("retry", {}).get("max_attempts"),
-        "workers": len(task.workers),
-        "fingerprints": [one.fingerprint for one in task.versions],
-        "schedules": [one.name for one in schedules],
-    }
-
-
-def _version(version: TaskVersion) -> dict[str, Any]:
-    definition = version.definition.as_dict() if version.definition is not None else None
-    return {
-        "fingerprint": version.fingerprint,
-        "workers": list(version.workers),
-        "in_app": version.in_app,
-        "definition": definition,
-    }
-
-
-def _schedule(schedule: Schedule) -> dict[str, Any]:
-    return {"name": schedule.name, "rule": schedule.rule_text, "paused": schedule.paused}
 
 
 def _facts(task: TaskDefinition) -> list[tuple[str, str]]:

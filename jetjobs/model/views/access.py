@@ -10,6 +10,8 @@ from jetjobs.model.public import Record, public
 from jetjobs.model.wire.validation import check_token
 
 READ, OPERATE, ADMIN = "read", "operate", "admin"
+LOCAL_NAME = "local"
+"""The name of a caller on loopback without a token."""
 _ENQUEUE = "enqueue:"
 
 

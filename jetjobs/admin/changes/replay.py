@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jetjobs.define.router import Router
 from jetjobs.enqueue import claim_check
@@ -211,6 +212,24 @@ class Replayer:
             payload=payload,
             headers={**kept, h.REPLAY: provenance(letter, options, time.time())},
         )
+
+
+class ReplayTally:
+    """Counts the outcomes of replays, which are there even after an interruption."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[ReplayOutcome] = Counter()
+        self.refused: list[dict[str, Any]] = []
+        """The letters that were refused or whose job is alive."""
+
+    def add(self, answer: ReplayAnswer) -> None:
+        self.counts[answer.outcome] += 1
+        if answer.outcome in (ReplayOutcome.REFUSED, ReplayOutcome.ALIVE):
+            self.refused.append(answer.as_dict())
+
+    def as_dict(self, *, complete: bool) -> dict[str, Any]:
+        counts = {str(outcome): number for outcome, number in self.counts.items()}
+        return {"counts": counts, "refused": self.refused, "complete": complete}
 
 
 async def replay_many(
