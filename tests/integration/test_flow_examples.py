@@ -46,6 +46,6 @@ async def test_the_diamond_ends_with_its_load_or_with_an_alert(
     worked.observe(probe)
     assert await (await flows.etl("sensors")).result(10) == 3
     await probe.wait(JobFinished, 1, lambda event: event.task == "vacuum")
-    with pytest.raises(FlowCancelled):  # no row is the largest one of none
+    with pytest.raises(FlowCancelled):  # the largest of no rows does not exist
         await (await flows.etl("nothing")).result(10)
     await probe.wait(JobFinished, 1, lambda event: event.task == "alert")
