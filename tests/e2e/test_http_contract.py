@@ -26,6 +26,7 @@ async def fail(address: str) -> None:
     raise ValueError("broken")
 """
 CONFIG = Path(__file__).parent.parent / "support" / "schemathesis.toml"
+SEED = os.environ.get("JETJOBS_CONTRACT_SEED", "17")
 PHASES = os.environ.get("JETJOBS_CONTRACT_PHASES", "examples,fuzzing")
 """With `examples,coverage,fuzzing,stateful` about 2,000 requests in three minutes."""
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
@@ -43,7 +44,7 @@ def test_requests_made_from_the_document_find_no_difference(shell: Shell, folder
                 [
                     Path(sys.executable).parent / "schemathesis",
                     *("--config-file", CONFIG, "run", f"{address_of(api)}/openapi.json"),
-                    *("--checks", "all", "--no-color", "--max-examples", "3", "--phases", PHASES),
+                    *("--checks", "all", "--no-color", "--max-examples", "3", "--phases", PHASES, "--seed", SEED),
                     *("--header", f"Authorization: Bearer {token}"),
                 ],
                 cwd=folder,
